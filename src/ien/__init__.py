@@ -1,0 +1,21 @@
+"""Make an ordinary convolutional network equivariant by training it that way."""
+
+from ._capture import Features as Features
+from ._capture import capture as capture
+from ._feature_groups import FeatureGroups as FeatureGroups
+from ._feature_groups import GroupPool as GroupPool
+from ._feature_groups import group_pool as group_pool
+from ._groups import Group as Group
+from ._groups import custom as custom
+from ._groups import group as group
+from ._groups import reflection as reflection
+from ._groups import rotation as rotation
+from ._groups import scale as scale
+from ._loss import Equivariance as Equivariance
+from ._loss import EquivarianceLoss as EquivarianceLoss
+from ._loss import equivariance_loss as equivariance_loss
+from ._measure import LayerReport as LayerReport
+from ._measure import Report as Report
+from ._measure import measure as measure
+
+__version__ = "0.1.0"

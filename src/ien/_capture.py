@@ -1,0 +1,176 @@
+"""Capture: from a model and layer names to what these layers return while one ``with`` block runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["Features", "capture"]
+
+Transform = Callable[[str, Tensor], Tensor]
+
+
+@dataclass
+class _Call:
+    """One output of a captured layer: itself, to see whether it is overwritten, and what is kept of it."""
+
+    output: Tensor
+    version: int | None
+    kept: Tensor
+    overwritten_by: str | None = None
+    overwritten_version: int = 0
+
+    @property
+    def intact(self) -> bool:
+        return self.version is None or self.output._version == self.version
+
+
+class Features(Mapping[str, Tensor]):
+    """Layer name → feature maps (B, C, H, W), for the layers that :func:`capture` was asked for."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._calls: dict[str, list[_Call]] = {name: [] for name in names}
+        self._times_run: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        maps = self.all(name)
+        if len(maps) > 1:
+            raise RuntimeError(
+                f"layer {name!r} ran {len(maps)} times while it was captured; "
+                f"features.all({name!r}) gives the list, in the order of the calls"
+            )
+        return maps[0]
+
+    def all(self, name: str) -> list[Tensor]:
+        """The maps of every call of the layer, in order."""
+        if name not in self._calls:
+            raise KeyError(f"layer {name!r} was not captured; captured: {', '.join(self._calls) or 'none'}")
+        if not self._calls[name]:
+            raise RuntimeError(
+                f"layer {name!r} never ran while it was captured: call the model inside the with block, "
+                f"and name a layer that its forward pass uses"
+            )
+        for call in self._calls[name]:
+            if not call.intact:
+                raise RuntimeError(self._overwritten(name, call))
+        return [call.kept for call in self._calls[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._calls)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def _overwritten(self, name: str, call: _Call) -> str:
+        by = call.overwritten_by
+        if by is None or call.overwritten_version != call.output._version:
+            return (
+                f"layer {name!r} was overwritten in place after it ran, by an operation that is not a module "
+                f"(x += y, F.relu(x, inplace=True)): capture the module around it, or write it out of place"
+            )
+        times = self._times_run[by]
+        advice = (
+            f"capture {by!r} instead"
+            if times == 1
+            else f"capture {by!r} instead (it ran {times} times: features.all), or give it inplace=False"
+        )
+        return f"layer {name!r} was overwritten in place by {by!r} (an inplace activation?); {advice}"
+
+
+@contextmanager
+def capture(
+    model: nn.Module, names: str | Iterable[str], transform: Transform | None = None
+) -> Iterator[Features]:
+    """Record what the named layers of ``model`` return while the block runs; no hook outlives the block.
+
+    Names are those of ``model.named_modules()``, without the ``module.`` that DistributedDataParallel adds.
+    ``transform(name, maps)``, if given, runs inside the forward pass, and its result is kept in their place.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+    >>> with capture(net, ["1"]) as features:
+    ...     _ = net(torch.rand(2, 1, 8, 8))
+    >>> features["1"].shape
+    torch.Size([2, 4, 6, 6])
+    """
+    names = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    features = Features(names)
+    handles = []
+    try:
+        if names:  # capturing nothing costs nothing
+            modules = {name: (module, hidden) for name, module, hidden in _walk(model)}
+            for name in names:
+                module = _find(name, modules)
+                handles.append(module.register_forward_hook(_record(features, name, transform)))
+            # a second hook on every module learns who overwrote a captured map, for the error message
+            for name, (module, hidden) in modules.items():
+                if not hidden:
+                    handles.append(module.register_forward_hook(_watch(features, name)))
+        yield features
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _record(features: Features, name: str, transform: Transform | None) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            raise TypeError(
+                f"layer {name!r} returned {_describe(output)}; capture needs one tensor of shape (B, C, H, W)"
+            )
+        # inference tensors have no version to tell that they were overwritten: keep a copy
+        version, kept = (None, output.clone()) if output.is_inference() else (output._version, output)
+        features._calls[name].append(_Call(output, version, transform(name, kept) if transform else kept))
+
+    return hook
+
+
+def _watch(features: Features, name: str) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        features._times_run[name] = features._times_run.get(name, 0) + 1
+        for call in (call for calls in features._calls.values() for call in calls if call.output is output):
+            if not call.intact and call.overwritten_version != output._version:
+                call.overwritten_by, call.overwritten_version = name, output._version
+
+    return hook
+
+
+def _walk(module: nn.Module, name: str = "", hidden: bool = False) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Every module with its name, without wrappers, and whether it lies hidden inside a compiled one."""
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        yield from _walk(module.module, name, hidden)
+        return
+    yield name, module, hidden
+    original = module._modules.get("_orig_mod")  # what torch.compile(module) wraps
+    hidden = hidden or original is not None or module._compiled_call_impl is not None
+    for key, child in (original or module).named_children():
+        yield from _walk(child, f"{name}.{key}" if name else key, hidden)
+
+
+def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:
+    if name not in modules:
+        close = difflib.get_close_matches(name, modules, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(map(repr, close))}?" if close else f"it has {', '.join(modules)}"
+        raise KeyError(f"the model has no layer {name!r}; {hint} (dotted names of model.named_modules())")
+    module, hidden = modules[name]
+    if hidden:
+        raise RuntimeError(
+            f"layer {name!r} lies inside a compiled module, which runs without the hooks that capture needs: "
+            f"pass the model from before torch.compile, or compile the captured layers one by one "
+            f"(model.{name} = torch.compile(model.{name}))"
+        )
+    return module
+
+
+def _describe(output: Any) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {tuple(output.shape)}"
+    if isinstance(output, list | tuple):
+        return f"a {type(output).__name__} of {len(output)} ({', '.join(map(_describe, output))})"
+    if isinstance(output, Mapping):
+        return f"a {type(output).__name__} with keys {', '.join(map(str, output))}"
+    return f"a {type(output).__name__}"

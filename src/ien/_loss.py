@@ -1,0 +1,272 @@
+"""The equivariance loss: from a model and images to the paper's extra loss term, in one forward pass."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ._capture import capture
+from ._feature_groups import FeatureGroups, Spec, group_pool, per_layer
+from ._groups import Group
+from ._groups import group as parse_group
+
+__all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
+
+OnEmpty = Literal["error", "skip"]
+
+
+def equivariance_loss(
+    h: Tensor,
+    h_g: Tensor,
+    group: Group,
+    g: Tensor,
+    normalize: bool = False,
+    on_empty: OnEmpty = "error",
+) -> Tensor:
+    r"""How far one layer is from commuting with ``group`` (Eq. 6, averaged instead of summed).
+
+    .. math:: \operatorname{mean}\,( ĥ(φ_g^X x) - φ_g^Y ĥ(x) )^2
+
+    ``h`` are pooled maps of ``x`` and ``h_g`` those of ``group.act(x, g)``, both (B, N, H, W); ``g`` is (B,).
+    It is the mean over images of each image's mean over its valid pixels and channels. ``normalize=True``
+    divides by the variance of ``h``, which gives the relative error. An element that leaves no valid pixel on
+    so small a map is an error; ``on_empty="skip"`` leaves its images out, with a warning.
+
+    >>> x, g = torch.rand(2, 1, 5, 5), torch.tensor([1, 3])
+    >>> float(equivariance_loss(x, rotation(4).act(x, g), rotation(4), g))
+    0.0
+    """
+    return _layer_loss(h, h_g, group, g, normalize, on_empty, "this layer")
+
+
+@dataclass(frozen=True)
+class Equivariance:
+    """What one call of :class:`EquivarianceLoss` gives."""
+
+    output: Any
+    """What the model returned for all views, the originals first."""
+    loss: Tensor
+    """Σ α β term over groups and layers: add it to the task loss of the output."""
+    terms: dict[tuple[str, str], Tensor]
+    """Each unweighted L_G of a layer with a positive weight, by (group, layer), with gradient."""
+    g: Tensor
+    """The elements drawn, one for each transformed image: ((views - 1) * B,) in the order of the views."""
+    views: int
+    """How often each image is seen: once as it is and once for each element drawn."""
+    batch_size: int
+
+    def repeat(self, y: Any) -> Any:
+        """Labels for all views: a tensor (B, …), or a tuple, list or dict of them, becomes (views * B, …)."""
+        if isinstance(y, Tensor):
+            if y.ndim == 0 or len(y) != self.batch_size:
+                raise ValueError(
+                    f"repeat needs tensors with a row for each of the {self.batch_size} images; "
+                    f"got {tuple(y.shape)}"
+                )
+            return y.repeat(self.views, *[1] * (y.ndim - 1))
+        if isinstance(y, dict):
+            return {key: self.repeat(value) for key, value in y.items()}
+        if isinstance(y, tuple | list):
+            parts = [self.repeat(value) for value in y]
+            return type(y)(*parts) if hasattr(y, "_fields") else type(y)(parts)
+        raise TypeError(f"repeat takes a tensor, or a tuple, list or dict of tensors; got {type(y).__name__}")
+
+
+class EquivarianceLoss:
+    """The paper's objective: draw elements, run the model once on ``[x, g·x]``, compare the layers (Eq. 7–8).
+
+    A sequence of groups or layers gives each weight 1; a mapping carries the weights, α for groups and β for
+    layers. Layers with weight 0 are not captured: with all of them 0 this is the augmented CNN, at its cost.
+    ``samples`` different elements are drawn for each image and step, or ``"all"``. ``stop_gradient`` holds
+    the maps of the originals fixed. ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
+    >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4)
+    >>> out = objective(net, torch.rand(2, 1, 9, 9), g=torch.tensor([1, 2]))
+    >>> out.output.shape, out.views, list(out.terms)
+    (torch.Size([4, 8, 7, 7]), 2, [('rot4', '1')])
+    """
+
+    def __init__(
+        self,
+        groups: Group | str | Sequence[Group | str] | Mapping[Group | str, float],
+        layers: str | Sequence[str] | Mapping[str, float],
+        feature_groups: Spec | Mapping[str, Spec],
+        samples: int | Literal["all"] = 1,
+        normalize: bool = False,
+        stop_gradient: bool = False,
+        on_empty: OnEmpty = "error",
+    ) -> None:
+        self.groups = {parse_group(key): w for key, w in _weights(groups, "group").items()}
+        self.layers: dict[str, float] = _weights(layers, "layer")
+        self.feature_groups: dict[str, FeatureGroups] = per_layer(feature_groups, self.layers)
+        self.samples = {group: _num_samples(group, samples) for group in self.groups}
+        self.normalize = normalize
+        self.stop_gradient = stop_gradient
+        self.on_empty = on_empty
+        if on_empty not in ("error", "skip"):
+            raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
+        texts = [str(group) for group in self.groups]
+        if len(set(texts)) < len(texts):
+            raise ValueError(
+                f"terms are reported by group name, so names must differ; got {', '.join(texts)}"
+            )
+
+    @property
+    def views(self) -> int:
+        return 1 + sum(self.samples.values())
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        *,
+        g: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Equivariance:
+        """One forward pass of ``model`` over ``x`` (B, C, H, W) and its transformed views, with the loss.
+
+        ``g`` fixes the elements instead of drawing them, as in the ``g`` of an earlier result.
+        """
+        batch_size = len(x)
+        if batch_size == 0:
+            raise ValueError(f"x holds no images: its shape is {tuple(x.shape)}")
+        g = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
+        if g.shape != ((self.views - 1) * batch_size,):
+            raise ValueError(
+                f"g must hold an element for each transformed image, ({(self.views - 1) * batch_size},) for "
+                f"{self.views} views of {batch_size} images; got {tuple(g.shape)}"
+            )
+        of_view = [group for group, samples in self.samples.items() for _ in range(samples)]
+        drawn = list(zip(of_view, g.split(batch_size), strict=True)) if of_view else []
+        stacked = torch.cat([x, *(group.act(x, elements) for group, elements in drawn)])
+        active = [name for name, weight in self.layers.items() if weight and any(self.groups.values())]
+
+        # pooled inside the forward pass, so that backward reaches each pool next to its layer: less memory
+        with capture(model, active, lambda name, h: group_pool(h, self.feature_groups[name])) as pooled:
+            output = model(stacked)
+        terms: dict[tuple[str, str], Tensor] = {}
+        for name in active:
+            h, *transformed = self._split(pooled[name], name, batch_size)
+            h = h.detach() if self.stop_gradient else h
+            for (group, elements), h_g in zip(drawn, transformed, strict=True):
+                if self.groups[group]:
+                    term = _layer_loss(
+                        h, h_g, group, elements, self.normalize, self.on_empty, f"layer {name!r}"
+                    )
+                    key = str(group), name
+                    terms[key] = terms.get(key, 0) + term / self.samples[group]
+        loss = torch.zeros((), device=x.device)
+        for group, alpha in self.groups.items():
+            for name, beta in self.layers.items():
+                if (str(group), name) in terms:
+                    loss = loss + alpha * beta * terms[str(group), name]
+        return Equivariance(output, loss, terms, g, self.views, batch_size)
+
+    def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
+        """Elements for every transformed view of a batch: each image gets different ones of a group."""
+        drawn = []
+        for group, samples in self.samples.items():
+            if not samples:
+                continue
+            first = group.sample(batch_size, generator=generator)
+            others = len(group) - 1
+            shifts = [0]
+            if samples > 1:
+                shifts += (torch.randperm(others - 1, generator=generator)[: samples - 1] + 1).tolist()
+            drawn += [(first - 1 + shift) % others + 1 for shift in shifts]
+        return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64)
+
+    def _split(self, pooled: Tensor, name: str, batch_size: int) -> tuple[Tensor, ...]:
+        if len(pooled) != self.views * batch_size:
+            raise ValueError(
+                f"layer {name!r} returned {len(pooled)} maps for {self.views} views of {batch_size} images: "
+                f"its batch must be that of the input; use capture and equivariance_loss for anything else"
+            )
+        return pooled.split(batch_size)
+
+    def __repr__(self) -> str:
+        groups = ", ".join(f"{group}: {weight:g}" for group, weight in self.groups.items())
+        layers = ", ".join(
+            f"{name}: {weight:g} ({self.feature_groups[name]})" for name, weight in self.layers.items()
+        )
+        return f"EquivarianceLoss(groups {{{groups}}}, layers {{{layers}}}, views={self.views})"
+
+
+def _layer_loss(
+    h: Tensor, h_g: Tensor, group: Group, g: Tensor, normalize: bool, on_empty: OnEmpty, layer: str
+) -> Tensor:
+    if h.shape != h_g.shape or h.ndim != 4:
+        raise ValueError(
+            f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
+        )
+    if h.dtype in (torch.float16, torch.bfloat16):
+        h, h_g = h.float(), h_g.float()
+    g = torch.as_tensor(g, device="cpu")
+    coverage = group.coverage((h.shape[2], h.shape[3]))
+    empty = [i for i in sorted(set(g.tolist())) if coverage[i] == 0]
+    if empty:
+        labels = ", ".join(group.labels[i] for i in empty)
+        where = f"{group} {labels} on the {h.shape[2]}×{h.shape[3]} map of {layer}"
+        if on_empty == "error":
+            raise ValueError(
+                f"no valid pixel is left to compare for {where}: use larger maps, leave the layer out, "
+                f'or pass on_empty="skip" to leave these images out'
+            )
+        warnings.warn(
+            f"no valid pixel is left for {where}: these images are left out of the loss", stacklevel=4
+        )
+        kept = torch.isin(g, torch.tensor(empty), invert=True).nonzero().squeeze(1)
+        if len(kept) == 0:
+            return h_g.sum() * 0
+        h, h_g, g = h[kept.to(h.device)], h_g[kept.to(h.device)], g[kept]
+    if group.valid(h, g) is None:
+        loss = nn.functional.mse_loss(h_g, group.act_on_features(h, g))
+    else:
+        loss = image_errors(h, h_g, group, g).mean()
+    return loss / h.detach().var(unbiased=False).clamp(min=1e-12) if normalize else loss
+
+
+def image_errors(h: Tensor, h_g: Tensor, group: Group, g: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels, (B,); NaN without any."""
+    squares = (h_g - group.act_on_features(h, g)).square()
+    valid = group.valid(h, g)
+    if valid is None:
+        return squares.mean((1, 2, 3), dtype=dtype)
+    return (squares * valid).sum((1, 2, 3), dtype=dtype) / (valid.sum((1, 2, 3)) * h.shape[1])
+
+
+def _num_samples(group: Group, samples: int | Literal["all"]) -> int:
+    others = len(group) - 1
+    if others == 0:
+        warnings.warn(
+            f"group {group} has one element, the identity: it adds no view and no loss", stacklevel=3
+        )
+        return 0
+    if samples == "all":
+        return others
+    if not isinstance(samples, int) or not 1 <= samples <= others:
+        raise ValueError(f'samples must be 1 to {others} for {group}, or "all"; got {samples!r}')
+    return samples
+
+
+def _weights(given: Any, what: str) -> dict[Any, float]:
+    """A mapping as it is, a sequence or a single one with weight 1 each."""
+    if isinstance(given, Mapping):
+        weights = dict(given)
+    elif isinstance(given, str | Group) or not isinstance(given, Iterable):
+        weights = {given: 1.0}
+    else:
+        weights = dict.fromkeys(given, 1.0)
+    for key, weight in weights.items():
+        if not isinstance(weight, int | float) or not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(
+                f"the weight of {what} {str(key)!r} must be a number of at least 0; got {weight!r}"
+            )
+    return weights

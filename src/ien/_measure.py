@@ -1,0 +1,150 @@
+"""Measure: from any model and images to how equivariant each layer is, in numbers that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ._capture import capture
+from ._feature_groups import Spec, group_pool, per_layer
+from ._groups import Group
+from ._groups import group as parse_group
+from ._loss import image_errors
+
+__all__ = ["LayerReport", "Report", "measure"]
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """How far one layer is from commuting with a group."""
+
+    raw: float
+    """The paper's L_G: the mean over elements and images. Depends on the scale of the features."""
+    relative: float
+    """L_G over the variance of the pooled maps: 0 is equivariant, about 2 is unrelated."""
+    variance: float
+    """Of the pooled maps of the untransformed images, over images, channels and pixels."""
+    per_element: dict[str, float]
+    """The relative error of each element; NaN where the map is too small to have a valid pixel."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`measure` found; ``print`` it for a table."""
+
+    group: str
+    images: int
+    layers: dict[str, LayerReport]
+
+    def __str__(self) -> str:
+        width = max([5, *map(len, self.layers)])
+        lines = [
+            f"equivariance to {self.group} over {self.images} images",
+            f"{'layer':{width}}       raw  relative",
+        ]
+        lines += [f"{name:{width}}  {r.raw:8.2e}  {r.relative:8.2e}" for name, r in self.layers.items()]
+        return "\n".join(lines)
+
+
+def measure(
+    model: nn.Module,
+    images: Tensor | Iterable[Tensor | Sequence[Tensor]],
+    group: Group | str,
+    layers: str | Sequence[str],
+    feature_groups: Spec | Mapping[str, Spec] = 1,
+    *,
+    batch_size: int = 64,
+) -> Report:
+    """Raw and relative equivariance error of the named layers, over all images and all elements.
+
+    ``images`` is a tensor (N, C, H, W), or an iterable of batches such as a DataLoader; of tuples the first
+    entry counts. The model runs in eval mode, without gradients, and is left as it was.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())     # 1×1 convolutions are equivariant
+    >>> report = measure(net, torch.rand(8, 1, 6, 6), "rot4", layers=["1"], feature_groups=4)
+    >>> report.layers["1"].relative < 1e-12
+    True
+    """
+    group = parse_group(group)
+    if len(group) == 1:
+        raise ValueError(f"group {group} has one element, the identity: there is nothing to measure")
+    layers = [layers] if isinstance(layers, str) else list(layers)
+    if not layers:
+        raise ValueError("measure needs at least one layer name (see model.named_modules())")
+    partition = per_layer(feature_groups, layers)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    count = 0
+    moments = {name: torch.zeros(3, dtype=torch.float64) for name in layers}  # number, sum, sum of squares
+    errors = {name: torch.zeros(len(group), dtype=torch.float64) for name in layers}  # summed over images
+
+    def pooled_maps(x: Tensor) -> dict[str, Tensor]:
+        with capture(model, layers, lambda name, h: group_pool(h, partition[name])) as features:
+            model(x)
+        return dict(features)
+
+    with torch.no_grad(), _eval_mode(model):
+        for x in _batches(images, batch_size):
+            x = x.to(device)
+            count += len(x)
+            original = pooled_maps(x)
+            for name, h in original.items():
+                wide = h.double()
+                moments[name] += torch.stack(
+                    [wide.new_tensor(wide.numel()), wide.sum(), wide.square().sum()]
+                ).cpu()
+            for i in range(1, len(group)):
+                g = torch.full((len(x),), i)
+                for name, h_g in pooled_maps(group.act(x, g)).items():
+                    each = image_errors(original[name], h_g, group, g, dtype=torch.float64)
+                    errors[name][i] += each.sum().cpu()
+    if count == 0:
+        raise ValueError("measure needs at least one image; got none")
+    return Report(
+        str(group),
+        count,
+        {name: _summary(name, group, moments[name], errors[name] / count) for name in layers},
+    )
+
+
+def _summary(name: str, group: Group, moments: Tensor, raw: Tensor) -> LayerReport:
+    number, total, squares = moments.tolist()
+    variance = max(squares / number - (total / number) ** 2, 0.0)
+    if not torch.isfinite(moments).all():
+        raise ValueError(f"layer {name!r} returned NaN or infinite values: there is nothing to measure")
+    measured = raw[1:][~raw[1:].isnan()]
+    if len(measured) == 0:
+        raise ValueError(
+            f"the map of layer {name!r} is too small for {group}: no element leaves a valid pixel"
+        )
+    guarded = max(variance, 1e-12)
+    return LayerReport(
+        raw=float(measured.mean()),
+        relative=float(measured.mean()) / guarded,
+        variance=variance,
+        per_element={label: float(raw[i]) / guarded for i, label in enumerate(group.labels) if i},
+    )
+
+
+def _batches(images: Tensor | Iterable[Tensor | Sequence[Tensor]], batch_size: int) -> Iterator[Tensor]:
+    if isinstance(images, Tensor):
+        if images.ndim != 4:
+            raise ValueError(f"images must be of shape (N, C, H, W); got {tuple(images.shape)}")
+        yield from images.split(batch_size) if len(images) else ()
+        return
+    for batch in images:
+        yield batch if isinstance(batch, Tensor) else batch[0]
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
