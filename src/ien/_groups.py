@@ -87,8 +87,7 @@ class Group:
         choices = len(self) - first
         if choices == 0:
             raise ValueError(f"group {self} has one element, the identity: there is nothing to draw")
-        device = generator.device if generator is not None else "cpu"
-        order = torch.randperm(choices, generator=generator, device=device).cpu() + first
+        order = random_order(choices, generator) + first
         counts = n // choices + (torch.arange(choices) < n % choices).long()
         return order.repeat_interleave(counts)
 
@@ -272,6 +271,11 @@ def _parse(part: str, text: str) -> Group:
         f"cannot read group {text!r}: {part!r} is none of rot<n>, flip, vflip, scale<factor>,<factor>"
         f"{f' (nearest: {close[0]})' if close else ''}; join them with x, as in rot4xflip"
     )
+
+
+def random_order(n: int, generator: torch.Generator | None) -> Tensor:
+    device = generator.device if generator is not None else "cpu"
+    return torch.randperm(n, generator=generator, device=device).cpu()
 
 
 def _group_of(name: str, steps: Iterable[Similarity | BlackBox]) -> Group:

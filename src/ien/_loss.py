@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ._capture import capture
 from ._feature_groups import FeatureGroups, Spec, group_pool, per_layer
-from ._groups import Group
+from ._groups import Group, random_order
 from ._groups import group as parse_group
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
@@ -103,7 +103,8 @@ class EquivarianceLoss:
         stop_gradient: bool = False,
         on_empty: OnEmpty = "error",
     ) -> None:
-        self.groups = {parse_group(key): w for key, w in _weights(groups, "group").items()}
+        weights = _weights(groups, "group")
+        self.groups = {parse_group(key): weight for key, weight in weights.items()}
         self.layers: dict[str, float] = _weights(layers, "layer")
         self.feature_groups: dict[str, FeatureGroups] = per_layer(feature_groups, self.layers)
         self.samples = {group: _num_samples(group, samples) for group in self.groups}
@@ -112,11 +113,8 @@ class EquivarianceLoss:
         self.on_empty = on_empty
         if on_empty not in ("error", "skip"):
             raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
-        texts = [str(group) for group in self.groups]
-        if len(set(texts)) < len(texts):
-            raise ValueError(
-                f"terms are reported by group name, so names must differ; got {', '.join(texts)}"
-            )
+        if len({str(group) for group in self.groups}) < len(weights):
+            raise ValueError(f"one of the groups {', '.join(map(str, weights))} is given twice, or in name")
 
     @property
     def views(self) -> int:
@@ -177,10 +175,9 @@ class EquivarianceLoss:
                 continue
             first = group.sample(batch_size, generator=generator)
             others = len(group) - 1
-            shifts = [0]
-            if samples > 1:
-                shifts += (torch.randperm(others - 1, generator=generator)[: samples - 1] + 1).tolist()
-            drawn += [(first - 1 + shift) % others + 1 for shift in shifts]
+            # further draws are the first one shifted: different for each image, and in runs as well
+            shifts = random_order(others - 1, generator)[: samples - 1] + 1
+            drawn += [(first - 1 + shift) % others + 1 for shift in [0, *shifts.tolist()]]
         return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64)
 
     def _split(self, pooled: Tensor, name: str, batch_size: int) -> tuple[Tensor, ...]:

@@ -1,0 +1,33 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+PYTHON ?= python3
+BIN := .venv/bin
+
+help:
+	@echo "make demo    train a small CNN with and without the loss, and compare (about 3 minutes)"
+	@echo "make test    run the tests, the README and the examples"
+	@echo "make check   formatting, lint, types"
+	@echo "make bench   measure the cost of the loss, and write docs/benchmarks.md"
+	@echo "Each sets up .venv by itself the first time."
+
+demo: .venv/ready
+	$(BIN)/ien demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest -q
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/bench.py
+
+clean:
+	rm -rf .venv
+
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,digits]"
+	touch $@

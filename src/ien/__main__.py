@@ -1,0 +1,5 @@
+"""``python -m ien`` is the command ``ien``."""
+
+from .cli import app
+
+app()

