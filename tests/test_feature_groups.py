@@ -48,8 +48,8 @@ def loop_pool(h: np.ndarray, layout: Layout) -> np.ndarray:
     for size, groups in layout:
         for feature_group, b in itertools.product(range(groups), range(h.shape[0])):
             for pixel in np.ndindex(h.shape[2:]):
-                members = [h[b, first_channel + feature_group * size + m][pixel] for m in range(size)]
-                result[b, first_group + feature_group][pixel] = max(members)
+                members = [h[(b, first_channel + feature_group * size + m, *pixel)] for m in range(size)]
+                result[(b, first_group + feature_group, *pixel)] = max(members)
         first_channel += size * groups
         first_group += groups
     assert first_channel == h.shape[1]

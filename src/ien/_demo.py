@@ -38,7 +38,8 @@ def demo(epochs: int = 8, beta: float = 1.0, seed: int = 0, console: Console | N
     console.print(
         "4,000 MNIST digits to train on and 1,000 to test, each rotated by a random angle. "
         "The same small CNN twice, on the same images and their quarter turns:\n"
-        f"  [bold]cnn-aug[/]  cross-entropy alone\n  [bold]ien-r4[/]   and the equivariance loss, β = {beta:g}"
+        "  [bold]cnn-aug[/]  cross-entropy alone\n"
+        f"  [bold]ien-r4[/]   and the equivariance loss, β = {beta:g}"
     )
     columns = (
         TextColumn("{task.description:8}"),

@@ -1,0 +1,199 @@
+"""What the loss costs: ratios measured side by side in one run, printed and written to docs/benchmarks.md.
+
+Machines are noisy, so the two sides of a ratio take turns and their medians are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+
+BATCH = 64
+R4 = ien.rotation(4)
+LAYERS = [f"conv{i}" for i in range(1, 7)]
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+
+def six_conv_net(channels: int) -> nn.Sequential:
+    """The paper's Rot-MNIST net, with this many channels in the first layer (128 in the paper)."""
+    widths = [channels, channels * 3 // 2, channels * 2, channels * 2, channels * 3, channels * 4]
+    net, inputs = nn.Sequential(), 1
+    for i, (outputs, kernel, padding) in enumerate(
+        zip(widths, [7, 5, 5, 5, 5, 5], [1, 2, 2, 2, 2, 0], strict=True), 1
+    ):
+        conv = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=False)
+        net.add_module(f"conv{i}", nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ELU()))
+        if i in (2, 4):
+            net.add_module(f"pool{i}", nn.MaxPool2d(2))
+        inputs = outputs
+    net.append(ien.GroupPool(4)).append(nn.AdaptiveAvgPool2d(1)).append(nn.Flatten()).append(
+        nn.Linear(channels, 10)
+    )
+    return net
+
+
+def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float, float]:
+    """Median seconds of both, taking turns, and the median of their ratios."""
+    slow(), fast()
+    pairs = [(_seconds(slow), _seconds(fast)) for _ in range(rounds)]
+    a, b = (statistics.median(side) for side in zip(*pairs, strict=True))
+    return a, b, statistics.median(x / y for x, y in pairs)
+
+
+def _seconds(f: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
+def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Forward and backward with the loss on six layers, and with cross-entropy only on the same 2B images."""
+    torch.manual_seed(0)
+    net, x, y = six_conv_net(channels), torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+    views = torch.cat([x, R4.act(x, R4.sample(BATCH))])
+    objective = ien.EquivarianceLoss(R4, LAYERS, feature_groups=4)
+
+    def with_loss() -> None:
+        net.zero_grad()
+        out = objective(net, x)
+        (F.cross_entropy(out.output, out.repeat(y)) + out.loss).backward()
+
+    def plain() -> None:
+        net.zero_grad()
+        F.cross_entropy(net(views), y.repeat(2)).backward()
+
+    return with_loss, plain
+
+
+def actions() -> tuple[Callable[[], None], Callable[[], None]]:
+    """The group action on the pooled features of six layers: image by image, and ``act_on_features``."""
+    shapes = zip([32, 48, 64, 64, 96, 128], [24, 24, 12, 12, 6, 2], strict=True)
+    maps = [torch.rand(BATCH, groups, size, size, requires_grad=True) for groups, size in shapes]
+    g = R4.sample(BATCH)
+
+    def one_by_one(h: Tensor) -> Tensor:
+        result = torch.rot90(h[:1], int(g[0]), (-2, -1))
+        for i in range(1, BATCH):
+            result = torch.cat([result, torch.rot90(h[i : i + 1], int(g[i]), (-2, -1))])
+        return result
+
+    def run(act: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+        def forward_and_backward() -> None:
+            for h in maps:
+                act(h).sum().backward()
+                h.grad = None
+
+        return forward_and_backward
+
+    for h in maps:
+        assert torch.equal(one_by_one(h), R4.act_on_features(h, g))
+    return run(one_by_one), run(lambda h: R4.act_on_features(h, g))
+
+
+def peak_memory(which: str, channels: int) -> float:
+    """Megabytes that three steps take at their peak on top of what was there before, in this process."""
+    with_loss, plain = steps(channels)
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # start the peak anew
+    for _ in range(3):
+        (with_loss if which == "with_loss" else plain)()
+    return (_status("VmHWM") - before) / 1e3
+
+
+def _status(key: str) -> float:
+    return next(
+        float(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(key)
+    )
+
+
+def in_new_process(*arguments: str) -> str:
+    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def main() -> None:
+    rows: list[tuple[str, str, float, str]] = []
+
+    def report(what: str, goal: str, value: float, detail: str) -> None:
+        rows.append((what, goal, value, detail))
+        print(f"{what:62} {value:6.2f}  (goal {goal}; {detail})", flush=True)
+
+    a, b, value = ratio(
+        lambda: in_new_process("-c", "import ien"), lambda: in_new_process("-c", "import torch"), 7
+    )
+    report("import ien / import torch", "≤ 1.15", value, f"{a:.2f} s / {b:.2f} s")
+    for channels, goal, rounds in ((128, "≤ 1.05", 9), (32, "≤ 1.08", 60)):
+        a, b, value = ratio(*steps(channels), rounds=rounds)
+        detail = f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms"
+        report(
+            f"training step, six-conv net, {channels} first channels: with loss / plain", goal, value, detail
+        )
+    a, b, value = ratio(*actions(), rounds=15)
+    report(
+        "group action on six layers: loop per image / act_on_features",
+        "≥ 8",
+        value,
+        f"{a * 1e3:.1f} ms / {b * 1e3:.1f} ms",
+    )
+    if sys.platform == "linux":
+        for channels in (128, 32):
+            a, b = (
+                json.loads(in_new_process(__file__, "--memory", which, str(channels)))
+                for which in ("with_loss", "plain")
+            )
+            detail = f"{a:.0f} MB / {b:.0f} MB"
+            report(
+                f"peak memory of the step, {channels} first channels: with loss / plain",
+                "≤ 1.15",
+                a / b,
+                detail,
+            )
+    PAGE.write_text(page(rows))
+    print(f"written to {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")
+
+
+def page(rows: list[tuple[str, str, float, str]]) -> str:
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`: ratios of medians measured in turns in one run, B = 64 images, two views, float32.",
+        "",
+        f"Machine: {_processor()}, {torch.get_num_threads()} threads, {platform.system()}; Python "
+        f"{platform.python_version()}, torch {torch.__version__}, "
+        f"{torch.backends.cpu.get_cpu_capability()}; {date.today()}.",
+        "",
+        "| | ratio | goal | measured |",
+        "|---|---:|---:|---|",
+        *(f"| {what} | {value:.2f} | {goal} | {detail} |" for what, goal, value, detail in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--memory"]:
+        print(json.dumps(peak_memory(sys.argv[2], int(sys.argv[3]))))
+    else:
+        main()

@@ -1,0 +1,119 @@
+"""What is written runs: README blocks, examples; and what is promised of the package as a whole."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ien
+
+ROOT = Path(__file__).parents[1]
+IMPORT_ORDER = [
+    "_similarity",
+    "_groups",
+    "_feature_groups",
+    "_capture",
+    "_loss",
+    "_measure",
+    "data",
+    "_demo",
+    "cli",
+]
+
+
+def readme_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+
+
+def readme_names() -> dict[str, object]:
+    """What the README takes for granted: the reader's model, data and functions."""
+    model = nn.Sequential()
+    for i, channels in enumerate([3, 8, 8, 8], start=1):
+        model.add_module(f"layer{i}", nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU()))
+    model.add_module("classify", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    x, y = torch.rand(6, 3, 9, 9), torch.randint(8, (6,))
+    return {
+        "torch": torch,
+        "model": model,
+        "loader": [(x, y)],
+        "images": x,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "rng": torch.Generator().manual_seed(0),
+        "hide_left": lambda z: z * (torch.arange(z.shape[-1]) >= z.shape[-1] // 2),
+        "hide_right": lambda z: z * (torch.arange(z.shape[-1]) < z.shape[-1] // 2),
+    }
+
+
+def test_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
+    names = readme_names()
+    before = [p.clone() for p in names["model"].parameters()]  # type: ignore[attr-defined]
+    blocks = readme_blocks()
+    assert len(blocks) >= 6
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "equivariance to rot8 over 6 images" in printed and "88" in printed
+    assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))  # type: ignore[attr-defined]
+    assert isinstance(names["loss"], Tensor) and isinstance(names["occlude"], ien.Group)
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_example_runs_without_a_warning(script: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert len(script.read_text().splitlines()) <= 60
+
+
+def in_new_process(code: str) -> object:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_public_names_are_the_checked_in_list() -> None:
+    names = in_new_process("import ien, json; print(json.dumps(sorted(n for n in vars(ien) if n[0] != '_')))")
+    assert names == json.loads((ROOT / "tests" / "public_names.json").read_text())
+
+
+def test_import_loads_torch_and_numpy_and_nothing_else() -> None:
+    code = """if True:
+        import json, sys, torch, numpy
+        before = set(sys.modules)
+        import ien
+        new = {name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
+        print(json.dumps(sorted(new)))"""
+    assert in_new_process(code) == ["ien"]
+
+
+def test_a_file_imports_only_from_those_above_it() -> None:
+    package = ROOT / "src" / "ien"
+    seen = set()
+    for path in sorted(package.rglob("*.py")):
+        here = path.relative_to(package).parts[0].removesuffix(".py")
+        if here in ("__init__", "__main__"):
+            continue
+        seen.add(here)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == len(path.relative_to(package).parts):
+                assert node.module is not None
+                target = node.module.split(".")[0]
+                assert IMPORT_ORDER.index(target) < IMPORT_ORDER.index(here), f"{here} imports {target}"
+    assert seen == set(IMPORT_ORDER)
+
+
+def test_version_is_that_of_the_installed_package() -> None:
+    from importlib.metadata import version
+
+    assert version("ien") == ien.__version__

@@ -1,0 +1,124 @@
+"""measure against a direct double loop, and calibrated on nets whose equivariance is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ien
+from tests.test_loss import D4, R4, R8, images, net, symmetrised
+
+
+def double_loop(
+    model: nn.Sequential, x: Tensor, group: ien.Group, depth: int, size: int
+) -> tuple[float, float]:
+    """Raw and relative error of ``model[:depth]``, image by image and element by element, in NumPy."""
+
+    def pooled(z: Tensor) -> np.ndarray:
+        maps = model[:depth](z).detach().numpy()
+        return maps.reshape(len(maps), -1, size, *maps.shape[2:]).max(2)
+
+    errors = []
+    for image in x:
+        for element in range(1, len(group)):
+            g = torch.tensor([element])
+            h, h_g = pooled(image[None]), pooled(group.act(image[None], g))
+            difference = (h_g - group.act(torch.from_numpy(h), g).numpy()) ** 2
+            valid = group.valid(torch.from_numpy(h), g)
+            errors.append(
+                difference.mean() if valid is None else difference[:, :, valid[0, 0].numpy()].mean()
+            )
+    return float(np.mean(errors)), float(np.mean(errors) / pooled(x).var())
+
+
+@pytest.mark.parametrize("group", [R4, R8, ien.scale([0.7, 1.4])], ids=str)
+@pytest.mark.parametrize("batch_size", [2, 64])
+def test_equals_a_double_loop_whatever_the_batch_size(group, batch_size) -> None:
+    model, x = net(), images(5)
+    report = ien.measure(model, x, group, ["1", "3"], feature_groups=4, batch_size=batch_size)
+    for name, depth in (("1", 2), ("3", 4)):
+        raw, relative = double_loop(model, x, group, depth, 4)
+        assert abs(report.layers[name].raw - raw) < 1e-12
+        assert abs(report.layers[name].relative - relative) < 1e-11
+    assert report.images == 5 and report.group == str(group)
+
+
+def test_the_ruler_tells_symmetrised_from_random_kernels() -> None:
+    exact = ien.measure(symmetrised(net()), images(8), D4, ["1", "3"], feature_groups=4)
+    loose = ien.measure(net(), images(8), D4, ["1", "3"], feature_groups=4)
+    assert all(abs(layer.relative) < 1e-20 for layer in exact.layers.values())
+    assert all(layer.relative > 0.01 for layer in loose.layers.values())
+
+
+def test_per_element_averages_to_the_relative_error() -> None:
+    layer = ien.measure(net(), images(6), R8, "3", feature_groups=4).layers["3"]
+    assert list(layer.per_element) == list(R8.labels[1:])
+    assert abs(np.mean(list(layer.per_element.values())) - layer.relative) < 1e-12
+
+
+def test_agrees_with_the_loss_on_the_same_images() -> None:
+    model, x = net(), images(6)
+    out = ien.EquivarianceLoss(R4, ["1", "3"], 4, samples="all")(model, x)
+    report = ien.measure(model, x, R4, ["1", "3"], feature_groups=4)
+    for name in ("1", "3"):
+        assert abs(out.terms["rot4", name].item() - report.layers[name].raw) < 1e-14
+
+
+def test_batches_may_come_from_a_loader() -> None:
+    model, x = net(), images(7)
+    loader = DataLoader(TensorDataset(x, torch.arange(7)), batch_size=3)
+    whole = ien.measure(model, x, R4, ["1"], 4)
+    batched = ien.measure(model, loader, R4, ["1"], 4)
+    assert batched.images == 7
+    assert abs(whole.layers["1"].raw - batched.layers["1"].raw) < 1e-14
+    assert abs(whole.layers["1"].variance - batched.layers["1"].variance) < 1e-14
+
+
+def test_model_is_left_as_it_was() -> None:
+    model = nn.Sequential(*net(dtype=torch.float32), nn.BatchNorm2d(8), nn.Dropout()).train()
+    model[4].eval()
+    modes = [module.training for module in model.modules()]
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    x = images(4, dtype=torch.float32)
+    state = torch.get_rng_state()
+    ien.measure(model, x, R4, ["4"], feature_groups=4)
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(KeyError, match="no layer 'conv'"):
+        ien.measure(model, x, R4, ["conv"])
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_elements_without_a_valid_pixel_are_left_out() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 8)).double(), images(3)  # 2×2 maps
+    layer = ien.measure(model, x, R8, ["0"], feature_groups=4).layers["0"]
+    assert np.isnan(layer.per_element["45°"]) and layer.per_element["90°"] > 0
+    assert abs(layer.raw - ien.measure(model, x, R4, ["0"], feature_groups=4).layers["0"].raw) < 1e-14
+
+
+def test_report_prints_a_table() -> None:
+    text = str(ien.measure(net(), images(3), "rot4", ["1", "3"], 4))
+    assert text.splitlines()[0] == "equivariance to rot4 over 3 images"
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["layer", "1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"images": torch.rand(1, 9, 9)}, r"shape \(N, C, H, W\); got \(1, 9, 9\)"),
+        ({"images": torch.zeros(0, 1, 9, 9)}, "at least one image"),
+        ({"images": []}, "at least one image"),
+        ({"images": torch.full((2, 1, 9, 9), float("nan"), dtype=torch.float64)}, "layer '1' returned NaN"),
+        ({"layers": []}, "at least one layer"),
+        ({"group": ien.rotation(1)}, "nothing to measure"),
+        ({"group": "scale0.01", "images": images(2, 10)}, "too small for scale0.01"),
+    ],
+)
+def test_bad_input_says_what_was_needed(change, match) -> None:
+    arguments = {"model": net(), "images": images(2), "group": R4, "layers": ["1"], "feature_groups": 4}
+    with pytest.raises(ValueError, match=match):
+        ien.measure(**arguments | change)
