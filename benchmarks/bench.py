@@ -170,7 +170,7 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`: ratios of medians measured in turns in one run, B = 64 images, two views, float32.",
+        "Written by `make bench`: medians of ratios measured in turns in one run; 64 images, two views, float32.",
         "",
         f"Machine: {_processor()}, {torch.get_num_threads()} threads, {platform.system()}; Python "
         f"{platform.python_version()}, torch {torch.__version__}, "
@@ -187,9 +187,8 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
+    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 if __name__ == "__main__":

@@ -37,6 +37,5 @@ for beta in (0.0, 1.0):
     report = ien.measure(model, x[4500:], occlude, ["late"], feature_groups=2)
     hidden = model.eval()(hide_left(x[4500:])).argmax(1)
     accuracy = (hidden == y[4500:]).double().mean().item()
-    print(
-        f"β = {beta}: relative error {report.layers['late'].relative:.2f}, right half alone {accuracy:.0%} read"
-    )
+    error = report.layers["late"].relative
+    print(f"β = {beta}: relative error {error:.2f}; {accuracy:.0%} read with the left half hidden")

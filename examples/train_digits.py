@@ -1,4 +1,4 @@
-"""Train a small CNN on rotated digits with the equivariance loss, then see how equivariant each layer became."""
+"""Train a small CNN on rotated digits with the loss, and measure each layer before and after."""
 
 import torch
 import torch.nn.functional as F

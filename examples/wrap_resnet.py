@@ -1,4 +1,4 @@
-"""Add the loss to a ResNet of the usual kind (in-place ReLU, strided blocks): the model itself is not touched."""
+"""Add the loss to a ResNet of the usual kind (in-place ReLU, strided blocks); the model is not touched."""
 
 import torch
 import torch.nn.functional as F

@@ -509,6 +509,7 @@ def test_layer_without_a_spec_is_a_key_error() -> None:
         ),
         ("zzz", r"names 'zzz', which is not among the layers layer1, stem\W*$"),
     ],
+    ids=["close", "far"],
 )
 def test_spec_for_an_unknown_layer_is_a_key_error_with_the_close_name(unknown: str, message: str) -> None:
     with pytest.raises(KeyError, match=message):

@@ -365,7 +365,7 @@ def test_one_element_group_warns_and_adds_nothing() -> None:
         (
             {"groups": [ien.custom("a", {"x": abs}, "same"), ien.custom("a", {"y": abs}, "same")]},
             ValueError,
-            "differ",
+            "or in name",
         ),
         ({"groups": {"rot4": 1.0, R4: 2.0}}, ValueError, "twice"),
     ],

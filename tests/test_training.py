@@ -1,4 +1,4 @@
-"""Learning: a short run on real digits makes every layer more equivariant than the same run without the loss."""
+"""Learning: a short run on real digits makes every layer more equivariant than a run without the loss."""
 
 from __future__ import annotations
 

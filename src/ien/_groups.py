@@ -61,7 +61,10 @@ class Group:
         return f"<Group {self.name}: {', '.join(shown)}>"
 
     def __mul__(self, other: Group) -> Group:
-        """Every ``a∘b``, ``b`` acting first, as element ``i * len(b) + j``; equal elements are kept once."""
+        """Every ``a∘b``, ``b`` acting first, as element ``i * len(b) + j``.
+
+        Of equal elements only the first is kept, which moves the later ones up.
+        """
         if not isinstance(other, Group):
             return NotImplemented
         composed = (_compose(a, b) for a in self.elements for b in other.elements)
@@ -88,8 +91,7 @@ class Group:
         if choices == 0:
             raise ValueError(f"group {self} has one element, the identity: there is nothing to draw")
         order = random_order(choices, generator) + first
-        counts = n // choices + (torch.arange(choices) < n % choices).long()
-        return order.repeat_interleave(counts)
+        return order[(torch.arange(n, device="cpu") % choices).sort().values]
 
     def act(self, x: Tensor, g: Tensor, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
         """Transform image ``i`` of ``x`` (B, C, H, W) by element ``g[i]``; what is unknown becomes 0.
@@ -130,7 +132,13 @@ class Group:
         if x.ndim != 4:
             raise ValueError(f"group {self} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
         g = torch.as_tensor(g, device="cpu")
-        if g.shape != x.shape[:1] or g.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        if g.shape != x.shape[:1] or g.dtype not in (
+            torch.int64,
+            torch.int32,
+            torch.int16,
+            torch.int8,
+            torch.uint8,
+        ):
             raise ValueError(
                 f"g must be an integer tensor ({len(x)},), one element index for each image; "
                 f"got {g.dtype} of shape {tuple(g.shape)}"
@@ -144,11 +152,21 @@ class Group:
     def _apply(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
         g = self._indices(x, g)
         runs = [(i, len(list(run))) for i, run in groupby(g.tolist())]
-        if len(runs) > len({i for i, _ in runs}):
+        if len(runs) == len({i for i, _ in runs}):
+            result = self._apply_to_runs(x, runs, inverse, mode, on_features)
+        else:
             order = g.argsort(stable=True)
+            runs = [(i, len(list(run))) for i, run in groupby(g[order].tolist())]
             together = x.index_select(0, order.to(x.device))
-            result = self._apply(together, g[order], inverse, mode, on_features)
-            return result.index_select(0, order.argsort().to(x.device))
+            result = self._apply_to_runs(together, runs, inverse, mode, on_features)
+            result = result.index_select(0, order.argsort().to(x.device))
+        channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        return result.contiguous(memory_format=torch.channels_last) if channels_last else result
+
+    def _apply_to_runs(
+        self, x: Tensor, runs: list[tuple[int, int]], inverse: bool, mode: Mode, on_features: bool
+    ) -> Tensor:
+        """``runs`` are (element, number of images), each element once."""
         if not runs:
             return x.clone()
         parts = list(x.split([n for _, n in runs]))  # one backward for all runs, unlike slices
@@ -166,9 +184,7 @@ class Group:
             done = resample(torch.cat([parts[k] for k in resampled]), [*resampled.values()], lengths, mode)
             for k, part in zip(resampled, done.split(lengths), strict=True):
                 parts[k] = part
-        result = torch.cat(parts)
-        channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-        return result.contiguous(memory_format=torch.channels_last) if channels_last else result
+        return torch.cat(parts)
 
 
 def rotation(n: int) -> Group:
@@ -249,6 +265,8 @@ def group(text: str | Group) -> Group:
     """
     if isinstance(text, Group):
         return text
+    if not isinstance(text, str):
+        raise TypeError(f"a group is written as text such as rot4xflip; got {text!r}")
     return reduce(mul, (_parse(part, text) for part in text.strip().lower().split("x")))
 
 
@@ -298,7 +316,10 @@ def _unchanged(x: Tensor) -> Tensor:
 def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: bool) -> Tensor:
     if isinstance(step, Similarity):
         return permute(x, step) if step.exact else resample(x, [step], [len(x)], mode)
-    result = (step.feature_action if on_features else step.action)(x)
+    action = step.feature_action if on_features else step.action
+    result = (
+        x if action is _unchanged else action(x.clone())
+    )  # the caller's images survive an in-place action
     if not isinstance(result, Tensor) or result.shape != x.shape:
         got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise ValueError(f"action {step.label!r} must keep the shape {tuple(x.shape)}; it returned {got}")

@@ -51,9 +51,9 @@ class Similarity:
 
     @property
     def label(self) -> str:
-        turn = f"{float(360 * self.turn):.5g}° " if self.turn else ""
+        turn = f"{float(360 * self.turn):.10g}° " if self.turn else ""
         turned = "vflip " if self.flip and turn == "180° " else turn + "flip " * self.flip
-        return (turned + f"×{float(self.scale):.5g}" * (self.scale != 1)).strip()
+        return (turned + f"×{float(self.scale):.10g}" * (self.scale != 1)).strip()
 
 
 def permute(x: Tensor, step: Similarity) -> Tensor:
