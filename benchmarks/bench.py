@@ -170,7 +170,7 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`: medians of ratios measured in turns in one run; 64 images, two views, float32.",
+        "Written by `make bench`: medians of ratios, measured in turns in one run; 64 images, two views.",
         "",
         f"Machine: {_processor()}, {torch.get_num_threads()} threads, {platform.system()}; Python "
         f"{platform.python_version()}, torch {torch.__version__}, "

@@ -52,13 +52,16 @@ class Features(Mapping[str, Tensor]):
             raise KeyError(f"layer {name!r} was not captured; captured: {', '.join(self._calls) or 'none'}")
         if not self._calls[name]:
             raise RuntimeError(
-                f"layer {name!r} never ran while it was captured: call the model inside the with block, "
-                f"and name a layer that its forward pass uses"
+                f"layer {name!r} never ran while it was captured: call the model inside the with block "
+                f"(not through a compiled function), and name a layer that its forward pass uses"
             )
         for call in self._calls[name]:
             if not call.intact:
                 raise RuntimeError(self._overwritten(name, call))
         return [call.kept for call in self._calls[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._calls
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._calls)
@@ -141,14 +144,19 @@ def _watch(features: Features, name: str) -> Callable[..., None]:
 
 def _walk(module: nn.Module, name: str = "", hidden: bool = False) -> Iterator[tuple[str, nn.Module, bool]]:
     """Every module with its name, without wrappers, and whether it lies hidden inside a compiled one."""
-    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        yield from _walk(module.module, name, hidden)
-        return
+    module = _without_parallel(module)
     yield name, module, hidden
-    original = module._modules.get("_orig_mod")  # what torch.compile(module) wraps
+    original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
     hidden = hidden or original is not None or module._compiled_call_impl is not None
-    for key, child in (original or module).named_children():
+    inner = module if original is None else _without_parallel(original)
+    for key, child in inner.named_children():
         yield from _walk(child, f"{name}.{key}" if name else key, hidden)
+
+
+def _without_parallel(module: nn.Module) -> nn.Module:
+    while isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        module = module.module
+    return module
 
 
 def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:
@@ -160,8 +168,8 @@ def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module
     if hidden:
         raise RuntimeError(
             f"layer {name!r} lies inside a compiled module, which runs without the hooks that capture needs: "
-            f"pass the model from before torch.compile, or compile the captured layers one by one "
-            f"(model.{name} = torch.compile(model.{name}))"
+            f"pass the model from before torch.compile, or compile the captured layers one by one, "
+            f"as in model.layer1 = torch.compile(model.layer1)"
         )
     return module
 

@@ -39,7 +39,7 @@ class FeatureGroups:
             return spec
         if isinstance(spec, str):
             parts = spec.strip().split("-")
-            if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+            if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
                 raise ValueError(
                     f'feature groups are written as "4" or "4-2-1" (different sizes); got {spec!r}'
                 )
@@ -65,8 +65,9 @@ class FeatureGroups:
                 f"such as {{4: 0.5, 2: 0.25, 1: 0.25}}; got {dict(shares)!r}"
             )
         sizes = tuple(sorted(shares, reverse=True))
-        total = sum(shares.values())
-        exact = [Fraction(shares[s] / total).limit_denominator(1000) for s in sizes]
+        exact = [Fraction(shares[size]) / sum(map(Fraction, shares.values())) for size in sizes]
+        if not all(isinstance(share, int) for share in shares.values()):
+            exact = [share.limit_denominator(1000) for share in exact]  # 0.1 is meant as a tenth
         if 0 in exact:
             raise ValueError(f"shares of feature groups below 1/1000 are not supported; got {dict(shares)!r}")
         whole = [int(f * math.lcm(*(f.denominator for f in exact))) for f in exact]
@@ -189,7 +190,7 @@ def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
         part if size == 1 else part.unflatten(1, (-1, size)).amax(2)
         for part, (size, _) in zip(parts, blocks, strict=True)
     ]
-    result = pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
+    result = pooled[0] if len(pooled) == 1 and blocks[0][0] > 1 else torch.cat(pooled, dim=1)
     if h.ndim == 4 and h.is_contiguous(memory_format=torch.channels_last) and not h.is_contiguous():
         return result.contiguous(memory_format=torch.channels_last)
     return result
@@ -200,8 +201,7 @@ class _CheapMax(torch.autograd.Function):
 
     @staticmethod
     def forward(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
-        result = _max_over_members(h, blocks)
-        return result.clone() if result is h else result
+        return _max_over_members(h, blocks)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, list[tuple[int, int]]], output: Tensor) -> None:
@@ -212,7 +212,10 @@ class _CheapMax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         h, pooled = ctx.saved_tensors
         if torch.is_grad_enabled():  # double backward: autograd differentiates the plain form
-            (result,) = torch.autograd.grad(_max_over_members(h, ctx.blocks), h, grad, create_graph=True)
+            alias = h.view_as(h)  # hooks on h itself run once, for the gradient returned from here
+            (result,) = torch.autograd.grad(
+                _max_over_members(alias, ctx.blocks), alias, grad, create_graph=True
+            )
             return result, None
         result = torch.empty_like(h)
         sections = [channels for _, channels in ctx.blocks]
