@@ -144,27 +144,32 @@ class EquivarianceLoss:
         of_view = [group for group, samples in self.samples.items() for _ in range(samples)]
         drawn = list(zip(of_view, g.split(batch_size), strict=True)) if of_view else []
         stacked = torch.cat([x, *(group.act(x, elements) for group, elements in drawn)])
-        active = [name for name, weight in self.layers.items() if weight and any(self.groups.values())]
+        active = [
+            name for name, weight in self.layers.items() if weight and drawn and any(self.groups.values())
+        ]
 
-        # pooled inside the forward pass, so that backward reaches each pool next to its layer: less memory
-        with capture(model, active, lambda name, h: group_pool(h, self.feature_groups[name])) as pooled:
+        def compare(name: str, h: Tensor) -> Tensor:
+            """The loss of each transformed view, (views - 1,)."""
+            original, *transformed = self._split(group_pool(h, self.feature_groups[name]), name, batch_size)
+            original = original.detach() if self.stop_gradient else original
+            where = f"layer {name!r}"
+            return torch.stack(
+                [
+                    _layer_loss(original, h_g, group, elements, self.normalize, self.on_empty, where)
+                    for (group, elements), h_g in zip(drawn, transformed, strict=True)
+                ]
+            )
+
+        # compared inside the forward pass, so that backward does it next to the layer and holds less memory
+        with capture(model, active, compare) as losses:
             output = model(stacked)
-        terms: dict[tuple[str, str], Tensor] = {}
-        for name in active:
-            h, *transformed = self._split(pooled[name], name, batch_size)
-            h = h.detach() if self.stop_gradient else h
-            for (group, elements), h_g in zip(drawn, transformed, strict=True):
-                if self.groups[group]:
-                    term = _layer_loss(
-                        h, h_g, group, elements, self.normalize, self.on_empty, f"layer {name!r}"
-                    )
-                    key = str(group), name
-                    terms[key] = terms.get(key, 0) + term / self.samples[group]
         loss = torch.zeros((), device=x.device)
+        terms: dict[tuple[str, str], Tensor] = {}
         for group, alpha in self.groups.items():
-            for name, beta in self.layers.items():
-                if (str(group), name) in terms:
-                    loss = loss + alpha * beta * terms[str(group), name]
+            views = [k for k, of in enumerate(of_view) if of == group]
+            for name in active if alpha and views else ():
+                terms[str(group), name] = losses[name][views].mean()
+                loss = loss + alpha * self.layers[name] * terms[str(group), name]
         return Equivariance(output, loss, terms, g, self.views, batch_size)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
