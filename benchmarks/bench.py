@@ -163,28 +163,26 @@ def main() -> None:
 
 
 def page(rows: list[tuple[str, str, float, str]]) -> str:
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`: medians of ratios, measured in turns in one run; 64 images, two views.",
-        "",
-        f"Machine: {_processor()}, {torch.get_num_threads()} threads, {platform.system()}; Python "
-        f"{platform.python_version()}, torch {torch.__version__}, "
-        f"{torch.backends.cpu.get_cpu_capability()}; {date.today()}.",
-        "",
-        "| | ratio | goal | measured |",
-        "|---|---:|---:|---|",
-        *(f"| {what} | {value:.2f} | {goal} | {detail} |" for what, goal, value, detail in rows),
-        "",
-        "The step is forward and backward of the six-conv Rot-MNIST net with the loss on all six layers, against",
-        "the same net on the same images with cross-entropy only. What the loss adds is bound by memory: it reads",
-        "every tapped map and writes one gradient of its size. By default glibc returns blocks of that size to the",
-        "system, and the page faults of new ones cost as much as the arithmetic; an allocator that keeps them",
-        "(`GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184`, or",
-        "jemalloc, tcmalloc) speeds up both sides. Peak memory counts the tensors alive, parameters left out.",
-        "",
-    ]
-    return "\n".join(lines)
+    table = "\n".join(f"| {what} | {value:.2f} | {goal} | {detail} |" for what, goal, value, detail in rows)
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"""# Benchmarks
+
+Written by `make bench`: medians of ratios, measured in turns in one run; 64 images, two views, float32.
+
+{_processor()}, {torch.get_num_threads()} threads, {capability}, {platform.system()};
+Python {platform.python_version()}, torch {torch.__version__}; {date.today()}.
+
+| | ratio | goal | measured |
+|---|---:|---:|---|
+{table}
+
+The step: forward and backward of the six-conv Rot-MNIST net with the loss on all six layers, against the same
+net on the same images with cross-entropy only. The loss is bound by memory: it reads every tapped map
+and writes a gradient of its size. By default glibc returns blocks of that size to the system, and the page
+faults of new ones cost as much as the arithmetic; an allocator that keeps them speeds up both sides:
+jemalloc, tcmalloc, or `GLIBC_TUNABLES={KEEPING_MALLOC["GLIBC_TUNABLES"]}`.
+Peak memory counts the tensors alive, parameters left out.
+"""
 
 
 def _processor() -> str:

@@ -32,6 +32,7 @@ class BlackBox:
     feature_action: Action
 
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 Element = tuple[Similarity | BlackBox, ...]  # steps, the first one applied first; the identity is ()
 
 
@@ -132,13 +133,7 @@ class Group:
         if x.ndim != 4:
             raise ValueError(f"group {self} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
         g = torch.as_tensor(g, device="cpu")
-        if g.shape != x.shape[:1] or g.dtype not in (
-            torch.int64,
-            torch.int32,
-            torch.int16,
-            torch.int8,
-            torch.uint8,
-        ):
+        if g.shape != x.shape[:1] or g.dtype not in _INTEGERS:
             raise ValueError(
                 f"g must be an integer tensor ({len(x)},), one element index for each image; "
                 f"got {g.dtype} of shape {tuple(g.shape)}"
@@ -151,14 +146,13 @@ class Group:
 
     def _apply(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
         g = self._indices(x, g)
-        runs = [(i, len(list(run))) for i, run in groupby(g.tolist())]
+        runs = _runs(g)
         if len(runs) == len({i for i, _ in runs}):
             result = self._apply_to_runs(x, runs, inverse, mode, on_features)
         else:
             order = g.argsort(stable=True)
-            runs = [(i, len(list(run))) for i, run in groupby(g[order].tolist())]
             together = x.index_select(0, order.to(x.device))
-            result = self._apply_to_runs(together, runs, inverse, mode, on_features)
+            result = self._apply_to_runs(together, _runs(g[order]), inverse, mode, on_features)
             result = result.index_select(0, order.argsort().to(x.device))
         channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         return result.contiguous(memory_format=torch.channels_last) if channels_last else result
@@ -294,6 +288,11 @@ def _parse(part: str, text: str) -> Group:
 def random_order(n: int, generator: torch.Generator | None) -> Tensor:
     device = generator.device if generator is not None else "cpu"
     return torch.randperm(n, generator=generator, device=device).cpu()
+
+
+def _runs(g: Tensor) -> list[tuple[int, int]]:
+    """(element, number of images) of each run of equal elements."""
+    return [(i, len(list(run))) for i, run in groupby(g.tolist())]
 
 
 def _group_of(name: str, steps: Iterable[Similarity | BlackBox]) -> Group:
