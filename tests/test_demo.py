@@ -36,9 +36,9 @@ def test_seed_changes_the_order_only() -> None:
 
 
 def test_demo_prints_accuracy_and_errors_of_both_nets() -> None:
-    done = CliRunner().invoke(app, ["demo", "--epochs", "1"], env={"COLUMNS": "100"})
+    done = CliRunner().invoke(app, ["demo", "--epochs", "1", "--beta", "1"], env={"COLUMNS": "100"})
     assert done.exit_code == 0, done.output
-    assert "cnn-aug epoch 1/1: loss" in done.output and "ien-r4 epoch 1/1: loss" in done.output
+    assert "cnn-aug epoch 1/1: loss" in done.output and "ien β=1 epoch 1/1: loss" in done.output
     rows = {
         line.split()[1]: re.findall(r"\d\.\de[+-]\d\d", line)
         for line in done.output.splitlines()
@@ -47,7 +47,7 @@ def test_demo_prints_accuracy_and_errors_of_both_nets() -> None:
     assert list(rows) == ["conv1", "conv2", "conv3", "conv4"]
     for raw_aug, raw_ien, relative_aug, relative_ien in rows.values():
         assert float(raw_ien) < float(raw_aug) and float(relative_ien) < float(relative_aug)
-    assert re.search(r"accuracy: cnn-aug \d\d\.\d%, ien-r4 \d\d\.\d%", done.output)
+    assert re.search(r"accuracy: cnn-aug \d\d\.\d%, ien β=1 \d\d\.\d%", done.output)
 
 
 def test_help_tells_what_it_does() -> None:

@@ -20,10 +20,13 @@ def main() -> None:
 
 @app.command()
 def demo(
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 16,
     beta: Annotated[
-        float, typer.Option(min=0, help="Weight β of the equivariance loss in every layer.")
-    ] = 1.0,
+        list[float] | None,
+        typer.Option(
+            min=0, help="Weight β of the loss in every layer; repeat it for several. [default: 0.1 and 1]"
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Of the digits' angles, the initial weights and the batches.")
     ] = 0,
@@ -35,7 +38,7 @@ def demo(
     from ._demo import demo as run
 
     try:
-        run(epochs=epochs, beta=beta, seed=seed)
+        run(epochs=epochs, betas=beta or (0.1, 1.0), seed=seed)
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
