@@ -365,9 +365,9 @@ def test_one_element_group_warns_and_adds_nothing() -> None:
         (
             {"groups": [ien.custom("a", {"x": abs}, "same"), ien.custom("a", {"y": abs}, "same")]},
             ValueError,
-            "or in name",
+            "are equal, or in name",
         ),
-        ({"groups": {"rot4": 1.0, R4: 2.0}}, ValueError, "twice"),
+        ({"groups": {"rot4": 1.0, R4: 2.0}}, ValueError, "rot4, rot4 are equal"),
     ],
 )
 def test_bad_arguments_say_what_was_needed(arguments, error, match) -> None:

@@ -114,7 +114,7 @@ class EquivarianceLoss:
         if on_empty not in ("error", "skip"):
             raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
         if len({str(group) for group in self.groups}) < len(weights):
-            raise ValueError(f"one of the groups {', '.join(map(str, weights))} is given twice, or in name")
+            raise ValueError(f"two of the groups {', '.join(map(str, weights))} are equal, or in name")
 
     @property
     def views(self) -> int:
@@ -144,32 +144,29 @@ class EquivarianceLoss:
         of_view = [group for group, samples in self.samples.items() for _ in range(samples)]
         drawn = list(zip(of_view, g.split(batch_size), strict=True)) if of_view else []
         stacked = torch.cat([x, *(group.act(x, elements) for group, elements in drawn)])
-        active = [
-            name for name, weight in self.layers.items() if weight and drawn and any(self.groups.values())
-        ]
+        groups = [group for group, alpha in self.groups.items() if alpha and self.samples[group]]
+        layers = [name for name, beta in self.layers.items() if beta and groups]
 
         def compare(name: str, h: Tensor) -> Tensor:
-            """The loss of each transformed view, (views - 1,)."""
+            """L_G of this layer for each of the groups."""
             original, *transformed = self._split(group_pool(h, self.feature_groups[name]), name, batch_size)
             original = original.detach() if self.stop_gradient else original
-            where = f"layer {name!r}"
-            return torch.stack(
-                [
-                    _layer_loss(original, h_g, group, elements, self.normalize, self.on_empty, where)
-                    for (group, elements), h_g in zip(drawn, transformed, strict=True)
-                ]
-            )
+            losses: dict[Group, list[Tensor]] = {group: [] for group in groups}
+            for (group, elements), h_g in zip(drawn, transformed, strict=True):
+                if group in losses:
+                    where = f"layer {name!r}"
+                    loss = _layer_loss(original, h_g, group, elements, self.normalize, self.on_empty, where)
+                    losses[group].append(loss)
+            return torch.stack([torch.stack(of_group).mean() for of_group in losses.values()])
 
         # compared inside the forward pass, so that backward does it next to the layer and holds less memory
-        with capture(model, active, compare) as losses:
+        with capture(model, layers, compare) as compared:
             output = model(stacked)
+        terms = {(str(group), name): compared[name][k] for k, group in enumerate(groups) for name in layers}
         loss = torch.zeros((), device=x.device)
-        terms: dict[tuple[str, str], Tensor] = {}
-        for group, alpha in self.groups.items():
-            views = [k for k, of in enumerate(of_view) if of == group]
-            for name in active if alpha and views else ():
-                terms[str(group), name] = losses[name][views].mean()
-                loss = loss + alpha * self.layers[name] * terms[str(group), name]
+        for group in groups:
+            for name in layers:
+                loss = loss + self.groups[group] * self.layers[name] * terms[str(group), name]
         return Equivariance(output, loss, terms, g, self.views, batch_size)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
