@@ -820,3 +820,11 @@ def test_inference_mode_keeps_the_values_of_a_layer_overwritten_later() -> None:
     expected["layer1"] = maps["layer1"]
     assert expected["bn1"].min() < 0
     assert_maps_equal(features, expected)
+
+
+def test_modules_that_refer_to_their_parent_are_walked_once():
+    parent = nn.Sequential(nn.Conv2d(1, 4, 3))
+    parent[0].parent = parent
+    with capture(parent, ["0"]) as features:
+        out = parent(torch.rand(2, 1, 5, 5))
+    assert features["0"] is out

@@ -567,3 +567,11 @@ def test_any_mix_counts_channels_and_feature_groups_both_ways(
     assert groups.nearest(channels) == channels
     assert groups.blocks(channels) == [(size, size * n) for size, n in layout]
     assert eval(repr(groups)) == groups
+
+
+def test_function_transforms_see_the_plain_maximum():
+    h = torch.rand(3, 8, 2, 2, dtype=torch.float64)
+    per_sample = torch.func.vmap(torch.func.grad(lambda x: group_pool(x[None], 4).square().sum()))(h)
+    leaf = h.clone().requires_grad_()
+    group_pool(leaf, 4).square().sum().backward()
+    torch.testing.assert_close(per_sample, leaf.grad)

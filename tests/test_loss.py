@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+import weakref
 from collections import namedtuple
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import ien
 
@@ -411,3 +414,93 @@ def test_primitives_and_objective_agree_for_any_rotation_group(n, batch, size, g
         model(torch.cat([x, group.act(x, out.g)]))
     h, h_g = ien.group_pool(features["1"], 4).chunk(2)
     torch.testing.assert_close(out.loss, ien.equivariance_loss(h, h_g, group, out.g))
+
+
+class Checkpointed(nn.Module):
+    """Layer '2' under activation checkpointing, or not."""
+
+    def __init__(self, use_reentrant: bool | None) -> None:
+        super().__init__()
+        self.body = net()
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        early, late = self.body[:2], self.body[2:]
+        if self.use_reentrant is None:
+            return late(early(x))
+        return checkpoint(late, early(x), use_reentrant=self.use_reentrant)
+
+
+def test_activation_checkpointing_gives_the_same_gradient() -> None:
+    gradients = []
+    for use_reentrant in (None, False):
+        torch.manual_seed(0)
+        model, x = Checkpointed(use_reentrant), images()
+        out = ien.EquivarianceLoss(R4, ["body.1", "body.3"], 4)(model, x, g=torch.tensor([1, 2, 3, 1, 2]))
+        (out.output.square().mean() + out.loss).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_a_layer_that_runs_without_gradient_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"'body\.3' runs without gradients.*use_reentrant=False"):
+        ien.EquivarianceLoss(R4, ["body.3"], 4)(Checkpointed(True), images())
+    with torch.no_grad():
+        assert not ien.EquivarianceLoss(R4, ["body.3"], 4)(Checkpointed(None), images()).loss.requires_grad
+
+
+def test_nothing_is_kept_alive_after_the_result_is_dropped() -> None:
+    seen = []
+    model = net()
+    model[3].register_forward_hook(lambda module, args, output: seen.append(weakref.ref(output)))
+    gc.disable()
+    try:
+        ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, images())
+        out = ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, images())
+        assert seen[0]() is None and seen[1]() is not None
+        out.loss.backward()
+        del out
+        assert seen[1]() is None
+    finally:
+        gc.enable()
+
+
+def test_skipped_images_do_not_dilute_the_mean_over_elements() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 8)).double(), images(3)  # 2×2 maps
+    with pytest.warns(UserWarning, match="no valid pixel"):
+        skipped = ien.EquivarianceLoss(R8, ["0"], 4, samples="all", on_empty="skip")(model, x)
+    quarter_turns = ien.EquivarianceLoss(R4, ["0"], 4, samples="all")(model, x)
+    torch.testing.assert_close(skipped.loss, quarter_turns.loss)
+
+
+def test_the_default_device_does_not_matter() -> None:
+    model, x, g = net(), images(), torch.tensor([1, 2, 3, 4, 5])
+    expected = ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, x, g=g).loss
+    report = ien.measure(model, x, R8, ["1"], 4)
+    for cache in (ien._similarity._grid, ien._similarity.valid_pixels):
+        cache.cache_clear()
+    with torch.device("meta"):
+        objective = ien.EquivarianceLoss(R8, ["1", "3"], 4, samples=2)
+        assert objective.sample(4).device.type == "cpu"
+        assert torch.equal(ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, x, g=g).loss, expected)
+        assert ien.measure(model, x, R8, ["1"], 4) == report
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"g": torch.tensor([9])}, "rot8 has elements 0 to 7"),
+        ({"g": torch.tensor([1.0])}, "integer tensor"),
+        ({"on_empty": "sikp"}, "got 'sikp'"),
+        ({"h": torch.zeros(0, 1, 5, 5), "h_g": torch.zeros(0, 1, 5, 5)}, "one shape"),
+    ],
+)
+def test_bad_arguments_of_the_function_say_what_was_needed(change, match) -> None:
+    arguments = {
+        "h": torch.rand(1, 1, 5, 5),
+        "h_g": torch.rand(1, 1, 5, 5),
+        "group": "rot8",
+        "g": torch.tensor([1]),
+    }
+    with pytest.raises(ValueError, match=match):
+        ien.equivariance_loss(**arguments | change)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 __all__ = ["Features", "capture"]
 
@@ -127,7 +128,11 @@ def _record(features: Features, name: str, transform: Transform | None) -> Calla
             )
         # inference tensors have no version to tell that they were overwritten: keep a copy
         version, kept = (None, output.clone()) if output.is_inference() else (output._version, output)
-        features._calls[name].append(_Call(output, version, transform(name, kept) if transform else kept))
+        if transform is not None:
+            # activation checkpointing around the layer must not count what the transform saves
+            with saved_tensors_hooks(_itself, _itself):
+                kept = transform(name, kept)
+        features._calls[name].append(_Call(output, version, kept))
 
     return hook
 
@@ -142,15 +147,20 @@ def _watch(features: Features, name: str) -> Callable[..., None]:
     return hook
 
 
-def _walk(module: nn.Module, name: str = "", hidden: bool = False) -> Iterator[tuple[str, nn.Module, bool]]:
-    """Every module with its name, without wrappers, and whether it lies hidden inside a compiled one."""
-    module = _without_parallel(module)
+def _walk(
+    module: nn.Module, name: str = "", hidden: bool = False, seen: set[nn.Module] | None = None
+) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Every module once, with its name, without wrappers, and whether it lies inside a compiled one."""
+    module, seen = _without_parallel(module), set() if seen is None else seen
+    if module in seen:
+        return
+    seen.add(module)
     yield name, module, hidden
     original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
     hidden = hidden or original is not None or module._compiled_call_impl is not None
     inner = module if original is None else _without_parallel(original)
     for key, child in inner.named_children():
-        yield from _walk(child, f"{name}.{key}" if name else key, hidden)
+        yield from _walk(child, f"{name}.{key}" if name else key, hidden, seen)
 
 
 def _without_parallel(module: nn.Module) -> nn.Module:
@@ -172,6 +182,10 @@ def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module
             f"as in model.layer1 = torch.compile(model.layer1)"
         )
     return module
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
 
 
 def _describe(output: Any) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -45,8 +46,8 @@ class FeatureGroups:
                 )
             halvings = range(1, len(parts) + 1)
             spec = {int(p): 2.0 ** -min(k, len(parts) - 1) for p, k in zip(parts, halvings, strict=True)}
-        elif isinstance(spec, int) and not isinstance(spec, bool):
-            spec = {spec: 1}
+        elif isinstance(spec, Integral) and not isinstance(spec, bool):
+            spec = {int(spec): 1}
         elif not isinstance(spec, Mapping):
             raise TypeError(
                 f'feature groups are a size (4), a text ("4-2-1") or {{size: share}}; got {spec!r}'
@@ -143,7 +144,8 @@ def group_pool(h: Tensor, feature_groups: Spec) -> Tensor:
     if h.ndim < 2:
         raise ValueError(f"group_pool needs maps of shape (B, C, …); got {tuple(h.shape)}")
     blocks = spec.blocks(h.shape[1])
-    if h.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if h.requires_grad and torch.is_grad_enabled() and not transformed:
         return _CheapMax.apply(h, blocks)
     return _max_over_members(h, blocks)
 
@@ -206,7 +208,9 @@ class _CheapMax(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, list[tuple[int, int]]], output: Tensor) -> None:
         h, ctx.blocks = inputs
-        ctx.save_for_backward(h, output)
+        ctx.save_for_backward(
+            h, output.detach()
+        )  # itself, it would keep the graph alive under saved-tensor hooks
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

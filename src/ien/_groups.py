@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, reduce
 from itertools import groupby
+from numbers import Integral
 from operator import mul
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -78,7 +79,8 @@ class Group:
     @property
     def matrices(self) -> Tensor:
         """What each element does to a point (x right, y up): float64 (n, 2, 2). Black boxes have none."""
-        return torch.tensor([self._similarity(i).matrix for i in range(len(self))], dtype=torch.float64)
+        rows = [self._similarity(i).matrix for i in range(len(self))]
+        return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
     def sample(
         self, n: int, generator: torch.Generator | None = None, include_identity: bool = False
@@ -110,7 +112,7 @@ class Group:
 
         A pixel is valid when all its bilinear neighbours lie in the map. Black boxes are taken as valid.
         """
-        indices, place = self._indices(h, g).unique(return_inverse=True)
+        indices, place = self.indices(h, g).unique(return_inverse=True)
         masks = [_valid(self.elements[i], h.shape[-2], h.shape[-1], h.device) for i in indices.tolist()]
         if all(mask is None for mask in masks):
             return None
@@ -129,7 +131,8 @@ class Group:
                 return only
         raise ValueError(f"{self.labels[i]!r} of {self} is a black box: it has no matrix and no inverse")
 
-    def _indices(self, x: Tensor, g: Tensor) -> Tensor:
+    def indices(self, x: Tensor, g: Tensor) -> Tensor:
+        """``g`` as a tensor on the CPU, after a check that it holds one element for each image of ``x``."""
         if x.ndim != 4:
             raise ValueError(f"group {self} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
         g = torch.as_tensor(g, device="cpu")
@@ -145,7 +148,9 @@ class Group:
         return g
 
     def _apply(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
-        g = self._indices(x, g)
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode is one of {', '.join(get_args(Mode))}; got {mode!r}")
+        g = self.indices(x, g)
         runs = _runs(g)
         if len(runs) == len({i for i, _ in runs}):
             result = self._apply_to_runs(x, runs, inverse, mode, on_features)
@@ -187,8 +192,9 @@ def rotation(n: int) -> Group:
     >>> rotation(8).labels[1]
     '45°'
     """
-    if not isinstance(n, int) or n < 1:
+    if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
         raise ValueError(f"rotation(n) needs a whole number of rotations, at least 1; got {n!r}")
+    n = int(n)
     return _group_of(f"rot{n}", (Similarity(turn=Fraction(k, n)) for k in range(1, n)))
 
 
@@ -200,13 +206,17 @@ def reflection(axis: Literal["horizontal", "vertical"] = "horizontal") -> Group:
     return _group_of(name, [Similarity(turn=Fraction(half, 2), flip=True)])
 
 
-def scale(factors: Sequence[float]) -> Group:
+def scale(factors: float | Iterable[float]) -> Group:
     """The identity and one scaling about the centre for each factor; below 1 shrinks the content.
 
     >>> str(scale([0.7, 0.84]))
     'scale0.7,0.84'
     """
-    values = [float(f) for f in factors]
+    if isinstance(factors, str):
+        raise TypeError(
+            f'scale takes numbers, as in scale([0.7, 0.84]); for text use group("scale{factors}")'
+        )
+    values = [float(f) for f in (factors if isinstance(factors, Iterable) else [factors])]
     if bad := [f for f in values if not (math.isfinite(f) and f > 0)]:
         raise ValueError(f"scale factors must be positive numbers such as 0.7; got {bad[0]!r} among {values}")
     kept = list(dict.fromkeys(f for f in values if f != 1))

@@ -6,7 +6,8 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from numbers import Real
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ OnEmpty = Literal["error", "skip"]
 def equivariance_loss(
     h: Tensor,
     h_g: Tensor,
-    group: Group,
+    group: Group | str,
     g: Tensor,
     normalize: bool = False,
     on_empty: OnEmpty = "error",
@@ -42,7 +43,7 @@ def equivariance_loss(
     >>> float(equivariance_loss(x, rotation(4).act(x, g), rotation(4), g))
     0.0
     """
-    return _layer_loss(h, h_g, group, g, normalize, on_empty, "this layer")
+    return _layer_loss(h, h_g, parse_group(group), g, normalize, on_empty, "this layer")[0]
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,14 @@ class EquivarianceLoss:
         self.layers: dict[str, float] = _weights(layers, "layer")
         self.feature_groups: dict[str, FeatureGroups] = per_layer(feature_groups, self.layers)
         self.samples = {group: _num_samples(group, samples) for group in self.groups}
+        for group in self.groups:
+            if len(group) == 1:
+                message = f"group {group} has one element, the identity: it adds no view and no loss"
+                warnings.warn(message, stacklevel=2)
         self.normalize = normalize
         self.stop_gradient = stop_gradient
         self.on_empty = on_empty
-        if on_empty not in ("error", "skip"):
+        if on_empty not in get_args(OnEmpty):
             raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
         if len({str(group) for group in self.groups}) < len(weights):
             raise ValueError(f"two of the groups {', '.join(map(str, weights))} are equal, or in name")
@@ -147,17 +152,26 @@ class EquivarianceLoss:
         groups = [group for group, alpha in self.groups.items() if alpha and self.samples[group]]
         layers = [name for name, beta in self.layers.items() if beta and groups]
 
+        with_gradient = torch.is_grad_enabled()
+
         def compare(name: str, h: Tensor) -> Tensor:
             """L_G of this layer for each of the groups."""
+            if with_gradient and not torch.is_grad_enabled():
+                raise RuntimeError(
+                    f"layer {name!r} runs without gradients, so that its loss could not train it: "
+                    f"is it under no_grad, or in a checkpoint that needs use_reentrant=False?"
+                )
             original, *transformed = self._split(group_pool(h, self.feature_groups[name]), name, batch_size)
             original = original.detach() if self.stop_gradient else original
-            losses: dict[Group, list[Tensor]] = {group: [] for group in groups}
+            total = {group: torch.zeros((), device=h.device) for group in groups}
+            counted = dict.fromkeys(groups, 0)
             for (group, elements), h_g in zip(drawn, transformed, strict=True):
-                if group in losses:
-                    where = f"layer {name!r}"
-                    loss = _layer_loss(original, h_g, group, elements, self.normalize, self.on_empty, where)
-                    losses[group].append(loss)
-            return torch.stack([torch.stack(of_group).mean() for of_group in losses.values()])
+                if group in total:
+                    loss, images = _layer_loss(
+                        original, h_g, group, elements, self.normalize, self.on_empty, f"layer {name!r}"
+                    )
+                    total[group], counted[group] = total[group] + loss * images, counted[group] + images
+            return torch.stack([total[group] / max(counted[group], 1) for group in groups])
 
         # compared inside the forward pass, so that backward does it next to the layer and holds less memory
         with capture(model, layers, compare) as compared:
@@ -180,7 +194,7 @@ class EquivarianceLoss:
             # further draws are the first one shifted: different for each image, and in runs as well
             shifts = random_order(others - 1, generator)[: samples - 1] + 1
             drawn += [(first - 1 + shift) % others + 1 for shift in [0, *shifts.tolist()]]
-        return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64)
+        return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device="cpu")
 
     def _split(self, pooled: Tensor, name: str, batch_size: int) -> tuple[Tensor, ...]:
         if len(pooled) != self.views * batch_size:
@@ -200,14 +214,18 @@ class EquivarianceLoss:
 
 def _layer_loss(
     h: Tensor, h_g: Tensor, group: Group, g: Tensor, normalize: bool, on_empty: OnEmpty, layer: str
-) -> Tensor:
-    if h.shape != h_g.shape or h.ndim != 4:
+) -> tuple[Tensor, int]:
+    """The loss, and of how many images it is the mean."""
+    if h.shape != h_g.shape or h.ndim != 4 or len(h) == 0:
         raise ValueError(
             f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
         )
+    if on_empty not in get_args(OnEmpty):
+        raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
+    g = group.indices(h, g)
     if h.dtype in (torch.float16, torch.bfloat16):
         h, h_g = h.float(), h_g.float()
-    g = torch.as_tensor(g, device="cpu")
+    variance = h.detach().var(unbiased=False).clamp(min=1e-12) if normalize else 1
     coverage = group.coverage((h.shape[2], h.shape[3]))
     empty = [i for i in sorted(set(g.tolist())) if coverage[i] == 0]
     if empty:
@@ -219,17 +237,19 @@ def _layer_loss(
                 f'or pass on_empty="skip" to leave these images out'
             )
         warnings.warn(
-            f"no valid pixel is left for {where}: these images are left out of the loss", stacklevel=4
+            f"no valid pixel is left for {where}: these images are left out of the loss", stacklevel=3
         )
-        kept = torch.isin(g, torch.tensor(empty), invert=True).nonzero().squeeze(1)
+        kept = torch.tensor(
+            [k for k, i in enumerate(g.tolist()) if i not in empty], dtype=torch.int64, device="cpu"
+        )
         if len(kept) == 0:
-            return h_g.sum() * 0
+            return h_g.sum() * 0, 0
         h, h_g, g = h[kept.to(h.device)], h_g[kept.to(h.device)], g[kept]
     if group.valid(h, g) is None:
         loss = nn.functional.mse_loss(h_g, group.act_on_features(h, g))
     else:
         loss = image_errors(h, h_g, group, g).mean()
-    return loss / h.detach().var(unbiased=False).clamp(min=1e-12) if normalize else loss
+    return loss / variance, len(h)
 
 
 def image_errors(h: Tensor, h_g: Tensor, group: Group, g: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -264,7 +284,7 @@ def _weights(given: Any, what: str) -> dict[Any, float]:
     else:
         weights = dict.fromkeys(given, 1.0)
     for key, weight in weights.items():
-        if not isinstance(weight, int | float) or not (math.isfinite(weight) and weight >= 0):
+        if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
             raise ValueError(
                 f"the weight of {what} {str(key)!r} must be a number of at least 0; got {weight!r}"
             )

@@ -78,8 +78,12 @@ def measure(
     partition = per_layer(feature_groups, layers)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     count = 0
-    moments = {name: torch.zeros(3, dtype=torch.float64) for name in layers}  # number, sum, sum of squares
-    errors = {name: torch.zeros(len(group), dtype=torch.float64) for name in layers}  # summed over images
+    moments = {
+        name: torch.zeros(3, dtype=torch.float64, device="cpu") for name in layers
+    }  # number, sum, sum of squares
+    errors = {
+        name: torch.zeros(len(group), dtype=torch.float64, device="cpu") for name in layers
+    }  # summed over images
 
     def pooled_maps(x: Tensor) -> dict[str, Tensor]:
         with capture(model, layers, lambda name, h: group_pool(h, partition[name])) as features:
@@ -97,7 +101,7 @@ def measure(
                     [wide.new_tensor(wide.numel()), wide.sum(), wide.square().sum()]
                 ).cpu()
             for i in range(1, len(group)):
-                g = torch.full((len(x),), i)
+                g = torch.full((len(x),), i, device="cpu")
                 for name, h_g in pooled_maps(group.act(x, g)).items():
                     each = image_errors(original[name], h_g, group, g, dtype=torch.float64)
                     errors[name][i] += each.sum().cpu()

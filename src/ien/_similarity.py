@@ -87,7 +87,7 @@ def valid_pixels(
 ) -> Tensor | None:
     """Where the steps give pixels made of pixels of the map alone: bool (1, H, W), None for everywhere."""
     with torch.inference_mode(False):
-        mask = torch.ones(1, 1, height, width, dtype=torch.float64)
+        mask = torch.ones(1, 1, height, width, dtype=torch.float64, device="cpu")
         for step in steps:
             row, column = _source(step, height, width)
             inside = (row >= 0) & (row <= height - 1) & (column >= 0) & (column <= width - 1)
@@ -105,8 +105,8 @@ def _grid(step: Similarity, height: int, width: int, dtype: torch.dtype, device:
 
 def _source(step: Similarity, height: int, width: int) -> tuple[Tensor, Tensor]:
     """The row and column from which each pixel of a transformed map is read, (H, W) each in float64."""
-    y = (height - 1) / 2 - torch.arange(height, dtype=torch.float64).view(-1, 1)
-    x = torch.arange(width, dtype=torch.float64).view(1, -1) - (width - 1) / 2
+    y = (height - 1) / 2 - torch.arange(height, dtype=torch.float64, device="cpu").view(-1, 1)
+    x = torch.arange(width, dtype=torch.float64, device="cpu").view(1, -1) - (width - 1) / 2
     (a, b), (c, d) = step.inverse.matrix
     row, column = (height - 1) / 2 - (c * x + d * y), (width - 1) / 2 + (a * x + b * y)
     # noise of 1e-16 must not push a pixel over the edge of the map
