@@ -828,3 +828,24 @@ def test_modules_that_refer_to_their_parent_are_walked_once():
     with capture(parent, ["0"]) as features:
         out = parent(torch.rand(2, 1, 5, 5))
     assert features["0"] is out
+
+
+def test_block_compiled_in_place_is_not_compiled_again_for_every_step():
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ELU()), nn.Flatten())
+    net[0].compile(backend=counter)
+    x = torch.rand(2, 1, 5, 5)
+    for _ in range(10):
+        with capture(net, ["0"], transform=lambda name, h: h.amax(1)) as features:
+            net(x)
+        assert torch.equal(features["0"], net[0][1](net[0][0](x)).amax(1))
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
+
+
+def test_repr_tells_the_shapes():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3))
+    with capture(net, ["0"]) as features:
+        net(torch.rand(2, 1, 5, 5))
+    assert repr(features) == "Features(0: [(2, 4, 3, 3)])"

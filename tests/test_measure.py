@@ -122,3 +122,24 @@ def test_bad_input_says_what_was_needed(change, match) -> None:
     arguments = {"model": net(), "images": images(2), "group": R4, "layers": ["1"], "feature_groups": 4}
     with pytest.raises(ValueError, match=match):
         ien.measure(**arguments | change)
+
+
+def test_half_precision_nets_are_measured_in_float32() -> None:
+    model, x = net(dtype=torch.float32), images(4, dtype=torch.float32)
+    model[0].weight.data *= 3000  # squares beyond the range of float16
+    half = ien.measure(model.half(), x.half(), R8, ["1"], 4).layers["1"]
+    full = ien.measure(model.float(), x.half().float(), R8, ["1"], 4).layers["1"]
+    assert half.raw > 65504 and abs(half.relative / full.relative - 1) < 0.01
+
+
+def test_a_constant_layer_has_no_error_and_no_division_by_zero() -> None:
+    model = net()
+    nn.init.zeros_(model[2].weight)
+    nn.init.zeros_(model[2].bias)
+    layer = ien.measure(model, images(2), R4, ["3"], 4).layers["3"]
+    assert layer.variance < 1e-30 and layer.relative == 0
+
+
+def test_channels_that_do_not_divide_name_the_layer() -> None:
+    with pytest.raises(ValueError, match="layer '3': 8 channels cannot be split into feature groups 5"):
+        ien.measure(net(), images(2), R4, ["1", "3"], {"1": 4, "3": 5})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -70,6 +71,12 @@ class Features(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._calls)
 
+    def __repr__(self) -> str:
+        shapes = (
+            f"{name}: {[tuple(call.kept.shape) for call in calls]}" for name, calls in self._calls.items()
+        )
+        return f"Features({', '.join(shapes)})"
+
     def _overwritten(self, name: str, call: _Call) -> str:
         by = call.overwritten_by
         if by is None or call.overwritten_version != call.output._version:
@@ -109,19 +116,21 @@ def capture(
             modules = {name: (module, hidden) for name, module, hidden in _walk(model)}
             for name in names:
                 module = _find(name, modules)
-                handles.append(module.register_forward_hook(_record(features, name, transform)))
+                handles.append(module.register_forward_hook(_record(features, name, module, transform)))
             # a second hook on every module learns who overwrote a captured map, for the error message
             for name, (module, hidden) in modules.items():
                 if not hidden:
-                    handles.append(module.register_forward_hook(_watch(features, name)))
+                    handles.append(module.register_forward_hook(_watch(features, name, module)))
         yield features
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _record(features: Features, name: str, transform: Transform | None) -> Callable[..., None]:
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
+def _record(
+    features: Features, name: str, module: nn.Module, transform: Transform | None
+) -> Callable[..., None]:
+    def hook(_: nn.Module, args: Any, output: Any) -> None:
         if not isinstance(output, Tensor) or output.ndim != 4:
             raise TypeError(
                 f"layer {name!r} returned {_describe(output)}; capture needs one tensor of shape (B, C, H, W)"
@@ -129,22 +138,26 @@ def _record(features: Features, name: str, transform: Transform | None) -> Calla
         # inference tensors have no version to tell that they were overwritten: keep a copy
         version, kept = (None, output.clone()) if output.is_inference() else (output._version, output)
         if transform is not None:
-            # activation checkpointing around the layer must not count what the transform saves
-            with saved_tensors_hooks(_itself, _itself):
+            with _outside_checkpoint():
                 kept = transform(name, kept)
         features._calls[name].append(_Call(output, version, kept))
 
-    return hook
+    return _untraced(hook, module)
 
 
-def _watch(features: Features, name: str) -> Callable[..., None]:
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
+def _watch(features: Features, name: str, module: nn.Module) -> Callable[..., None]:
+    def hook(_: nn.Module, args: Any, output: Any) -> None:
         features._times_run[name] = features._times_run.get(name, 0) + 1
         for call in (call for calls in features._calls.values() for call in calls if call.output is output):
             if not call.intact and call.overwritten_version != output._version:
                 call.overwritten_by, call.overwritten_version = name, output._version
 
-    return hook
+    return _untraced(hook, module)
+
+
+def _untraced(hook: Callable[..., None], module: nn.Module) -> Callable[..., None]:
+    """A module compiled in place traces its hooks, and again for each new one: keep them out."""
+    return hook if module._compiled_call_impl is None else torch.compiler.disable(hook)
 
 
 def _walk(
@@ -172,7 +185,8 @@ def _without_parallel(module: nn.Module) -> nn.Module:
 def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:
     if name not in modules:
         close = difflib.get_close_matches(name, modules, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(map(repr, close))}?" if close else f"it has {', '.join(modules)}"
+        some = ", ".join([module for module in modules if module][:20])
+        hint = f"did you mean {', '.join(map(repr, close))}?" if close else f"it has {some}"
         raise KeyError(f"the model has no layer {name!r}; {hint} (dotted names of model.named_modules())")
     module, hidden = modules[name]
     if hidden:
@@ -184,8 +198,11 @@ def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module
     return module
 
 
-def _itself(x: Tensor) -> Tensor:
-    return x
+def _outside_checkpoint() -> AbstractContextManager[object]:
+    """Activation checkpointing around a layer must not count what a transform of its output saves."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()  # the usual case keeps torch's own check against in-place changes
+    return saved_tensors_hooks(lambda x: x, lambda x: x)
 
 
 def _describe(output: Any) -> str:

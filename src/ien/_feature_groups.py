@@ -177,13 +177,21 @@ def per_layer(feature_groups: Spec | Mapping[str, Spec], layers: Iterable[str]) 
     named: Mapping[str, Spec] = feature_groups  # type: ignore[assignment]
     if missing := [name for name in layers if name not in named]:
         raise KeyError(f"feature_groups says nothing about layer {missing[0]!r}; it names {', '.join(named)}")
-    if unknown := [name for name in named if name not in layers]:
+    if layers and (unknown := [name for name in named if name not in layers]):
         close = difflib.get_close_matches(unknown[0], layers, n=1)
         raise KeyError(
             f"feature_groups names {unknown[0]!r}, which is not among the layers {', '.join(layers)}"
             + (f" (did you mean {close[0]!r}?)" if close else "")
         )
     return {name: FeatureGroups.of(named[name]) for name in layers}
+
+
+def pool_layer(name: str, h: Tensor, feature_groups: FeatureGroups) -> Tensor:
+    """:func:`group_pool` with errors that name the layer."""
+    try:
+        return group_pool(h, feature_groups)
+    except ValueError as error:
+        raise ValueError(f"layer {name!r}: {error}") from None
 
 
 def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
@@ -193,8 +201,9 @@ def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
         for part, (size, _) in zip(parts, blocks, strict=True)
     ]
     result = pooled[0] if len(pooled) == 1 and blocks[0][0] > 1 else torch.cat(pooled, dim=1)
-    if h.ndim == 4 and h.is_contiguous(memory_format=torch.channels_last) and not h.is_contiguous():
-        return result.contiguous(memory_format=torch.channels_last)
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(h.ndim)
+    if channels_last and h.is_contiguous(memory_format=channels_last) and not h.is_contiguous():
+        return result.contiguous(memory_format=channels_last)
     return result
 
 
@@ -232,6 +241,9 @@ class _CheapMax(torch.autograd.Function):
             grad.split(counts, 1),
             strict=True,
         ):
+            if size == 1:
+                out.copy_(slope)
+                continue
             members = out.unflatten(1, (-1, size))  # (B, N, size, …)
             members.copy_(best.unsqueeze(2).expand_as(members))
             torch.eq(part, out, out=out)  # 1 where a member is the maximum

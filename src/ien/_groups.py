@@ -112,8 +112,9 @@ class Group:
 
         A pixel is valid when all its bilinear neighbours lie in the map. Black boxes are taken as valid.
         """
-        indices, place = self.indices(h, g).unique(return_inverse=True)
-        masks = [_valid(self.elements[i], h.shape[-2], h.shape[-1], h.device) for i in indices.tolist()]
+        indices, place = self._indices(h, g).unique(return_inverse=True)
+        steps = [_similarities(self.elements[i]) for i in indices.tolist()]
+        masks = [valid_pixels(s, h.shape[-2], h.shape[-1], h.device) for s in steps]
         if all(mask is None for mask in masks):
             return None
         everywhere = torch.ones(1, *h.shape[-2:], dtype=torch.bool, device=h.device)
@@ -121,7 +122,7 @@ class Group:
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
         """The share of valid pixels on a map of (H, W), for each element."""
-        return tuple(_coverage(element, *size) for element in self.elements)
+        return tuple(_coverage(_similarities(element), *size) for element in self.elements)
 
     def _similarity(self, i: int) -> Similarity:
         match self.elements[i]:
@@ -131,7 +132,7 @@ class Group:
                 return only
         raise ValueError(f"{self.labels[i]!r} of {self} is a black box: it has no matrix and no inverse")
 
-    def indices(self, x: Tensor, g: Tensor) -> Tensor:
+    def _indices(self, x: Tensor, g: Tensor) -> Tensor:
         """``g`` as a tensor on the CPU, after a check that it holds one element for each image of ``x``."""
         if x.ndim != 4:
             raise ValueError(f"group {self} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
@@ -150,7 +151,7 @@ class Group:
     def _apply(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
         if mode not in get_args(Mode):
             raise ValueError(f"mode is one of {', '.join(get_args(Mode))}; got {mode!r}")
-        g = self.indices(x, g)
+        g = self._indices(x, g)
         runs = _runs(g)
         if len(runs) == len({i for i, _ in runs}):
             result = self._apply_to_runs(x, runs, inverse, mode, on_features)
@@ -326,20 +327,20 @@ def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: 
     if isinstance(step, Similarity):
         return permute(x, step) if step.exact else resample(x, [step], [len(x)], mode)
     action = step.feature_action if on_features else step.action
-    result = (
-        x if action is _unchanged else action(x.clone())
-    )  # the caller's images survive an in-place action
+    # a copy, so that the caller's images survive an in-place action
+    result = x if action is _unchanged else action(x.clone())
     if not isinstance(result, Tensor) or result.shape != x.shape:
         got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise ValueError(f"action {step.label!r} must keep the shape {tuple(x.shape)}; it returned {got}")
     return result
 
 
-def _valid(element: Element, height: int, width: int, device: torch.device) -> Tensor | None:
-    return valid_pixels(tuple(s for s in element if isinstance(s, Similarity)), height, width, device)
+def _similarities(element: Element) -> tuple[Similarity, ...]:
+    """What moves pixels: black boxes count as defined everywhere, and caches must not keep them alive."""
+    return tuple(step for step in element if isinstance(step, Similarity))
 
 
 @lru_cache(maxsize=4096)
-def _coverage(element: Element, height: int, width: int) -> float:
-    mask = _valid(element, height, width, torch.device("cpu"))
+def _coverage(steps: tuple[Similarity, ...], height: int, width: int) -> float:
+    mask = valid_pixels(steps, height, width, torch.device("cpu"))
     return 1.0 if mask is None else float(mask.double().mean())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ._capture import capture
-from ._feature_groups import FeatureGroups, Spec, group_pool, per_layer
+from ._feature_groups import FeatureGroups, Spec, per_layer, pool_layer
 from ._groups import Group, random_order
 from ._groups import group as parse_group
 
@@ -46,7 +46,7 @@ def equivariance_loss(
     return _layer_loss(h, h_g, parse_group(group), g, normalize, on_empty, "this layer")[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Equivariance:
     """What one call of :class:`EquivarianceLoss` gives."""
 
@@ -61,6 +61,12 @@ class Equivariance:
     views: int
     """How often each image is seen: once as it is and once for each element drawn."""
     batch_size: int
+
+    def __repr__(self) -> str:
+        terms = ", ".join(
+            f"{group} {layer}: {term.item():.3g}" for (group, layer), term in self.terms.items()
+        )
+        return f"Equivariance(loss={self.loss.item():.3g}, views={self.views}, terms {{{terms}}})"
 
     def repeat(self, y: Any) -> Any:
         """Labels for all views: a tensor (B, …), or a tuple, list or dict of them, becomes (views * B, …)."""
@@ -161,17 +167,18 @@ class EquivarianceLoss:
                     f"layer {name!r} runs without gradients, so that its loss could not train it: "
                     f"is it under no_grad, or in a checkpoint that needs use_reentrant=False?"
                 )
-            original, *transformed = self._split(group_pool(h, self.feature_groups[name]), name, batch_size)
+            pooled = pool_layer(name, h, self.feature_groups[name])
+            original, *transformed = self._split(pooled, name, batch_size)
             original = original.detach() if self.stop_gradient else original
-            total = {group: torch.zeros((), device=h.device) for group in groups}
-            counted = dict.fromkeys(groups, 0)
+            totals, counts = [h.new_zeros((), dtype=torch.float32)] * len(groups), [0] * len(groups)
             for (group, elements), h_g in zip(drawn, transformed, strict=True):
-                if group in total:
+                if group in groups:
+                    k = groups.index(group)
                     loss, images = _layer_loss(
                         original, h_g, group, elements, self.normalize, self.on_empty, f"layer {name!r}"
                     )
-                    total[group], counted[group] = total[group] + loss * images, counted[group] + images
-            return torch.stack([total[group] / max(counted[group], 1) for group in groups])
+                    totals[k], counts[k] = totals[k] + loss * images, counts[k] + images
+            return torch.stack([total / max(count, 1) for total, count in zip(totals, counts, strict=True)])
 
         # compared inside the forward pass, so that backward does it next to the layer and holds less memory
         with capture(model, layers, compare) as compared:
@@ -180,7 +187,7 @@ class EquivarianceLoss:
         loss = torch.zeros((), device=x.device)
         for group in groups:
             for name in layers:
-                loss = loss + self.groups[group] * self.layers[name] * terms[str(group), name]
+                loss = loss + self.groups[group] * self.layers[name] * terms[str(group), name].to(x.device)
         return Equivariance(output, loss, terms, g, self.views, batch_size)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
@@ -216,16 +223,19 @@ def _layer_loss(
     h: Tensor, h_g: Tensor, group: Group, g: Tensor, normalize: bool, on_empty: OnEmpty, layer: str
 ) -> tuple[Tensor, int]:
     """The loss, and of how many images it is the mean."""
-    if h.shape != h_g.shape or h.ndim != 4 or len(h) == 0:
+    if len(h) == 0:
+        raise ValueError(f"h holds no images: its shape is {tuple(h.shape)}")
+    if h.shape != h_g.shape or h.ndim != 4:
         raise ValueError(
             f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
         )
     if on_empty not in get_args(OnEmpty):
         raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
-    g = group.indices(h, g)
-    if h.dtype in (torch.float16, torch.bfloat16):
-        h, h_g = h.float(), h_g.float()
-    variance = h.detach().var(unbiased=False).clamp(min=1e-12) if normalize else 1
+    g = group._indices(h, g)
+    variance = full_precision(h.detach()).var(unbiased=False).clamp(min=1e-12) if normalize else 1
+    if group.valid(h, g) is None:
+        aligned = group.act_on_features(full_precision(h), g)
+        return nn.functional.mse_loss(full_precision(h_g), aligned) / variance, len(h)
     coverage = group.coverage((h.shape[2], h.shape[3]))
     empty = [i for i in sorted(set(g.tolist())) if coverage[i] == 0]
     if empty:
@@ -245,33 +255,33 @@ def _layer_loss(
         if len(kept) == 0:
             return h_g.sum() * 0, 0
         h, h_g, g = h[kept.to(h.device)], h_g[kept.to(h.device)], g[kept]
-    if group.valid(h, g) is None:
-        loss = nn.functional.mse_loss(h_g, group.act_on_features(h, g))
-    else:
-        loss = image_errors(h, h_g, group, g).mean()
-    return loss / variance, len(h)
+    return image_errors(h, h_g, group, g).mean() / variance, len(h)
 
 
-def image_errors(h: Tensor, h_g: Tensor, group: Group, g: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def image_errors(h: Tensor, h_g: Tensor, group: Group, g: Tensor) -> Tensor:
     """Each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels, (B,); NaN without any."""
-    squares = (h_g - group.act_on_features(h, g)).square()
+    h, h_g = full_precision(h), full_precision(h_g)
     valid = group.valid(h, g)
+    squares = (h_g - group.act_on_features(h, g)).square()
     if valid is None:
-        return squares.mean((1, 2, 3), dtype=dtype)
-    return (squares * valid).sum((1, 2, 3), dtype=dtype) / (valid.sum((1, 2, 3)) * h.shape[1])
+        return squares.mean((1, 2, 3))
+    return squares.masked_fill(~valid, 0).sum((1, 2, 3)) / (valid.sum((1, 2, 3)) * h.shape[1])
+
+
+def full_precision(h: Tensor) -> Tensor:
+    return h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
 
 
 def _num_samples(group: Group, samples: int | Literal["all"]) -> int:
     others = len(group) - 1
     if others == 0:
-        warnings.warn(
-            f"group {group} has one element, the identity: it adds no view and no loss", stacklevel=3
-        )
         return 0
     if samples == "all":
         return others
     if not isinstance(samples, int) or not 1 <= samples <= others:
-        raise ValueError(f'samples must be 1 to {others} for {group}, or "all"; got {samples!r}')
+        raise ValueError(
+            f'samples, the same for all groups, must be 1 to {others} for {group}, or "all"; got {samples!r}'
+        )
     return samples
 
 
@@ -282,7 +292,10 @@ def _weights(given: Any, what: str) -> dict[Any, float]:
     elif isinstance(given, str | Group) or not isinstance(given, Iterable):
         weights = {given: 1.0}
     else:
+        given = list(given)
         weights = dict.fromkeys(given, 1.0)
+        if len(weights) < len(given):
+            raise ValueError(f"every {what} can be given once; got {', '.join(map(str, given))}")
     for key, weight in weights.items():
         if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
             raise ValueError(

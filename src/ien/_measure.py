@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ._capture import capture
-from ._feature_groups import Spec, group_pool, per_layer
+from ._feature_groups import Spec, per_layer, pool_layer
 from ._groups import Group
 from ._groups import group as parse_group
-from ._loss import image_errors
+from ._loss import full_precision, image_errors
 
 __all__ = ["LayerReport", "Report", "measure"]
 
@@ -78,15 +78,12 @@ def measure(
     partition = per_layer(feature_groups, layers)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     count = 0
-    moments = {
-        name: torch.zeros(3, dtype=torch.float64, device="cpu") for name in layers
-    }  # number, sum, sum of squares
-    errors = {
-        name: torch.zeros(len(group), dtype=torch.float64, device="cpu") for name in layers
-    }  # summed over images
+    # sums over images, float64 on the CPU: mean and mean square of the pooled maps, error of each element
+    moments = {name: torch.zeros(2, dtype=torch.float64, device="cpu") for name in layers}
+    errors = {name: torch.zeros(len(group), dtype=torch.float64, device="cpu") for name in layers}
 
     def pooled_maps(x: Tensor) -> dict[str, Tensor]:
-        with capture(model, layers, lambda name, h: group_pool(h, partition[name])) as features:
+        with capture(model, layers, lambda name, h: pool_layer(name, h, partition[name])) as features:
             model(x)
         return dict(features)
 
@@ -96,29 +93,24 @@ def measure(
             count += len(x)
             original = pooled_maps(x)
             for name, h in original.items():
-                wide = h.double()
-                moments[name] += torch.stack(
-                    [wide.new_tensor(wide.numel()), wide.sum(), wide.square().sum()]
-                ).cpu()
+                of_images = torch.var_mean(full_precision(h), (1, 2, 3), correction=0)
+                variance, mean = (moment.cpu().double() for moment in of_images)
+                moments[name] += torch.stack([mean.sum(), (variance + mean.square()).sum()])
             for i in range(1, len(group)):
                 g = torch.full((len(x),), i, device="cpu")
                 for name, h_g in pooled_maps(group.act(x, g)).items():
-                    each = image_errors(original[name], h_g, group, g, dtype=torch.float64)
-                    errors[name][i] += each.sum().cpu()
+                    errors[name][i] += image_errors(original[name], h_g, group, g).cpu().double().sum()
     if count == 0:
         raise ValueError("measure needs at least one image; got none")
-    return Report(
-        str(group),
-        count,
-        {name: _summary(name, group, moments[name], errors[name] / count) for name in layers},
-    )
+    summaries = {name: _summary(name, group, moments[name] / count, errors[name] / count) for name in layers}
+    return Report(str(group), count, summaries)
 
 
 def _summary(name: str, group: Group, moments: Tensor, raw: Tensor) -> LayerReport:
-    number, total, squares = moments.tolist()
-    variance = max(squares / number - (total / number) ** 2, 0.0)
     if not torch.isfinite(moments).all():
         raise ValueError(f"layer {name!r} returned NaN or infinite values: there is nothing to measure")
+    mean, mean_square = moments.tolist()
+    variance = max(mean_square - mean**2, 0.0)
     measured = raw[1:][~raw[1:].isnan()]
     if len(measured) == 0:
         raise ValueError(

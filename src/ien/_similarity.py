@@ -64,7 +64,10 @@ def permute(x: Tensor, step: Similarity) -> Tensor:
             f"{step.label!r} swaps the sides of a map, and this one is {x.shape[-2]}×{x.shape[-1]}: "
             f"quarter turns need square maps (crop or pad), or use a group without them, such as rot2xflip"
         )
-    return torch.rot90(x.flip(-1) if step.flip else x, quarters, (-2, -1))
+    if not step.flip:
+        return torch.rot90(x, quarters, (-2, -1))
+    reverse = ((-1,), (), (-2,), (-2, -1))[quarters]
+    return (x.transpose(-2, -1) if quarters % 2 else x).flip(reverse)
 
 
 def resample(
@@ -81,7 +84,7 @@ def resample(
     return F.grid_sample(x.to(dtype), grid, mode=mode, align_corners=False).to(x.dtype)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def valid_pixels(
     steps: tuple[Similarity, ...], height: int, width: int, device: torch.device
 ) -> Tensor | None:
@@ -89,13 +92,11 @@ def valid_pixels(
     with torch.inference_mode(False):
         mask = torch.ones(1, 1, height, width, dtype=torch.float64, device="cpu")
         for step in steps:
-            row, column = _source(step, height, width)
-            inside = (row >= 0) & (row <= height - 1) & (column >= 0) & (column <= width - 1)
-            mask = (inside & (resample(mask, [step], [1]) > 1 - 1e-6)).double()
+            mask = (resample(mask, [step], [1]) > 1 - 1e-6).double()
         return None if bool(mask.all()) else mask[0].bool().to(device)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _grid(step: Similarity, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
         row, column = _source(step, height, width)
@@ -108,6 +109,4 @@ def _source(step: Similarity, height: int, width: int) -> tuple[Tensor, Tensor]:
     y = (height - 1) / 2 - torch.arange(height, dtype=torch.float64, device="cpu").view(-1, 1)
     x = torch.arange(width, dtype=torch.float64, device="cpu").view(1, -1) - (width - 1) / 2
     (a, b), (c, d) = step.inverse.matrix
-    row, column = (height - 1) / 2 - (c * x + d * y), (width - 1) / 2 + (a * x + b * y)
-    # noise of 1e-16 must not push a pixel over the edge of the map
-    return (row * 2**30).round() / 2**30, (column * 2**30).round() / 2**30
+    return (height - 1) / 2 - (c * x + d * y), (width - 1) / 2 + (a * x + b * y)
