@@ -163,7 +163,10 @@ def main() -> None:
 
 
 def page(rows: list[tuple[str, str, float, str]]) -> str:
-    table = "\n".join(f"| {what} | {value:.2f} | {goal} | {detail} |" for what, goal, value, detail in rows)
+    table = "\n".join(
+        f"| {what} | {value:.2f} | {goal}{'' if reached(goal, value) else ' (missed)'} | {detail} |"
+        for what, goal, value, detail in rows
+    )
     capability = torch.backends.cpu.get_cpu_capability()
     return f"""# Benchmarks
 
@@ -183,6 +186,11 @@ faults of new ones cost as much as the arithmetic; an allocator that keeps them 
 jemalloc, tcmalloc, or `GLIBC_TUNABLES={KEEPING_MALLOC["GLIBC_TUNABLES"]}`.
 Peak memory counts the tensors alive, parameters left out.
 """
+
+
+def reached(goal: str, value: float) -> bool:
+    sign, bound = goal.split()
+    return value <= float(bound) if sign == "≤" else value >= float(bound)
 
 
 def _processor() -> str:
