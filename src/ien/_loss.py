@@ -157,28 +157,15 @@ class EquivarianceLoss:
         stacked = torch.cat([x, *(group.act(x, elements) for group, elements in drawn)])
         groups = [group for group, alpha in self.groups.items() if alpha and self.samples[group]]
         layers = [name for name, beta in self.layers.items() if beta and groups]
-
         with_gradient = torch.is_grad_enabled()
 
         def compare(name: str, h: Tensor) -> Tensor:
-            """L_G of this layer for each of the groups."""
             if with_gradient and not torch.is_grad_enabled():
                 raise RuntimeError(
                     f"layer {name!r} runs without gradients, so that its loss could not train it: "
                     f"is it under no_grad, or in a checkpoint that needs use_reentrant=False?"
                 )
-            pooled = pool_layer(name, h, self.feature_groups[name])
-            original, *transformed = self._split(pooled, name, batch_size)
-            original = original.detach() if self.stop_gradient else original
-            totals, counts = [h.new_zeros((), dtype=torch.float32)] * len(groups), [0] * len(groups)
-            for (group, elements), h_g in zip(drawn, transformed, strict=True):
-                if group in groups:
-                    k = groups.index(group)
-                    loss, images = _layer_loss(
-                        original, h_g, group, elements, self.normalize, self.on_empty, f"layer {name!r}"
-                    )
-                    totals[k], counts[k] = totals[k] + loss * images, counts[k] + images
-            return torch.stack([total / max(count, 1) for total, count in zip(totals, counts, strict=True)])
+            return self._compare(name, h, groups, drawn)
 
         # compared inside the forward pass, so that backward does it next to the layer and holds less memory
         with capture(model, layers, compare) as compared:
@@ -203,13 +190,29 @@ class EquivarianceLoss:
             drawn += [(first - 1 + shift) % others + 1 for shift in [0, *shifts.tolist()]]
         return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device="cpu")
 
-    def _split(self, pooled: Tensor, name: str, batch_size: int) -> tuple[Tensor, ...]:
+    def _compare(
+        self, name: str, h: Tensor, groups: list[Group], drawn: list[tuple[Group, Tensor]]
+    ) -> Tensor:
+        """L_G of one layer for each of the groups; ``drawn`` are the group and the elements of each view."""
+        pooled = pool_layer(name, h, self.feature_groups[name])
+        batch_size = len(drawn[0][1])
         if len(pooled) != self.views * batch_size:
             raise ValueError(
                 f"layer {name!r} returned {len(pooled)} maps for {self.views} views of {batch_size} images: "
                 f"its batch must be that of the input; use capture and equivariance_loss for anything else"
             )
-        return pooled.split(batch_size)
+        original, *transformed = pooled.split(batch_size)
+        original = original.detach() if self.stop_gradient else original
+        settings: tuple[bool, OnEmpty, str] = (self.normalize, self.on_empty, f"layer {name!r}")
+        terms = []
+        for group in groups:
+            views = [
+                (elements, h_g) for (of, elements), h_g in zip(drawn, transformed, strict=True) if of == group
+            ]
+            losses = [_layer_loss(original, h_g, group, elements, *settings) for elements, h_g in views]
+            images = sum(count for _, count in losses)
+            terms.append(torch.stack([loss * (count / max(images, 1)) for loss, count in losses]).sum())
+        return torch.stack(terms)
 
     def __repr__(self) -> str:
         groups = ", ".join(f"{group}: {weight:g}" for group, weight in self.groups.items())
