@@ -570,6 +570,8 @@ def distributed_gradients(rank: int, folder: str) -> None:
     ien.EquivarianceLoss(R4, ["1", "3"], 4)(parallel, x[mine], g=g[mine]).loss.backward()
     if rank == 0:
         torch.save([p.grad for p in model.parameters()], f"{folder}/gradients.pt")
+    torch.distributed.barrier()
+    del parallel  # before its process group
     torch.distributed.destroy_process_group()
 
 
