@@ -19,6 +19,7 @@ from ._measure import Report, measure
 from .data import embedded_digits
 
 LAYERS = ["conv1", "conv2", "conv3", "conv4"]
+BETAS = (0.1, 1.0)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Outcome:
 
 
 def demo(
-    epochs: int = 16, betas: Sequence[float] = (0.1, 1.0), seed: int = 0, console: Console | None = None
+    epochs: int = 16, betas: Sequence[float] = BETAS, seed: int = 0, console: Console | None = None
 ) -> list[Outcome]:
     """Train the nets, print the table and return what it shows."""
     console = console or Console()

@@ -217,9 +217,8 @@ class _CheapMax(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, list[tuple[int, int]]], output: Tensor) -> None:
         h, ctx.blocks = inputs
-        ctx.save_for_backward(
-            h, output.detach()
-        )  # itself, it would keep the graph alive under saved-tensor hooks
+        # detached: under saved-tensor hooks the output itself would keep the graph alive
+        ctx.save_for_backward(h, output.detach())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

@@ -236,12 +236,11 @@ def _layer_loss(
         raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
     g = group._indices(h, g)
     variance = full_precision(h.detach()).var(unbiased=False).clamp(min=1e-12) if normalize else 1
-    if group.valid(h, g) is None:
+    coverage, drawn = group.coverage((h.shape[2], h.shape[3])), sorted(set(g.tolist()))
+    if all(coverage[i] == 1 for i in drawn):
         aligned = group.act_on_features(full_precision(h), g)
         return nn.functional.mse_loss(full_precision(h_g), aligned) / variance, len(h)
-    coverage = group.coverage((h.shape[2], h.shape[3]))
-    empty = [i for i in sorted(set(g.tolist())) if coverage[i] == 0]
-    if empty:
+    if empty := [i for i in drawn if coverage[i] == 0]:
         labels = ", ".join(group.labels[i] for i in empty)
         where = f"{group} {labels} on the {h.shape[2]}×{h.shape[3]} map of {layer}"
         if on_empty == "error":

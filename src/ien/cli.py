@@ -35,10 +35,11 @@ def demo(
 
     Uses 5,000 MNIST digits that come with the installation; nothing is downloaded or written.
     """
+    from ._demo import BETAS
     from ._demo import demo as run
 
     try:
-        run(epochs=epochs, betas=beta or (0.1, 1.0), seed=seed)
+        run(epochs=epochs, betas=beta or BETAS, seed=seed)
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
