@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 help:
-	@echo "make demo    train a small CNN with and without the loss, and compare (about 2 minutes)"
+	@echo "make demo    train a small CNN with and without the loss, and compare (under 4 minutes)"
 	@echo "make test    run the tests, the README and the examples"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   measure the cost of the loss, and write docs/benchmarks.md"
@@ -29,5 +29,5 @@ clean:
 
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,digits]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,digits,steerable]"
 	touch $@

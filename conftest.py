@@ -13,3 +13,9 @@ def doctest_names(doctest_namespace: dict[str, object]) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left in the user's cache, and the data sets made for one test serve the others."""
+    monkeypatch.setenv("IEN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

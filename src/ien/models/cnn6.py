@@ -1,0 +1,89 @@
+"""The six-convolution net of the Rot-MNIST experiment: 28×28 images in, a score for each class out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from torch import Tensor, nn
+
+from .._feature_groups import FeatureGroups, GroupPool, Spec
+
+__all__ = ["CNN6", "cnn6"]
+
+NUM_GROUPS = (32, 48, 64, 64, 96, 128)  # feature groups of each layer at width 1
+KERNELS = (7, 5, 5, 5, 5, 5)
+PADDINGS = (1, 2, 2, 2, 2, 0)  # 28 -> 24, 24, pool 12, 12, pool 6, 2: all commute with quarter turns
+
+
+def cnn6(
+    feature_groups: Spec = 4, width: float | Fraction = 1, num_classes: int = 10, in_channels: int = 1
+) -> CNN6:
+    """Six convolutions (no bias, BatchNorm, ELU), the group pool, the mean over pixels and two linear layers.
+
+    ``width`` is a factor on the paper's feature groups, 32, 48, 64, 64, 96 and 128; see :func:`num_groups`.
+
+    >>> [cnn6("4-2-1").get_submodule(tap)[0].out_channels for tap in ("conv1", "conv6")]
+    [88, 352]
+    """
+    spec = FeatureGroups.of(feature_groups)
+    groups = num_groups(spec, width)
+    channels = [in_channels, *map(spec.channels, groups)]
+    blocks = [
+        nn.Sequential(
+            nn.Conv2d(before, after, kernel, padding=padding, bias=False), nn.BatchNorm2d(after), nn.ELU()
+        )
+        for before, after, kernel, padding in zip(channels, channels[1:], KERNELS, PADDINGS, strict=False)
+    ]
+    for block in blocks:
+        nn.init.xavier_uniform_(block[0].weight)  # type: ignore[arg-type]
+    return CNN6(blocks, spec, groups[-1], num_classes)
+
+
+class CNN6(nn.Module):
+    """Six blocks, each from maps to maps, and what turns the maps of the last into scores."""
+
+    def __init__(
+        self, blocks: Sequence[nn.Module], feature_groups: FeatureGroups, num_groups: int, num_classes: int
+    ) -> None:
+        super().__init__()
+        self.feature_groups = feature_groups
+        self.taps = tuple(f"conv{i}" for i in range(1, 7))
+        """The layers that the paper compares: after the ELU, before the pool."""
+        self.conv1, self.conv2, self.conv3, self.conv4, self.conv5, self.conv6 = blocks
+        self.pool2, self.pool4 = nn.MaxPool2d(2), nn.MaxPool2d(2)
+        self.group_pool = GroupPool(feature_groups)
+        self.classifier = nn.Sequential(
+            nn.Linear(num_groups, num_groups),
+            nn.BatchNorm1d(num_groups),
+            nn.ELU(),
+            nn.Linear(num_groups, num_classes),
+        )
+        for layer in self.classifier:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.constant_(layer.bias, 0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.pool2(self.conv2(self.conv1(x)))
+        h = self.pool4(self.conv4(self.conv3(h)))
+        h = self.group_pool(self.conv6(self.conv5(h)))
+        return self.classifier(h.mean((2, 3)))
+
+
+def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
+    """Feature groups of each layer: the paper's times ``width``, to the nearest multiple of the mix's unit.
+
+    Of two equally near the smaller one counts, and no layer has less than one unit.
+
+    >>> num_groups(4, 1 / 8), num_groups("4-2-1", 1 / 8)  # 6 lies between 4 and 8
+    ((4, 6, 8, 8, 12, 16), (4, 4, 8, 8, 12, 16))
+    """
+    if isinstance(width, bool) or not isinstance(width, int | float | Fraction):
+        raise TypeError(f"width is a number such as 1 or 1/8; got {width!r}")
+    if not (math.isfinite(width) and width > 0):
+        raise ValueError(f"width must be a positive factor such as 1 or 1/8; got {width!r}")
+    factor = Fraction(width).limit_denominator(1000)  # 0.1 is meant as a tenth
+    unit = FeatureGroups.of(feature_groups).unit
+    return tuple(max(1, math.ceil(n * factor / unit - Fraction(1, 2))) * unit for n in NUM_GROUPS)

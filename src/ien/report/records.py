@@ -1,0 +1,242 @@
+"""Records: from the JSON files that finished runs leave behind to rows of a table."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+__all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
+
+FORMAT = 1
+T = TypeVar("T")
+
+
+class Layer(NamedTuple):
+    """Equivariance errors of one layer; NaN where they were not measured."""
+
+    raw: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one finished run measured, and what it takes to repeat it."""
+
+    path: Path = field(compare=False)
+    experiment: str
+    preset: str
+    seed: int
+    config: Mapping[str, object]
+    changes: tuple[tuple[str, str], ...]
+    """Fields set by hand against the preset, with their values as text, by name."""
+    data: str
+    source: str
+    """``generated``, ``original`` or ``embedded-5k``."""
+    tested_on: str
+    train: int
+    test: int
+    versions: Mapping[str, str]
+    machine: str
+    commit: str | None
+    finished: datetime
+    accuracy: float
+    """A fraction, as is the next."""
+    accuracy_with_copies: float
+    """Over the originals and their transformed copies, as the authors measure it."""
+    layers: Mapping[str, Layer]
+    parameters: int
+    trained_parameters: int
+    macs: float
+    images_per_second: float
+
+
+def collect(folder: Path | str, experiments: str = "*") -> list[Record]:
+    """The records in ``folder`` and below whose experiment matches the pattern, in the order of their paths.
+
+    Every ``*.json`` file counts, except in a run folder (one that holds a ``config.json``), where only
+    ``result.json`` does. Names that begin with a dot are left out.
+    """
+    paths = sorted(path for path in Path(folder).rglob("*.json") if _counts(path))
+    records = [record for record in map(read, paths) if fnmatchcase(record.experiment, experiments)]
+    if not records:
+        raise FileNotFoundError(
+            f"no records of {experiments} in {folder}: "
+            f"make them with  ien run '{experiments}' --preset small --seeds 1-3"
+        )
+    return records
+
+
+def read(path: Path | str) -> Record:
+    """The record in one file."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and run its row again") from None
+    if not isinstance(content, dict) or "format" not in content:
+        raise ValueError(f"{path} is not the record of a run (it has no format number): move it elsewhere")
+    if content["format"] != FORMAT:
+        raise ValueError(
+            f"{path} has format {content['format']!r} and this version of ien reads format {FORMAT}: "
+            f"update ien, or delete the file and run its row again"
+        )
+    try:
+        return _record(path, content)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and run its row again") from None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one configuration, one record a seed, in the order of the seeds."""
+
+    experiment: str
+    preset: str
+    source: str
+    tested_on: str
+    changes: tuple[tuple[str, str], ...]
+    records: tuple[Record, ...]
+    superseded: tuple[Record, ...] = ()
+    """Older records of seeds that were recorded again."""
+
+    @property
+    def label(self) -> str:
+        name = self.experiment.split("/", 1)[-1]
+        return f"{name} ({', '.join(f'{k}={v}' for k, v in self.changes)})" if self.changes else name
+
+    @property
+    def data(self) -> str:
+        return self.source if self.tested_on == "test" else f"{self.source}, {self.tested_on}"
+
+    @property
+    def seeds(self) -> str:
+        return ranges([record.seed for record in self.records])
+
+    @property
+    def accuracy(self) -> tuple[float, float | None]:
+        """Mean and sample standard deviation over the seeds, in percent; None for a single seed."""
+        values = [100 * record.accuracy for record in self.records]
+        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+    @property
+    def accuracy_with_copies(self) -> float:
+        return statistics.fmean(100 * record.accuracy_with_copies for record in self.records)
+
+    @property
+    def images_per_second(self) -> float:
+        """The median, which one busy moment of the machine does not move."""
+        known = [r.images_per_second for r in self.records if math.isfinite(r.images_per_second)]
+        return statistics.median(known) if known else math.nan
+
+    def layer(self, name: str) -> Layer:
+        """Means over the seeds, NaN when one of them lacks the value."""
+        layers = [record.layers.get(name, Layer(math.nan, math.nan)) for record in self.records]
+        return Layer(statistics.fmean(x.raw for x in layers), statistics.fmean(x.relative for x in layers))
+
+
+def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]:
+    """Rows of records that may be averaged, experiments in ``order`` first and unknown ones after them.
+
+    Records share a row when experiment, preset, data source, tested set and changed fields are equal. Of
+    two records of one seed the one that finished last counts.
+    """
+    groups: dict[tuple[str, str, str, str, tuple[tuple[str, str], ...]], list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda r: (r.finished, str(r.path))):
+        key = record.experiment, record.preset, record.source, record.tested_on, record.changes
+        groups[key].append(record)
+    rows = []
+    for key, runs in groups.items():
+        newest = {record.seed: record for record in runs}
+        kept = tuple(newest[seed] for seed in sorted(newest))
+        rows.append(Row(*key, kept, tuple(run for run in runs if run != newest[run.seed])))
+    places = {name: i for i, name in enumerate(order)}
+    rows.sort(
+        key=lambda r: (places.get(r.experiment, len(places)), r.experiment, r.changes, r.preset, r.data)
+    )
+    return rows
+
+
+def ranges(seeds: Sequence[int]) -> str:
+    """Seeds in rising order: 1–3, 7."""
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def _counts(path: Path) -> bool:
+    in_run_folder = (path.parent / "config.json").exists()
+    return path.is_file() and path.name[0] != "." and (path.name == "result.json" or not in_run_folder)
+
+
+def _record(path: Path, content: Mapping[str, object]) -> Record:
+    config = _take(content, "config", kind=dict)
+    changes = _take(content, "changes", kind=dict)
+    layers = _take(content, "layers", kind=dict)
+    finished = datetime.fromisoformat(_take(content, "finished", kind=str))
+    if finished.tzinfo is None:
+        raise ValueError(f"finished should name a time zone; it is {finished.isoformat()}")
+    accuracy, with_copies = _number(content, "accuracy"), _number(content, "accuracy_with_copies")
+    if not 0 <= accuracy <= 1 or with_copies < 0 or with_copies > 1:
+        raise ValueError(f"accuracies should be from 0 to 1; they are {accuracy} and {with_copies}")
+    return Record(
+        path=path,
+        experiment=_take(config, "experiment", kind=str),
+        preset=_take(config, "preset", kind=str),
+        seed=_take(config, "seed", kind=int),
+        config=config,
+        changes=tuple((name, _text(value)) for name, value in sorted(changes.items())),
+        data=_take(content, "data", "name", kind=str),
+        source=_take(content, "data", "source", kind=str),
+        tested_on=_take(content, "data", "tested_on", kind=str),
+        train=_take(content, "data", "train", kind=int),
+        test=_take(content, "data", "test", kind=int),
+        versions={name: str(value) for name, value in _take(content, "versions", kind=dict).items()},
+        machine=_take(content, "machine", kind=str),
+        commit=None if content.get("commit") is None else _take(content, "commit", kind=str),
+        finished=finished,
+        accuracy=accuracy,
+        accuracy_with_copies=with_copies,
+        layers={
+            name: Layer(_number(layers, name, "raw"), _number(layers, name, "relative")) for name in layers
+        },
+        parameters=_take(content, "parameters", kind=int),
+        trained_parameters=_take(content, "trained_parameters", kind=int),
+        macs=_number(content, "macs"),
+        images_per_second=_number(content, "images_per_second"),
+    )
+
+
+def _take(content: Mapping[str, object], *names: str, kind: type[T]) -> T:
+    value: object = content
+    for name in names:
+        if not isinstance(value, Mapping) or name not in value:
+            raise ValueError(f"it has no {'.'.join(names)}")
+        value = value[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {value!r}")
+    return value
+
+
+def _number(content: Mapping[str, object], *names: str) -> float:
+    value = _take(content, *names, kind=object)
+    if value is None or value != value:
+        return math.nan  # one NaN object, so that two readings of one file are equal
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"{'.'.join(names)} should be a number; it is {value!r}")
+    return float(value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

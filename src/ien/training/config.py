@@ -1,0 +1,229 @@
+"""What determines a run: one frozen dataclass, and the changes that a user makes to its fields by name."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from .._feature_groups import FeatureGroups
+from .._groups import group as parse_group
+
+__all__ = ["Config", "change", "differences", "field_help"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting of a run. The defaults are the paper's Rot-MNIST run of IEN."""
+
+    experiment: str
+    """Name of the row, such as rot-mnist/ien-r4."""
+    preset: str
+    """paper, small or smoke: the size of the run."""
+    seed: int = 1
+    """Of the initial weights, the order of the images and the elements drawn."""
+
+    dataset: str = "rot-mnist"
+    """Name of the data set (see ien data list)."""
+    classes: int = 10
+    """Classes of the data set."""
+    data_seed: int = 0
+    """Of a generated data set: which digits, which angles. The same for all seeds of a row."""
+    train_images: int | None = None
+    """Train on the first so many images only; none for all."""
+    test_images: int | None = None
+    """Test on the first so many images only; none for all."""
+    test_on: Literal["test", "validation"] = "test"
+    """validation holds out the last images of the training set and tests on them: to choose settings."""
+    validation_images: int = 2000
+    """How many training images test_on=validation holds out."""
+
+    model: str = "cnn6"
+    """cnn6, or e2cnn-cnn6 for the steerable net with the same inference channels."""
+    feature_groups: str = "4"
+    """Members of a feature group, 4, or a mix, 4-2-1."""
+    width: float = 1.0
+    """Factor on the paper's number of feature groups in every layer; 1/8 gives 16 channels in the first."""
+
+    group: str = "rot4"
+    """The transformations: rot4, rot8, rot4xflip, …"""
+    augment: bool = True
+    """Show the network transformed copies of each image too; the loss needs them."""
+    samples: int = 1
+    """Transformed copies of each image in a step."""
+    beta: float = 1.0
+    """Weight of the equivariance loss in every layer; 0 is the augmented CNN."""
+    rotate: bool = False
+    """Rotate each training image by a random angle of 0–360° in every epoch."""
+    average: bool = False
+    """At test time, average the softmax over the group: as many passes as it has elements."""
+    weights_of: str = ""
+    """Test the weights of this experiment, trained first where they are missing, instead of training."""
+
+    epochs: int = 90
+    """Passes over the training images."""
+    batch_size: int = 64
+    """Images in a step, copies not counted."""
+    schedule: Literal["one-cycle", "exponential"] = "one-cycle"
+    """Of the learning rate: one cosine cycle up and down and then flat, or flat and then decaying."""
+    cycle_epochs: int = 70
+    """one-cycle: length of the cycle, a quarter of it rising; the epochs after it run at min_lr."""
+    max_lr: float = 5e-3
+    """Highest learning rate, with which exponential starts."""
+    min_lr: float = 1e-5
+    """one-cycle: lowest learning rate, at both ends of the cycle."""
+    decay: float = 0.8
+    """exponential: factor on the learning rate for each epoch after decay_after."""
+    decay_after: int = 10
+    """exponential: epochs before the decay."""
+    weight_decay: float = 1e-7
+    """L2 term of Adam."""
+    decay_weights_only: bool = False
+    """Leave norm layers and biases out of the weight decay."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps; auto takes a GPU where there is one."""
+    threads: int | None = None
+    """CPU threads of each process; none for what torch takes."""
+    processes: int = 1
+    """Processes that share each batch, set by torchrun."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16: autocast of the forward pass."""
+    channels_last: bool = False
+    """Memory layout in training; no faster on the CPUs measured, often faster on a GPU."""
+    compile: bool = False
+    """torch.compile of each block; pays off for long runs only."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                bounds = f"{low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}"
+                raise ValueError(f"{name} must be {bounds}; got {value:g}")
+        for name, kind in _types().items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} is {' or '.join(get_args(kind))}; got {getattr(self, name)!r}")
+        FeatureGroups.of(self.feature_groups)
+        others = len(parse_group(self.group)) - 1
+        if self.schedule == "one-cycle" and self.cycle_epochs > self.epochs:
+            raise ValueError(
+                f"cycle_epochs ({self.cycle_epochs}) cannot exceed epochs ({self.epochs}): set both"
+            )
+        if self.schedule == "one-cycle" and self.min_lr > self.max_lr:
+            raise ValueError(f"min_lr ({self.min_lr:g}) cannot exceed max_lr ({self.max_lr:g})")
+        if self.beta and not self.augment:
+            raise ValueError(
+                f"beta {self.beta:g} needs augment=true: the loss compares images with their copies"
+            )
+        if self.samples > others:
+            raise ValueError(f"samples must be 1 to {others} for {self.group}; got {self.samples}")
+        if self.precision == "bf16" and self.model.startswith("e2cnn"):
+            raise ValueError("precision bf16 is not supported by the steerable baseline: leave it at float32")
+
+    @property
+    def row(self) -> str:
+        return self.experiment.split("/")[-1]
+
+
+_RANGES: list[tuple[str, float, float]] = [
+    ("seed", 0, 2**63),
+    ("data_seed", 0, 2**63),
+    ("train_images", 2, math.inf),
+    ("test_images", 1, math.inf),
+    ("classes", 2, math.inf),
+    ("validation_images", 1, math.inf),
+    ("width", 1 / 256, 16),
+    ("samples", 1, math.inf),
+    ("beta", 0, 1e9),
+    ("epochs", 1, 1e6),
+    ("batch_size", 2, 1e6),
+    ("cycle_epochs", 1, 1e6),
+    ("max_lr", 1e-12, 100),
+    ("min_lr", 0, 100),
+    ("decay", 1e-6, 1),
+    ("decay_after", 0, 1e6),
+    ("weight_decay", 0, 1e3),
+    ("threads", 1, 4096),
+    ("processes", 1, 1e6),
+]
+
+
+def change(config: Config, settings: Sequence[str]) -> Config:
+    """``config`` with ``field=value`` texts applied, as in ``--set beta=0.3 --set epochs=5``.
+
+    >>> change(Config("rot-mnist/ien-r4", "paper"), ["beta=0.3", "width=1/8"]).width
+    0.125
+    """
+    kinds = _types()
+    new: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise ValueError(f"a setting is written field=value, as in beta=0.3; got {setting!r}")
+        if name not in kinds:
+            close = difflib.get_close_matches(name, kinds, n=3, cutoff=0.4)
+            hint = f"did you mean {', '.join(close)}?" if close else f"the fields are {', '.join(kinds)}"
+            raise ValueError(f"there is no field {name!r}; {hint}")
+        if name in ("experiment", "preset", "processes"):
+            raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
+        new[name] = _parse(name, kinds[name], text)
+    # a shorter run keeps the shape of its schedule, unless the cycle is given as well
+    if "epochs" in new and "cycle_epochs" not in new:
+        new["cycle_epochs"] = max(1, round(config.cycle_epochs * new["epochs"] / config.epochs))
+    return replace(config, **new)
+
+
+def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """Field → its value here and there, for the fields that differ."""
+    pairs = {
+        field.name: (getattr(config, field.name), getattr(other, field.name)) for field in fields(Config)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def field_help() -> dict[str, str]:
+    """Field → the text under it in the class."""
+    (tree,) = ast.parse(inspect.getsource(Config)).body
+    assert isinstance(tree, ast.ClassDef)
+    texts = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
+            texts[field.target.id] = str(text.value.value)
+    return texts
+
+
+def _types() -> dict[str, Any]:
+    return get_type_hints(Config)
+
+
+def _parse(name: str, kind: Any, text: str) -> Any:
+    if get_origin(kind) is Literal or kind is str:
+        return text
+    options = get_args(kind) or (kind,)
+    if type(None) in options and text.lower() == "none":
+        return None
+    try:
+        if bool in options:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                text.lower()
+            ]
+        if int in options:
+            return int(text)
+        return float(Fraction(text)) if "/" in text else _finite(text)
+    except (ValueError, KeyError, ZeroDivisionError):
+        wanted = {bool: "true or false", int: "a whole number"}.get(options[0], "a number such as 0.3 or 1/8")
+        optional = " or none" if type(None) in options else ""
+        raise ValueError(f"{name} must be {wanted}{optional}; got {text!r}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value

@@ -1,0 +1,91 @@
+"""Show how a run goes: a live line on a terminal, plain lines elsewhere, TensorBoard where installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from .loop import Status
+
+__all__ = ["shown"]
+
+_SECONDS_BETWEEN_LINES = 60
+
+
+@contextmanager
+def shown(folder: Path, title: str, console: Console) -> Iterator[Callable[[Status], None]]:
+    """A function that shows each status it is given."""
+    with _bar(title, console) if console.is_terminal else _lines(title, console) as show:
+        with _tensorboard(folder) as log:
+
+            def report(status: Status) -> None:
+                show(status)
+                log(status)
+
+            yield report
+
+
+@contextmanager
+def _bar(title: str, console: Console) -> Iterator[Callable[[Status], None]]:
+    columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}")
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=None, text="")
+
+        def show(status: Status) -> None:
+            done = (status.epoch - 1) * status.steps + status.step
+            progress.update(task, completed=done, total=status.epochs * status.steps, text=_text(status))
+
+        yield show
+
+
+@contextmanager
+def _lines(title: str, console: Console) -> Iterator[Callable[[Status], None]]:
+    last = time.monotonic()
+
+    def show(status: Status) -> None:
+        nonlocal last
+        if status.metrics or time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            console.print(f"{title} {_text(status)}", soft_wrap=True, highlight=False)
+
+    yield show
+
+
+@contextmanager
+def _tensorboard(folder: Path) -> Iterator[Callable[[Status], None]]:
+    if importlib.util.find_spec("tensorboard") is None:
+        yield lambda status: None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(status: Status) -> None:
+        if status.metrics:
+            for name in ("learning_rate", "task_loss", "train_accuracy"):
+                writer.add_scalar(name, status.metrics[name], status.epoch)
+            for layer, term in status.metrics["terms"].items():
+                writer.add_scalar(f"equivariance/{layer}", term, status.epoch)
+            writer.flush()
+
+    with writer:
+        yield log
+
+
+def _text(status: Status) -> str:
+    task_loss, terms = status.task_loss, status.terms
+    if status.metrics:  # the means of the epoch instead of the last step's values
+        task_loss, terms = status.metrics["task_loss"], status.metrics["terms"]
+    left = timedelta(seconds=round(status.seconds_left))
+    losses = "".join(f"  {name} {term:.1e}" for name, term in terms.items())
+    return (
+        f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps}  "
+        f"{status.images_per_second:.0f} images/s  loss {task_loss:.3f}{losses}  left {left}"
+    )

@@ -1,0 +1,168 @@
+"""One run from start to end: data, training, the test, and the record that the tables are made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from .. import models
+from ..data import Dataset, data_folder
+from ..data import load as load_data
+from . import folder as run_folder
+from .config import Config
+from .distributed import ALONE, Processes
+from .evaluate import cost, evaluate, inference_speed
+from .loop import channels_last, images, plain_of, train
+from .progress import shown
+
+__all__ = ["load", "run"]
+
+
+def load(folder: Path | str) -> nn.Module:
+    """The trained network of a run folder, a plain module in eval mode; nothing in the folder is executed.
+
+    A steerable baseline comes as the ordinary network that it was exported to.
+    """
+    folder = Path(folder)
+    config, weights = run_folder.read_config(folder), run_folder.load_weights(folder)
+    model = models.create(
+        config.model.removeprefix("e2cnn-"),
+        feature_groups=config.feature_groups,
+        width=config.width,
+        num_classes=config.classes,
+    )
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{folder / 'model.safetensors'} does not fit the network of config.json "
+            f"({str(error).splitlines()[0]}): delete it and run ien resume {folder}"
+        ) from None
+    return model.eval()
+
+
+def run(
+    folder: Path,
+    config: Config,
+    data: str | None = None,
+    weights: Path | None = None,
+    changes: dict[str, Any] | None = None,
+    processes: Processes = ALONE,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train and test in ``folder``, or go on where it stopped; returns the record, also in result.json.
+
+    ``data`` is the data folder; ``weights`` a finished run folder to test instead of training; ``changes``
+    are the fields that were set by hand, for the record.
+    """
+    console = console or Console()
+    with run_folder.lock(folder) if processes.first else nullcontext():
+        if (folder / "result.json").exists():
+            return json.loads((folder / "result.json").read_text())
+        commit = _commit()
+        dataset = _load_in_turn(config, data, processes)
+        described = _describe(config, dataset, data)
+        if processes.first:
+            run_folder.create(folder, config, described)
+        processes.wait()
+        config = run_folder.create(folder, config, described)
+        title = f"{config.experiment} {config.preset} seed {config.seed}"
+        _, (x, y) = images(config, dataset)
+        if weights is not None:
+            network, seconds = load(weights), 0.0
+        else:
+            with shown(folder, title, console) if processes.first else nullcontext(_ignore) as report:
+                network, seconds = train(folder, config, dataset, processes, report)
+        plain = plain_of(network)
+        record: dict[str, Any] = {}
+        if processes.first:
+            console.print(f"{title}: testing on {len(x):,} images", highlight=False)
+            channels_last(plain)
+            record = {
+                "format": 1,
+                "config": asdict(config),
+                "changes": changes or {},
+                "data": {key: described[key] for key in ("name", "source", "train", "test", "tested_on")},
+                "versions": run_folder.versions(),
+                "machine": _machine(config),
+                "commit": commit,
+                "seconds": round(seconds, 1),
+                **evaluate(config, plain, x, y),
+                **cost(config, plain, x),
+                "trained_parameters": sum(parameter.numel() for parameter in network.parameters()),
+                "images_per_second": round(inference_speed(config, plain, x), 1),
+                "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            }
+            run_folder.save_weights(folder, plain)
+            run_folder.write_json(folder / "result.json", record)
+        processes.wait()
+        return record
+
+
+def _load_in_turn(config: Config, data: str | None, processes: Processes) -> Dataset:
+    """The first process may have to make the data set's cache, the others then find it."""
+    if not processes.first:
+        processes.wait()
+    dataset = load_data(config.dataset, data, config.data_seed)
+    if processes.first:
+        processes.wait()
+    return dataset
+
+
+def _describe(config: Config, dataset: Dataset, folder: str | None) -> dict[str, Any]:
+    (x, y), (test_x, test_y) = images(config, dataset)
+    digest = hashlib.sha256()
+    for tensor in (x, y, test_y):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return {
+        "folder": folder if folder == "embedded" else str(data_folder(folder).absolute()),
+        "name": dataset.name,
+        "source": dataset.source,
+        "train": len(x),
+        "test": len(test_x),
+        "tested_on": config.test_on,
+        "digest": digest.hexdigest()[:16],
+    }
+
+
+def _machine(config: Config) -> str:
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = (line for line in info.read_text().splitlines() if line.startswith("model name"))
+        processor = next(lines, f":{processor}").split(":", 1)[1].strip()
+    if config.device.startswith("cuda"):
+        processor = torch.cuda.get_device_name(torch.device(config.device))
+    return f"{processor}, {config.threads} threads, {platform.system()}"
+
+
+def _commit() -> str | None:
+    """The commit of this package's source if it runs from a checkout, "+changes" if files differ from it."""
+    package = Path(__file__).parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # not an installed copy inside another checkout
+        return git("rev-parse", "--short=10", "HEAD") + (
+            "+changes" if git("status", "--porcelain", ".") else ""
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _ignore(status: object) -> None:
+    pass
