@@ -52,7 +52,8 @@ def _seconds(f: Callable[[], object]) -> float:
 def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
     """Forward and backward with the loss on six layers, and with cross-entropy only on the same 2B images."""
     torch.manual_seed(0)
-    net, x, y = ien.models.create("cnn6", width=channels / 128), torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+    net = ien.models.create("cnn6", width=channels / 128)
+    x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
     views = torch.cat([x, R4.act(x, R4.sample(BATCH))])
     objective = ien.EquivarianceLoss(R4, LAYERS, feature_groups=4)
 
