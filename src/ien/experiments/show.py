@@ -10,7 +10,7 @@ import torch
 
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
-from ..training.loop import build, objective_of, plain_of
+from ..training.setup import build, objective_of, plain_of
 from . import config as preset_config
 from . import deviations
 

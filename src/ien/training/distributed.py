@@ -40,13 +40,16 @@ class Processes:
         )
 
     def sum(self, values: Tensor) -> Tensor:
-        if self.count > 1:
-            dist.all_reduce(values)
-        return values
+        """The sum over all processes, of a tensor on the CPU."""
+        if self.count == 1:
+            return values
+        total = values.cuda() if dist.get_backend() == "nccl" else values.clone()
+        dist.all_reduce(total)
+        return total.cpu()
 
-    def any(self, flag: bool, device: torch.device) -> bool:
+    def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
-        return flag if self.count == 1 else bool(self.sum(torch.tensor(float(flag), device=device)))
+        return flag if self.count == 1 else bool(self.sum(torch.tensor(float(flag))))
 
     def wait(self) -> None:
         if self.count > 1:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,8 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import baselines, models
-from .._loss import EquivarianceLoss
 from ..data import Dataset, to_float
 from ..data.rotate import rotate
 from . import folder as run_folder
@@ -30,18 +26,9 @@ from .config import Config
 from .distributed import Processes
 from .draws import generator, seed_of
 from .schedule import learning_rate
+from .setup import Setup, prepare
 
-__all__ = [
-    "Diverged",
-    "Status",
-    "Stopped",
-    "build",
-    "channels_last",
-    "images",
-    "objective_of",
-    "plain_of",
-    "train",
-]
+__all__ = ["Diverged", "Status", "Stopped", "take_step", "train"]
 
 _DIVERGED = 1e8  # no loss of a run that learns comes near
 
@@ -64,65 +51,9 @@ class Status:
     steps: int
     images_per_second: float
     seconds_left: float
-    task_loss: float
-    terms: dict[str, float]
+    losses: dict[str, float]
+    """Of the step: the task loss and the term of each layer."""
     metrics: dict[str, Any] | None = None
-
-
-def build(config: Config) -> nn.Module:
-    """The network of a run with its initial weights."""
-    torch.manual_seed(seed_of(config.seed, "weights"))
-    if config.model in baselines.BASELINES:
-        return baselines.create(config.model, width=config.width, num_classes=config.classes)
-    return models.create(
-        config.model, feature_groups=config.feature_groups, width=config.width, num_classes=config.classes
-    )
-
-
-def plain_of(network: nn.Module) -> nn.Module:
-    """The ordinary network that a built-in equivariant one is exported to; any other as it is."""
-    export: Callable[[], nn.Module] | None = getattr(network, "export", None)
-    return network if export is None else export()
-
-
-def channels_last(network: nn.Module) -> None:
-    """Put the kernels into the layout in which most CPUs and GPUs convolve faster."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
-
-
-def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
-    """The equivariance loss on all taps, or None for a run without transformed copies."""
-    if not config.augment:
-        return None
-    layers: Any = dict.fromkeys(model.taps, config.beta)  # type: ignore[arg-type]
-    return EquivarianceLoss(config.group, layers, model.feature_groups, samples=config.samples)  # type: ignore[arg-type]
-
-
-def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """What a run trains on and what it is tested on, as (images, labels)."""
-    if dataset.classes != config.classes:
-        raise ValueError(
-            f"{dataset.name} has {dataset.classes} classes; the configuration says {config.classes}"
-        )
-    train, test = (dataset.train_x, dataset.train_y), (dataset.test_x, dataset.test_y)
-    if config.test_on == "validation":
-        kept = len(train[0]) - config.validation_images
-        if kept < 2:
-            raise ValueError(
-                f"validation_images ({config.validation_images}) leaves none of {len(train[0])} to train on"
-            )
-        test = train[0][kept:], train[1][kept:]
-        train = train[0][:kept], train[1][:kept]
-    for name, asked, there in (
-        ("train_images", config.train_images, len(train[0])),
-        ("test_images", config.test_images, len(test[0])),
-    ):
-        if asked is not None and asked > there:
-            raise ValueError(f"{name} is {asked}, but {dataset.source} {dataset.name} has {there} of them")
-    train = train[0][: config.train_images], train[1][: config.train_images]
-    return train, (test[0][: config.test_images], test[1][: config.test_images])
 
 
 def train(
@@ -133,120 +64,89 @@ def train(
     report: Callable[[Status], None] = lambda status: None,
 ) -> tuple[nn.Module, float]:
     """Train, or go on from the folder's checkpoint; returns the trained network, and the seconds it took."""
-    assert config.threads is not None
-    device = torch.device(config.device)
-    if processes.count > 1 and device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
-    (x, y), _ = images(config, dataset)
-    x, y = (x.to(device), y.to(device)) if device.type != "cpu" else (x, y)
-    network = build(config).to(device)
-    if config.channels_last:
-        channels_last(network)
-    objective = objective_of(config, network)
-    optimizer = torch.optim.Adam(
-        _parameter_groups(config, network), lr=config.max_lr, fused=device.type in ("cpu", "cuda")
-    )
-    model = processes.wrap(network, device)
-    if config.compile:
-        for block in network.children():  # one by one, so that the loss can see between them
-            block.compile()
-    network.train()
-
-    digest = _digest(config)
-    epoch, step, sums, seconds_before = _restore(folder, digest, network, optimizer)
-    steps = math.ceil(len(x) / config.batch_size)
-    names = ["task_loss", *(objective.layers if objective and config.beta else ())]
-    pace = _Pace(config.epochs * steps * config.batch_size, (epoch * steps + step) * config.batch_size)
+    setup = prepare(config, dataset, processes)
+    network, optimizer, steps = setup.network, setup.optimizer, setup.steps
+    epoch, step, sums, seconds_before = _restore(folder, config, network, optimizer)
+    if not processes.first:
+        sums = None  # the first process has those of all
+    pace = _Pace(len(setup.x) * (config.epochs - epoch) - step * config.batch_size)
 
     def save() -> None:
-        state: dict[str, Any] = {"epoch": epoch, "step": step, "sums": sums, "config": digest}
-        state |= {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
-        state["seconds"] = seconds_before + pace.seconds
+        total = None if sums is None else processes.sum(sums)
         if processes.first:
-            run_folder.save_checkpoint(folder, state)
+            state: dict[str, Any] = {"epoch": epoch, "step": step, "sums": total, "config": _digest(config)}
+            state |= {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
+            run_folder.save_checkpoint(folder, state | {"seconds": seconds_before + pace.seconds})
 
     with _stop_requests() as stop:
         while epoch < config.epochs:
-            order = torch.randperm(len(x), generator=generator(config.seed, "order", epoch))
+            order = torch.randperm(len(setup.x), generator=generator(config.seed, "order", epoch))
             # as even as possible: no last batch too small for its statistics
             batches = order.tensor_split(steps)
             while step < steps:
-                now = epoch * steps + step
-                for parameters in optimizer.param_groups:
-                    parameters["lr"] = learning_rate(config, now, steps)
-                values = _step(
-                    config, model, objective, optimizer, x, y, batches[step], processes, epoch, step
-                )
-                sums = sums + values if sums is not None else values
+                values = take_step(setup, batches[step], epoch, step)
+                sums = values if sums is None else sums + values
                 step += 1
-                measured = _check(names, values, epoch, step, folder)
-                pace.count(len(batches[step - 1]))
+                losses = _check(setup.losses, values, epoch, step, folder)
+                pace.seen += len(batches[step - 1])
                 if step < steps:
-                    report(Status(epoch + 1, config.epochs, step, steps, *pace(), *_split(measured)))
-                    if processes.any(bool(stop), device):
+                    report(Status(epoch + 1, config.epochs, step, steps, *pace(), losses))
+                    if processes.any(bool(stop)):
                         save()
                         raise Stopped(folder)
             assert sums is not None
-            metrics = _metrics(epoch + 1, optimizer, names, processes.sum(sums.to(device)).tolist())
+            metrics = _metrics(setup, epoch + 1, processes.sum(sums).tolist())
             epoch, step, sums = epoch + 1, 0, None
             if processes.first:
                 run_folder.append_metrics(folder, metrics)
             save()
-            report(Status(epoch, config.epochs, steps, steps, *pace(), *_split(measured), metrics))
-            if processes.any(bool(stop), device) and epoch < config.epochs:
+            report(Status(epoch, config.epochs, steps, steps, *pace(), losses, metrics))
+            if processes.any(bool(stop)):
                 raise Stopped(folder)
     return network, seconds_before + pace.seconds
 
 
-def _step(
-    config: Config,
-    model: nn.Module,
-    objective: EquivarianceLoss | None,
-    optimizer: torch.optim.Optimizer,
-    x: Tensor,
-    y: Tensor,
-    batch: Tensor,
-    processes: Processes,
-    epoch: int,
-    step: int,
-) -> Tensor:
-    """One step on this process's share of the batch; sums over its images of the losses, hits and counts."""
-    place = (epoch, step)
+def take_step(setup: Setup, batch: Tensor, epoch: int, step: int) -> Tensor:
+    """One step on this process's share of the batch.
+
+    Returns float64 sums over its images: the task loss, the terms of the equivariance loss, the originals
+    classified rightly, and the images.
+    """
+    config, processes = setup.config, setup.processes
+    for parameters in setup.optimizer.param_groups:
+        parameters["lr"] = learning_rate(config, epoch * setup.steps + step, setup.steps)
     share = processes.share(len(batch))
-    weight = (share.stop - share.start) * processes.count / len(batch)
-    if share.start == share.stop:  # fewer images than processes: take part with a weight of 0
+    count = share.stop - share.start
+    if count == 0:  # fewer images than processes: take part, with a weight of 0
         share = slice(0, 1)
-    chosen = batch[share].to(x.device)
-    xs, ys = to_float(x[chosen]), y[chosen]
+    chosen = batch[share].to(setup.x.device)
+    x, y = to_float(setup.x[chosen]), setup.y[chosen]
     if config.rotate:
-        degrees = 360 * torch.rand(len(batch), generator=generator(config.seed, "angles", *place))
-        xs = rotate(xs, degrees[share].to(xs.device))
+        degrees = 360 * torch.rand(len(batch), generator=generator(config.seed, "angles", epoch, step))
+        x = rotate(x, degrees[share].to(x.device))
     if config.channels_last:
-        xs = xs.contiguous(memory_format=torch.channels_last)
-    torch.manual_seed(seed_of(config.seed, "noise", *place, processes.rank))  # dropout
-    with torch.autocast(xs.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        if objective is None:
-            output, labels, loss, terms = model(xs), ys, torch.zeros((), device=xs.device), {}
+        x = x.contiguous(memory_format=torch.channels_last)
+    torch.manual_seed(seed_of(config.seed, "noise", epoch, step, processes.rank))  # dropout
+    terms: list[Tensor] = []
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+        if setup.objective is None:
+            output = setup.model(x)
+            loss = task_loss = F.cross_entropy(output.float(), y)
         else:
-            drawn = objective.sample(len(batch), generator(config.seed, "elements", *place))
-            g = drawn.view(-1, len(batch))[:, share].flatten()
-            out = objective(model, xs, g=g)
-            output, labels, loss, terms = out.output, out.repeat(ys), out.loss, out.terms
-    task_loss = F.cross_entropy(output.float(), labels)
-    ((task_loss + loss) * weight if processes.count > 1 else task_loss + loss).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    counted = len(xs) if weight else 0
+            # drawn for the whole batch, so that the number of processes does not change an image's element
+            g = setup.objective.sample(len(batch), generator(config.seed, "elements", epoch, step))
+            out = setup.objective(setup.model, x, g=g.view(-1, len(batch))[:, share].flatten())
+            output, terms = out.output, list(out.terms.values())
+            task_loss = F.cross_entropy(output.float(), out.repeat(y))
+            loss = task_loss + out.loss
+    # the gradients are averaged over the processes, whose shares may differ by an image
+    (loss if processes.count == 1 else loss * (count * processes.count / len(batch))).backward()
+    setup.optimizer.step()
+    setup.optimizer.zero_grad()
     with torch.no_grad():
-        hits = (output[: len(xs)].argmax(1) == ys).sum()
-        values = (
-            torch.stack([task_loss.detach(), *(term.detach() for term in terms.values())]).double() * counted
-        )
-        return torch.cat(
-            [values, torch.stack([hits * (weight > 0), torch.tensor(counted, device=hits.device)])]
-        ).cpu()
+        hits = (output[: len(y)].argmax(1) == y).sum() if count else 0
+        sums = torch.stack([task_loss, *terms]).cpu().double() * count
+        return torch.cat([sums, torch.tensor([hits, count], dtype=torch.float64)])
 
 
 def _check(names: list[str], values: Tensor, epoch: int, step: int, folder: Path) -> dict[str, float]:
@@ -263,26 +163,20 @@ def _check(names: list[str], values: Tensor, epoch: int, step: int, folder: Path
     return losses
 
 
-def _metrics(
-    epoch: int, optimizer: torch.optim.Optimizer, names: list[str], sums: list[float]
-) -> dict[str, Any]:
+def _metrics(setup: Setup, epoch: int, sums: list[float]) -> dict[str, Any]:
     *losses, hits, count = sums
-    means = {name: loss / count for name, loss in zip(names, losses, strict=True)}
+    means = {name: loss / count for name, loss in zip(setup.losses, losses, strict=True)}
     return {
         "epoch": epoch,
-        "learning_rate": optimizer.param_groups[0]["lr"],
+        "learning_rate": setup.optimizer.param_groups[0]["lr"],
         "task_loss": means.pop("task_loss"),
         "train_accuracy": hits / count,
         "terms": means,
     }
 
 
-def _split(losses: dict[str, float]) -> tuple[float, dict[str, float]]:
-    return losses["task_loss"], {name: loss for name, loss in losses.items() if name != "task_loss"}
-
-
 def _restore(
-    folder: Path, digest: str, network: nn.Module, optimizer: torch.optim.Optimizer
+    folder: Path, config: Config, network: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[int, int, Tensor | None, float]:
     """Epochs done, steps done of the next one, its sums so far, and the seconds it all took."""
     state = run_folder.load_checkpoint(folder)
@@ -290,7 +184,7 @@ def _restore(
         run_folder.cut_metrics(folder, 0)
         return 0, 0, None, 0.0
     path = folder / "last.pt"
-    if state["config"] != digest:
+    if state["config"] != _digest(config):
         raise ValueError(
             f"{path} belongs to another run: restore this one's, or delete it to train from the start"
         )
@@ -310,31 +204,11 @@ def _digest(config: Config) -> str:
     return hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()
 
 
-def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:
-    norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-    undecayed = {
-        id(parameter)
-        for module in network.modules()
-        for name, parameter in module.named_parameters(recurse=False)
-        if config.decay_weights_only and (isinstance(module, norms) or name.endswith("bias"))
-    }
-    parameters = list(network.parameters())
-    return [
-        {"params": [p for p in parameters if id(p) not in undecayed], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if id(p) in undecayed], "weight_decay": 0.0},
-    ]
-
-
 class _Pace:
-    """Images per second and seconds left, over the part of the run that this process has done."""
+    """Images per second and seconds left, by the images that this process has seen of those to come."""
 
-    def __init__(self, total: int, done: int) -> None:
-        self.left = total - done
-        self.seen = 0
-        self.start = time.perf_counter()
-
-    def count(self, images: int) -> None:
-        self.seen += images
+    def __init__(self, images: int) -> None:
+        self.images, self.seen, self.start = images, 0, time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -342,7 +216,7 @@ class _Pace:
 
     def __call__(self) -> tuple[float, float]:
         rate = self.seen / self.seconds
-        return rate, max(0, self.left - self.seen) / rate
+        return rate, max(0, self.images - self.seen) / rate
 
 
 @contextmanager
@@ -364,15 +238,3 @@ def _stop_requests() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep large freed blocks: the page faults of new ones cost up to a tenth of a step."""
-    if sys.platform.startswith("linux"):
-        try:
-            mallopt = ctypes.CDLL(None).mallopt
-        except (AttributeError, OSError):  # another C library
-            return
-        trim_threshold, mmap_max = -1, -4
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_max, 0)

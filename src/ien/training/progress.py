@@ -80,12 +80,12 @@ def _tensorboard(folder: Path) -> Iterator[Callable[[Status], None]]:
 
 
 def _text(status: Status) -> str:
-    task_loss, terms = status.task_loss, status.terms
+    losses = status.losses
     if status.metrics:  # the means of the epoch instead of the last step's values
-        task_loss, terms = status.metrics["task_loss"], status.metrics["terms"]
+        losses = {"task_loss": status.metrics["task_loss"], **status.metrics["terms"]}
+    terms = "".join(f"  {name} {term:.1e}" for name, term in losses.items() if name != "task_loss")
     left = timedelta(seconds=round(status.seconds_left))
-    losses = "".join(f"  {name} {term:.1e}" for name, term in terms.items())
     return (
         f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps}  "
-        f"{status.images_per_second:.0f} images/s  loss {task_loss:.3f}{losses}  left {left}"
+        f"{status.images_per_second:.0f} images/s  loss {losses['task_loss']:.3f}{terms}  left {left}"
     )

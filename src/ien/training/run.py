@@ -23,8 +23,9 @@ from . import folder as run_folder
 from .config import Config
 from .distributed import ALONE, Processes
 from .evaluate import cost, evaluate, inference_speed
-from .loop import channels_last, images, plain_of, train
+from .loop import train
 from .progress import shown
+from .setup import channels_last, images, plain_of
 
 __all__ = ["load", "run"]
 

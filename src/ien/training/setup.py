@@ -1,0 +1,153 @@
+"""What a step needs: from a configuration and a data set to network, objective, optimizer and images."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import baselines, models
+from .._loss import EquivarianceLoss
+from ..data import Dataset
+from .config import Config
+from .distributed import Processes
+from .draws import seed_of
+
+__all__ = ["Setup", "build", "channels_last", "images", "objective_of", "plain_of", "prepare"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a step needs."""
+
+    config: Config
+    network: nn.Module
+    model: nn.Module
+    """The network, or its wrapper that averages gradients over processes."""
+    objective: EquivarianceLoss | None
+    optimizer: torch.optim.Optimizer
+    x: Tensor
+    y: Tensor
+    processes: Processes
+
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+        return math.ceil(len(self.x) / self.config.batch_size)
+
+    @property
+    def losses(self) -> list[str]:
+        """What :func:`take_step` sums up, besides hits and images."""
+        with_loss = self.objective is not None and self.config.beta > 0
+        return ["task_loss", *(self.objective.layers if with_loss and self.objective else ())]
+
+
+def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
+    """Network, objective, optimizer and training images, on the device of the run."""
+    device = torch.device(config.device)
+    if processes.count > 1 and device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    (x, y), _ = images(config, dataset)
+    network = build(config).to(device).train()
+    if config.channels_last:
+        channels_last(network)
+    if config.compile:
+        for block in network.children():  # one by one, so that the loss can see between them
+            block.compile()
+    optimizer = torch.optim.Adam(
+        _parameter_groups(config, network), lr=config.max_lr, fused=device.type in ("cpu", "cuda")
+    )
+    model, objective = processes.wrap(network, device), objective_of(config, network)
+    return Setup(config, network, model, objective, optimizer, x.to(device), y.to(device), processes)
+
+
+def build(config: Config) -> nn.Module:
+    """The network of a run with its initial weights."""
+    torch.manual_seed(seed_of(config.seed, "weights"))
+    if config.model in baselines.BASELINES:
+        return baselines.create(config.model, width=config.width, num_classes=config.classes)
+    return models.create(
+        config.model, feature_groups=config.feature_groups, width=config.width, num_classes=config.classes
+    )
+
+
+def plain_of(network: nn.Module) -> nn.Module:
+    """The ordinary network that a built-in equivariant one is exported to; any other as it is."""
+    export: Callable[[], nn.Module] | None = getattr(network, "export", None)
+    return network if export is None else export()
+
+
+def channels_last(network: nn.Module) -> None:
+    """Put the kernels into the layout in which most CPUs and GPUs convolve faster."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+
+
+def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
+    """The equivariance loss on all taps, or None for a run without transformed copies."""
+    if not config.augment:
+        return None
+    layers: Any = dict.fromkeys(model.taps, config.beta)  # type: ignore[arg-type]
+    return EquivarianceLoss(config.group, layers, model.feature_groups, samples=config.samples)  # type: ignore[arg-type]
+
+
+def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """What a run trains on and what it is tested on, as (images, labels)."""
+    if dataset.classes != config.classes:
+        raise ValueError(
+            f"{dataset.name} has {dataset.classes} classes; the configuration says {config.classes}"
+        )
+    train, test = (dataset.train_x, dataset.train_y), (dataset.test_x, dataset.test_y)
+    if config.test_on == "validation":
+        kept = len(train[0]) - config.validation_images
+        if kept < 2:
+            raise ValueError(
+                f"validation_images ({config.validation_images}) leaves none of {len(train[0])} to train on"
+            )
+        test = train[0][kept:], train[1][kept:]
+        train = train[0][:kept], train[1][:kept]
+    for name, asked, there in (
+        ("train_images", config.train_images, len(train[0])),
+        ("test_images", config.test_images, len(test[0])),
+    ):
+        if asked is not None and asked > there:
+            raise ValueError(f"{name} is {asked}, but {dataset.source} {dataset.name} has {there} of them")
+    train = train[0][: config.train_images], train[1][: config.train_images]
+    return train, (test[0][: config.test_images], test[1][: config.test_images])
+
+
+def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:
+    norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+    undecayed = {
+        id(parameter)
+        for module in network.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if config.decay_weights_only and (isinstance(module, norms) or name.endswith("bias"))
+    }
+    parameters = list(network.parameters())
+    return [
+        {"params": [p for p in parameters if id(p) not in undecayed], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if id(p) in undecayed], "weight_decay": 0.0},
+    ]
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep large freed blocks: the page faults of new ones cost up to a tenth of a step."""
+    if sys.platform.startswith("linux"):
+        try:
+            mallopt = ctypes.CDLL(None).mallopt
+        except (AttributeError, OSError):  # another C library
+            return
+        trim_threshold, mmap_max = -1, -4
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_max, 0)
