@@ -143,3 +143,62 @@ def test_a_constant_layer_has_no_error_and_no_division_by_zero() -> None:
 def test_channels_that_do_not_divide_name_the_layer() -> None:
     with pytest.raises(ValueError, match="layer '3': 8 channels cannot be split into feature groups 5"):
         ien.measure(net(), images(2), R4, ["1", "3"], {"1": 4, "3": 5})
+
+
+# --- with labels
+
+
+def classifier() -> nn.Sequential:
+    return nn.Sequential(*net(), nn.Flatten(), nn.LazyLinear(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("group", [R4, D4], ids=str)
+def test_accuracies_equal_a_loop_over_images_and_elements(group: ien.Group) -> None:
+    model, x, y = classifier(), images(20), torch.arange(20) % 5
+    hits = dict.fromkeys(group.labels, 0)
+    averaged = 0
+    with torch.no_grad():
+        for image, label in zip(x, y, strict=True):
+            softmax = torch.zeros(5, dtype=torch.float64)
+            for element, name in enumerate(group.labels):
+                scores = model(group.act(image[None], torch.tensor([element])))[0]
+                hits[name] += int(scores.argmax() == label)
+                softmax += scores.softmax(0)
+            averaged += int(softmax.argmax() == label)
+    report = ien.measure(model, x, group, ["1"], 4, labels=y, batch_size=7)
+    assert report.accuracy is not None and list(report.accuracy) == list(group.labels)
+    assert all(abs(report.accuracy[name] - hits[name] / 20) < 1e-12 for name in hits)
+    assert report.averaged_accuracy is not None and abs(report.averaged_accuracy - averaged / 20) < 1e-12
+    assert len(set(report.accuracy.values())) > 1  # or the elements could be mixed up
+
+
+def test_labels_change_nothing_else_and_are_printed() -> None:
+    model, x, y = classifier(), images(10), torch.arange(10) % 5
+    without, report = ien.measure(model, x, R4, ["1"], 4), ien.measure(model, x, R4, ["1"], 4, labels=y)
+    assert without.layers == report.layers and without.accuracy is without.averaged_accuracy is None
+    assert str(report).splitlines()[:-1] == str(without).splitlines()
+    assert report.accuracy is not None
+    assert (
+        str(report).splitlines()[-1].startswith(f"accuracy: identity {report.accuracy['identity']:.2%}, 90°")
+    )
+
+
+def test_labels_are_in_the_order_of_the_batches_of_a_loader() -> None:
+    model, x, y = classifier(), images(10), torch.arange(10) % 5
+    whole = ien.measure(model, x, R4, ["1"], 4, labels=y)
+    batched = ien.measure(model, DataLoader(TensorDataset(x, y), batch_size=4), R4, ["1"], 4, labels=y)
+    assert whole.accuracy == batched.accuracy and whole.averaged_accuracy == batched.averaged_accuracy
+
+
+@pytest.mark.parametrize(
+    ("model", "labels", "match"),
+    [
+        (classifier(), torch.zeros(5), r"a label for each image; got \(6, 5\) and labels \(5,\)"),
+        (classifier(), torch.zeros(7), "one for each image: got 7 for 6 images"),
+        (classifier(), torch.zeros(6, 1), r"got \(6, 5\) and labels \(6, 1\)"),
+        (net(), torch.zeros(6), r"an output \(B, classes\) and a label for each image; got \(6, 8, "),
+    ],
+)
+def test_labels_that_do_not_fit_are_an_error(model: nn.Module, labels: Tensor, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        ien.measure(model, images(6), R4, ["1"], 4, labels=labels)

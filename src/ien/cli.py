@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Annotated
 
 import typer
 
-from .data.commands import Folder
 from .data.commands import app as data_app
 
 app = typer.Typer(
-    help="Make an ordinary convolutional network equivariant by training it that way.",
+    help="""Make an ordinary convolutional network equivariant by training it that way.
+
+    First: ien demo, which needs no data and takes minutes.
+
+    Then: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -29,7 +33,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Change a field, as in --set beta=0.3; repeat for more (ien show).",
+        help="Change a field, as in --set beta=0.3; repeat for more. ien show lists the fields.",
     ),
 ]
 Runs = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the run folders are made.")]
@@ -45,18 +49,19 @@ def main() -> None:
 
 @app.command("list")
 def list_() -> None:
-    """List the experiments: the rows of the paper's tables, and rows beside them."""
+    """List the experiments: the rows of the paper's tables, and rows beside them.
+
+    The last column is the accuracy that the paper prints.
+    """
     from .experiments import config, names, paper
 
-    typer.echo(f"{'experiment':28} {'model':11} {'groups':6} {'beta':>6}  {'paper':>6}")
+    typer.echo(f"{'experiment':26} {'model':11} {'feature groups':14} {'beta':>5}  {'paper':>6}")
     for name in names():
         settings, figures = config(name, "paper"), paper(name.split("/")[0]).get(name)
-        beta = f"{settings.beta:g}" if settings.augment and settings.model == "cnn6" else "–"
+        beta = f"{settings.beta:g}" if settings.augment else "–"
         accuracy = f"{figures.accuracy} %" if figures else "–"
-        typer.echo(f"{name:28} {settings.model:11} {settings.feature_groups:6} {beta:>6}  {accuracy:>6}")
-    typer.echo(
-        "\nien show NAME tells more, ien run NAME --preset small runs one, ien table rot-mnist compares."
-    )
+        typer.echo(f"{name:26} {settings.model:11} {settings.feature_groups:14} {beta:>5}  {accuracy:>6}")
+    typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table rot-mnist compares.")
 
 
 @app.command()
@@ -65,63 +70,91 @@ def show(
     preset: Preset = "small",
     settings: Settings = None,
 ) -> None:
-    """Print a configuration, what it changes against the paper, and what it costs."""
-    with _one_line_errors():
-        from .experiments import config
-        from .experiments.show import describe
-        from .training import change
-        from .training.folder import read_config
+    """Print a configuration, what it changes against the paper, and what it costs; of a run, how far it is.
 
-        if (Path(name) / "config.json").exists():
-            chosen = read_config(Path(name))
+    Example: ien show rot-mnist/ien-r4 --preset paper --set beta=0.3
+
+    Example: ien show runs/rot-mnist/ien-r4/small-seed1
+    """
+    with _one_line_errors():
+        from .experiments import names
+        from .experiments.queue import plan
+        from .experiments.show import describe, describe_run
+
+        run = Path(name)
+        if (run / "config.json").exists() or (run.exists() and name not in names()):
+            if settings:
+                raise ValueError(f"--set changes an experiment, and {run} is a run that has its settings")
+            typer.echo(describe_run(run))
         else:
-            chosen = change(config(name, preset), settings or [])
-        typer.echo(describe(chosen))
+            (config,) = plan([name], preset, [1], settings or [])
+            typer.echo(describe(config))
 
 
 @app.command()
 def run(
-    pattern: Annotated[
-        str, typer.Argument(metavar="NAME", help="An experiment, or a quoted pattern: 'rot-mnist/*'.")
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Experiments, or quoted patterns: 'rot-mnist/*'.")
     ],
     preset: Preset = "small",
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order and elements.")] = 1,
-    seeds: Annotated[str | None, typer.Option(help="Several: 1-3 or 1,2,5. Instead of --seed.")] = None,
+    seeds: Annotated[
+        str, typer.Option("--seed", "--seeds", help="Of weights, order and elements; several: 1-3 or 1,2,5.")
+    ] = "1",
     settings: Settings = None,
-    data: Folder = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="The data folder, or embedded: the 5,000 digits that come with the installation.",
+            show_default="$IEN_DATA, else ./data",
+        ),
+    ] = None,
     out: Runs = Path("runs"),
     results: Results = Path("results"),
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. [default: torch's]")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="torch's")] = None,
     precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the blocks.")] = False,
 ) -> None:
     """Train and test experiments one after another; skip what is recorded, resume what was cut.
 
-    Each run has a folder below --out and leaves its record below --results, from which ien table is made.
-    Several processes share each batch under torchrun --nproc-per-node 2 -m ien run …
+    Each run has a folder below --out and leaves its record below --results,
+    from which ien table is made. Runs of the preset smoke leave no record.
+
+    Example: ien run rot-mnist/ien-r4 --preset small --seed 1
+
+    Example: ien run rot-mnist/cnn-aug 'rot-mnist/ien*' --seeds 1-3 --data ~/data
+
+    Several processes share each batch: torchrun --nproc-per-node 2 -m ien run rot-mnist/ien-r4
     """
     with _one_line_errors():
         from .experiments import find
         from .experiments.queue import plan, run_all
         from .training import joined
 
-        given = settings or []
         machine = {"device": device, "threads": threads, "precision": precision, "compile": compile}
         with joined() as processes:
-            configs = plan(
-                find(pattern), preset, _seeds(seeds) if seeds else [seed], given, processes.count, machine
-            )
+            configs = plan(find(*names), preset, _seeds(seeds), settings or [], processes.count, machine)
             run_all(configs, out, results, data, processes)
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as ien run names it.")],
-    data: Folder = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the data are now, if they were moved.",
+            show_default="where they were when the run began",
+        ),
+    ] = None,
     results: Results = Path("results"),
 ) -> None:
-    """Go on with a run that was stopped or killed: the end is the same, bit for bit, as without the stop."""
+    """Go on with a run that was stopped or killed: the end is the same, bit for bit, as without the stop.
+
+    Example: ien resume runs/rot-mnist/ien-r4/small-seed1
+    """
     with _one_line_errors():
         from .experiments.queue import resume
         from .training import joined
@@ -132,24 +165,32 @@ def resume(
 
 @app.command()
 def table(
-    dataset: Annotated[str, typer.Argument(help="The table: rot-mnist.")],
+    dataset: Annotated[str, typer.Argument(metavar="TABLE", help="The table: rot-mnist.")],
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder with records, or with run folders.")
     ] = Path("results"),
     preset: Annotated[str | None, typer.Option(help="Only rows of this preset.")] = None,
     write: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the Markdown page of all tables, docs/results.md."),
+        typer.Option(metavar="FILE", help="Write the Markdown page of all tables instead of printing one."),
     ] = None,
 ) -> None:
-    """Print what was measured beside the paper's figures."""
+    """Print what was measured beside the paper's figures.
+
+    Example: ien table rot-mnist --preset small
+
+    Example: ien table rot-mnist --write docs/results.md
+    """
     with _one_line_errors():
         from .experiments.tables import print_table, write_page
 
         if write is None:
             print_table(dataset, results, preset)
+        elif preset is not None:
+            raise ValueError("the page that --write writes holds all presets: leave --preset away")
         else:
-            write_page(write, results)
+            write_page(write, dataset, results)
+            typer.echo(f"{write} is written")
 
 
 @app.command()
@@ -161,6 +202,8 @@ def demo(
     """Train a CNN on rotated digits without the equivariance loss, with it, and with fewer channels; compare.
 
     Uses 5,000 MNIST digits that come with the installation; nothing is downloaded.
+
+    Example: ien demo --epochs 2
     """
     with _one_line_errors():
         from .experiments.demo import demo
@@ -171,12 +214,11 @@ def demo(
 def _seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not (first.strip().isdecimal() and (last or first).strip().isdecimal()) or int(
-            last or first
-        ) < int(first):
-            raise ValueError(f"seeds are written 1-3 or 1,2,5; got {text!r}")
-        seeds += range(int(first), int(last or first) + 1)
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise ValueError(f"seeds are written 1, 1-3 or 1,2,5; got {text!r}")
+        seeds += range(first, last + 1)
     return list(dict.fromkeys(seeds))
 
 
@@ -188,13 +230,17 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except Stopped as stopped:
-        typer.echo(f"stopped; go on with: ien resume {stopped}", err=True)
-        raise typer.Exit(130) from None
+        _fail(f"stopped; go on with: ien resume {stopped}", 130)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from the last checkpoint", 130)
     except Diverged as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        _fail(f"error: {error}", 1)
     except (OSError, ValueError, KeyError, ModuleNotFoundError) as error:
         if os.environ.get("IEN_TRACEBACK"):
             raise
-        typer.echo(f"error: {error.args[0] if isinstance(error, KeyError) else error}", err=True)
-        raise typer.Exit(2) from None
+        _fail(f"error: {error.args[0] if isinstance(error, KeyError) else error}", 2)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(" ".join(message.splitlines()), err=True)
+    raise typer.Exit(code) from None

@@ -32,6 +32,8 @@ def get(
     """Download a data set into the data folder and check it.
 
     A download that was cut short is continued. Files that are there are checked and left as they are.
+
+    Example: ien data get mnist --data ~/data
     """
     with _one_line_errors():
         if name not in DOWNLOADS:
@@ -52,7 +54,10 @@ def get(
 
 @app.command("list")
 def list_(data: Folder = None) -> None:
-    """Show which data sets are known, found and missing, with sizes, and what is cached."""
+    """Show which data sets are known, found and missing, with sizes, and what is cached.
+
+    Example: ien data list --data ~/data
+    """
     with _one_line_errors():
         folder = data_folder(data)
         typer.echo(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist)'}")

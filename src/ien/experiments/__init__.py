@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 
 from ..report import PaperRow
 from ..training import Config
 from . import rot_mnist
 
-__all__ = ["DATASETS", "PRESETS", "config", "deviations", "find", "names", "paper"]
+__all__ = ["DATASETS", "PRESETS", "check_preset", "config", "deviations", "find", "names", "nearest", "paper"]
 
 DATASETS: dict[str, ModuleType] = {"rot-mnist": rot_mnist}
 PRESETS = ("paper", "small", "smoke")
@@ -22,14 +22,19 @@ def names() -> list[str]:
     return [f"{dataset}/{row}" for dataset, module in DATASETS.items() for row in module.ROWS]
 
 
-def find(pattern: str) -> list[str]:
-    """The experiments that a name or a pattern such as ``rot-mnist/*`` means."""
-    found = fnmatch.filter(names(), pattern)
-    if not found:
-        close = difflib.get_close_matches(pattern, names(), n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(close)}?" if close else "see ien list"
-        raise ValueError(f"there is no experiment {pattern!r}; {hint}")
-    return found
+def find(*patterns: str) -> list[str]:
+    """The experiments that names and patterns such as ``rot-mnist/*`` mean, each once.
+
+    >>> find("rot-mnist/ien-r4", "rot-mnist/ien-r4*1")
+    ['rot-mnist/ien-r4', 'rot-mnist/ien-r4-beta0.01', 'rot-mnist/ien-r4-beta0.1']
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matching = fnmatch.filter(names(), pattern)
+        if not matching:
+            raise ValueError(f"there is no experiment {pattern!r}; {nearest(pattern, names())}")
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
 def config(name: str, preset: str) -> Config:
@@ -39,12 +44,15 @@ def config(name: str, preset: str) -> Config:
     0.1
     """
     if name not in names():
-        find(name)  # names the nearest
         raise ValueError(f"{name!r} is a pattern; name one experiment, such as {find(name)[0]}")
-    if preset not in PRESETS:
-        raise ValueError(f"preset is {', '.join(PRESETS[:-1])} or {PRESETS[-1]}; got {preset!r}")
+    check_preset(preset)
     dataset, row = name.split("/")
     return DATASETS[dataset].config(row, preset)
+
+
+def check_preset(preset: str) -> None:
+    if preset not in PRESETS:
+        raise ValueError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}")
 
 
 def paper(dataset: str) -> Mapping[str, PaperRow]:
@@ -55,3 +63,9 @@ def paper(dataset: str) -> Mapping[str, PaperRow]:
 def deviations(name: str) -> tuple[str, ...]:
     """What we do otherwise than the paper's authors, whatever the preset."""
     return DATASETS[name.split("/")[0]].DEVIATIONS
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The end of an error message: which names ``name`` may have meant."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"

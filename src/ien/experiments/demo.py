@@ -24,6 +24,7 @@ def demo(
         "them and their quarter turns: without the equivariance loss (cnn-aug), with it (ien-r4), and with "
         f"it and a third fewer channels (het-ien). Runs are kept in {out} and not repeated.",
         highlight=False,
+        markup=False,
     )
     configs = plan([f"rot-mnist/{row}" for row in ROWS], "small", [seed], [f"epochs={epochs}"])
     run_all(configs, out, out / "results", "embedded", console=console)

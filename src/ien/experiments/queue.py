@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ..training import ALONE, Config, Processes, change, differences, run
-from ..training.folder import read_config, read_data, write_json
+from ..baselines import BASELINES
+from ..data import data_folder
+from ..report import read
+from ..training import ALONE, Config, Diverged, Processes, change, differences, run
+from ..training.folder import read_config, read_data, read_result, write_json
 from . import config as preset_config
 
 __all__ = ["plan", "resume", "run_all", "run_name"]
+
+MACHINE = ("device", "threads", "processes")
+FIXED = {
+    "seed": "give --seed or --seeds",
+    "weights_of": "it is what the row is; average=true does the same to any other row",
+}
 
 
 def plan(
@@ -29,26 +40,32 @@ def plan(
 
     ``settings`` are ``field=value`` texts and win over ``machine``, which holds device, threads and the like.
     """
-    return [
-        replace(
-            change(replace(preset_config(name, preset), **(machine or {})), settings),
-            seed=seed,
-            processes=processes,
-        )
-        for seed in seeds
-        for name in experiments
-    ]
+    for field in (setting.partition("=")[0].strip() for setting in settings):
+        if field in FIXED:
+            raise ValueError(f"{field} cannot be set: {FIXED[field]}")
+    configs = []
+    for seed in seeds:
+        for name in experiments:
+            config = preset_config(name, preset)
+            try:
+                config = change(replace(config, **(machine or {})), settings)
+                configs.append(replace(config, seed=seed, processes=processes))
+            except ValueError as error:
+                raise error if len(experiments) == 1 else ValueError(f"{name}: {error}") from None
+    return configs
 
 
 def changes(config: Config) -> dict[str, Any]:
     """The fields that differ from the preset, but for those of the machine."""
-    machine = {"seed", "device", "threads", "processes"}
     different = differences(config, preset_config(config.experiment, config.preset))
-    return {name: ours for name, (ours, _) in different.items() if name not in machine}
+    return {name: ours for name, (ours, _) in different.items() if name not in ("seed", *MACHINE)}
 
 
-def run_name(config: Config) -> str:
-    """Where a run lives below the folders of runs and results: ``rot-mnist/ien-r4/small-seed1-beta0.3``."""
+def run_name(config: Config, data: str | None = None) -> str:
+    """Where a run lives below the folders of runs and of results: ``rot-mnist/ien-r4/small-seed1-beta0.3``.
+
+    Runs on the embedded digits have names of their own: ``…/small-seed1-embedded``.
+    """
     parts = [f"{config.preset}-seed{config.seed}"]
     parts += [
         f"{name}{value:g}" if isinstance(value, float) else f"{name}{value}"
@@ -56,6 +73,8 @@ def run_name(config: Config) -> str:
     ]
     if config.processes > 1:
         parts.append(f"processes{config.processes}")
+    if _embedded(data):
+        parts.append("embedded")
     return f"{config.experiment}/{'-'.join(parts).replace('/', '_')}"
 
 
@@ -69,28 +88,36 @@ def run_all(
 ) -> list[dict[str, Any]]:
     """Run each configuration in its folder below ``runs`` and put its record below ``results``.
 
-    Runs of the smoke preset only show that everything works, and leave no record in ``results``.
+    Runs of the smoke preset only show that everything works, and leave no record in ``results``. A run that
+    diverges does not keep the others from running.
     """
     console = console or Console()
+    data = "embedded" if _embedded(data) else data
+    todo = [(config, results / f"{run_name(config, data)}.json") for config in configs]
+    for config, path in todo:  # what would stop the last run is told before the first
+        if processes.from_first(partial(_recorded, path, config, data)) is None:
+            _check_installed(config)
     records = []
-    for number, config in enumerate(configs, start=1):
-        place = f"{number}/{len(configs)} {run_name(config)}"
-        path = results / f"{run_name(config)}.json"
-        if path.exists():
-            records.append(json.loads(path.read_text()))
-            _say(console, processes, f"{place}: recorded in {path}")
-            continue
-        weights = None
-        if config.weights_of:
-            base = replace(config, experiment=config.weights_of, weights_of="", average=False)
-            weights = runs / run_name(base)
-            if not (weights / "result.json").exists():
-                run_all([base], runs, results, data, processes, console)
-        record = run(runs / run_name(config), config, data, weights, changes(config), processes, console)
-        _record(record, config, results, processes)
-        _say(console, processes, f"{place}: accuracy {record.get('accuracy', 0):.2%}")
+    for number, (config, path) in enumerate(todo, start=1):
+        record = processes.from_first(partial(_recorded, path, config, data))
+        if record is not None:
+            text = f"recorded in {path}, accuracy {record['accuracy']:.2%} on {record['data']['source']}"
+        else:
+            folder = runs / run_name(config, data)
+            try:
+                weights = _weights(folder, config, runs, results, data, processes, console)
+                record = _finish(folder, config, results, data, weights, processes, console)
+                kept = f"recorded in {path}" if path.exists() else f"kept in {folder}, not recorded"
+                text = f"accuracy {record.get('accuracy', 0):.2%}, {kept}"
+            except Diverged as error:
+                if len(todo) == 1:
+                    raise
+                text = f"{error}"
+        _say(console, processes, f"{number}/{len(todo)} {run_name(config, data)}: {text}")
         records.append(record)
-    return records
+    if diverged := sum(record is None for record in records):
+        raise Diverged(f"{diverged} of {len(todo)} runs diverged, as told above; the others are finished")
+    return [record for record in records if record is not None]
 
 
 def resume(
@@ -101,26 +128,99 @@ def resume(
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Go on with the run in ``folder``, on the data it was begun on, and record it."""
-    config = read_config(folder)
+    console, config = console or Console(), processes.from_first(partial(read_config, folder))
+    finished = processes.from_first(partial(read_result, folder)) is not None
+    if finished or data is None:
+        data = processes.from_first(partial(read_data, folder))["folder"]
+    if not finished:
+        _check_resumable(folder, config, data, processes)
+    record = _finish(folder, config, results, data, None, processes, console)
+    state = "was finished before" if finished else "is finished"
+    _say(console, processes, f"{folder} {state}: accuracy {record.get('accuracy', 0):.2%}")
+    return record
+
+
+def _weights(
+    folder: Path,
+    config: Config,
+    runs: Path,
+    results: Path,
+    data: str | None,
+    processes: Processes,
+    console: Console,
+) -> Path | None:
+    """The run folder whose weights a row without training tests; a record of that row does not do."""
+    if not config.weights_of or processes.from_first(partial(read_result, folder)) is not None:
+        return None
+    base = replace(config, experiment=config.weights_of, weights_of="", average=False)
+    weights = runs / run_name(base, data)
+    _say(console, processes, f"{config.experiment} tests the weights in {weights}")
+    _finish(weights, base, results, data, None, processes, console)
+    return weights
+
+
+def _finish(
+    folder: Path,
+    config: Config,
+    results: Path,
+    data: str | None,
+    weights: Path | None,
+    processes: Processes,
+    console: Console,
+) -> dict[str, Any]:
+    """The record of the run in ``folder``, which is made or gone on with if need be, and put into results."""
+    path = results / f"{run_name(config, data)}.json"
+    for there in (path, folder / "result.json"):
+        processes.from_first(partial(_recorded, there, config, data))
+    record = run(folder, config, data, weights, changes(config), processes, console)
+    if processes.first and config.preset != "smoke" and not path.exists():
+        write_json(path, record)
+    return record
+
+
+def _recorded(path: Path, config: Config, data: str | None) -> dict[str, Any] | None:
+    """The record in ``path`` if there is one; it must be of this configuration, on whatever machine."""
+    if not path.exists():
+        return None
+    record = read(path)
+    found = {**asdict(Config("", "")), **record.config}  # fields that are newer than the record
+    changed = [
+        f"{name} {found[name]!r} and now {value!r}"
+        for name, value in asdict(config).items()
+        if name not in MACHINE and found[name] != value
+    ]
+    if (record.source == "embedded-5k") != _embedded(data):
+        changed.append(f"data {record.source}")
+    if changed:
+        raise ValueError(
+            f"{path} is the record of another configuration ({', '.join(changed)}): move it away, or choose "
+            f"another {'--out' if path.name == 'result.json' else '--results'}"
+        )
+    return json.loads(path.read_text())
+
+
+def _check_installed(config: Config) -> None:
+    if config.model in BASELINES and importlib.util.find_spec("e2cnn") is None:
+        raise ModuleNotFoundError(f'{config.experiment} needs e2cnn: pip install "ien[steerable]"')
+
+
+def _check_resumable(folder: Path, config: Config, data: str, processes: Processes) -> None:
     if config.weights_of:
-        raise ValueError(f"{folder} trains nothing: run it again with ien run {config.experiment}")
+        command = f"ien run {config.experiment} --preset {config.preset} --seed {config.seed}"
+        raise ValueError(f"{folder} trains nothing: make it anew with {command}")
     if config.processes != processes.count:
         raise ValueError(
             f"{folder} was begun by {config.processes} processes and resumed by {processes.count}: "
             f"use torchrun --nproc-per-node {config.processes} -m ien resume {folder}"
         )
-    data = read_data(folder)["folder"] if data is None else data
-    record = run(folder, config, data, None, changes(config), processes, console)
-    _record(record, config, results, processes)
-    _say(console or Console(), processes, f"{folder}: accuracy {record.get('accuracy', 0):.2%}")
-    return record
+    if not _embedded(data) and not data_folder(data).is_dir():
+        raise FileNotFoundError(f"{data} with the data of {folder} is not there: give its new place, --data")
 
 
-def _record(record: dict[str, Any], config: Config, results: Path, processes: Processes) -> None:
-    if processes.first and config.preset != "smoke":
-        write_json(results / f"{run_name(config)}.json", record)
+def _embedded(data: str | None) -> bool:
+    return str(data_folder(data)) == "embedded"
 
 
 def _say(console: Console, processes: Processes, text: str) -> None:
     if processes.first:
-        console.print(text, soft_wrap=True, highlight=False)
+        console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -7,7 +7,7 @@ from typing import Any
 from ..report import PaperRow
 from ..training import Config
 
-__all__ = ["PAPER", "PRESETS", "ROWS", "config"]
+__all__ = ["DEVIATIONS", "PAPER", "PRESETS", "ROWS", "config"]
 
 BETAS = (0.01, 0.1, 0.5, 10.0, 100.0, 1000.0)  # besides 1, which is ien-r4
 
@@ -60,8 +60,9 @@ PAPER = {
 DEVIATIONS = (
     "the training images are shuffled in every epoch (the authors' loader does not)",
     "the last epoch is tested, once (the authors report the best epoch on the test set)",
+    "settings are fixed beforehand (the authors report the best of several for each method)",
     "accuracy is that of the test images; the authors' figure, over images and copies, stands beside it",
-    "every epoch has batches of equal size, give or take one image (the authors' last batch is half a batch)",
+    "batches of an epoch are equal, give or take one image (the authors' last one is half a batch)",
 )
 
 

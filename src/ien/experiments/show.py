@@ -1,58 +1,108 @@
-"""What ``ien show`` prints: a configuration, how it differs from the paper's, and what it costs."""
+"""What ``ien show`` prints: a configuration, how it differs from the paper's, what it costs, its state."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..data.rot_mnist import TRAIN
+from ..report import read
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
+from ..training.folder import read_config, read_data, read_result
 from ..training.setup import build, objective_of, plain_of
 from . import config as preset_config
-from . import deviations
+from . import deviations, paper
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_run"]
+
+WIDTH = 100
 
 
-def describe(config: Config) -> str:
-    texts = field_help()
-    lines = [f"{config.experiment}, preset {config.preset}, seed {config.seed}", ""]
-    lines += [
-        f"  {field.name:18} {_text(getattr(config, field.name)):12} {texts[field.name]}"
-        for field in fields(Config)
-        if field.name not in ("experiment", "preset", "seed")
-    ]
-    paper = preset_config(config.experiment, "paper")
-    changed = {
-        name: pair
-        for name, pair in differences(config, paper).items()
-        if name not in ("preset", "seed", "threads")
+def describe(config: Config, train_images: int | None = None) -> str:
+    """``train_images`` is how many images there are to train on, where that is known."""
+    title = f"{config.experiment}, preset {config.preset}, seed {config.seed}"
+    parts = {
+        title: _settings(config),
+        "against the paper": _against_the_paper(config),
+        "cost": _costs(config, train_images),
     }
-    lines += ["", "against the paper:"]
-    lines += [
-        f"  {name} {_text(ours)} instead of {_text(theirs)}" for name, (ours, theirs) in changed.items()
+    return _page(parts)
+
+
+def describe_run(folder: Path) -> str:
+    """The same of a run folder, and its state."""
+    config, data = read_config(folder), read_data(folder)
+    if read_result(folder) is not None:
+        record = read(folder / "result.json")
+        state = f"finished {record.finished:%Y-%m-%d %H:%M} UTC, accuracy {record.accuracy:.2%}"
+    else:
+        metrics = folder / "metrics.jsonl"
+        epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        state = f"not finished, {epochs} of {config.epochs} epochs done: go on with ien resume {folder}"
+    source = f"{data['source']} {data['name']} from {data['folder']}: {data['train']:,} images to train on"
+    return f"{_page({str(folder): [state, source]})}\n\n{describe(config, data['train'])}"
+
+
+def _page(parts: dict[str, list[str]]) -> str:
+    return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts.items())
+
+
+def _settings(config: Config) -> list[str]:
+    texts = field_help()
+    shown = [field.name for field in fields(Config) if field.name not in ("experiment", "preset", "seed")]
+    values = {name: _text(getattr(config, name)) for name in shown}
+    first, second = max(map(len, shown)), max(map(len, values.values()))
+    lines = []
+    for name, value in values.items():
+        left = f"{name:{first}}  {value:{second}}  "
+        wrapped = textwrap.wrap(texts[name], WIDTH - 2 - len(left), break_on_hyphens=False)
+        lines += [left + wrapped[0], *(" " * len(left) + line for line in wrapped[1:])]
+    return lines
+
+
+def _against_the_paper(config: Config) -> list[str]:
+    changed = differences(config, preset_config(config.experiment, "paper"))
+    return [
+        *(
+            f"{name} {_text(ours)} instead of {_text(theirs)}"
+            for name, (ours, theirs) in changed.items()
+            if name not in ("preset", "seed", "device", "threads")
+        ),
+        *deviations(config.experiment),
+        *([] if config.experiment in paper(config.dataset) else ["the paper prints no figures for this row"]),
     ]
-    lines += [f"  {text}" for text in deviations(config.experiment)]
-    return "\n".join([*lines, "", "cost:", *(f"  {line}" for line in _costs(config))])
 
 
-def _costs(config: Config) -> list[str]:
-    network = build(config)
+def _costs(config: Config, train_images: int | None) -> list[str]:
+    try:
+        network = build(config)
+    except ModuleNotFoundError as error:
+        return [f"unknown: {error}"]
     numbers = cost(config, plain_of(network), torch.zeros(1, 1, 28, 28))
+    lines = [
+        f"{numbers['parameters']:,} parameters at inference",
+        f"{numbers['macs']:,} multiply-accumulates for an image at inference",
+    ]
+    if config.weights_of:
+        return [*lines, f"trains nothing: tests the weights of {config.weights_of}"]
+    if train_images is None:
+        held_out = config.validation_images if config.test_on == "validation" else 0
+        train_images = config.train_images or TRAIN - held_out
     objective = objective_of(config, network)
     views = 1 if objective is None else objective.views
-    images = 12_000 if config.train_images is None else config.train_images
-    steps = config.epochs * math.ceil(images / config.batch_size)
     trained = sum(parameter.numel() for parameter in network.parameters())
-    return [
-        f"{numbers['parameters']:,} parameters at inference, {trained:,} trained",
-        f"{numbers['macs']:,} multiply-accumulates for an image at inference",
-        f"{steps:,} training steps, {config.epochs * images * views:,} images seen ({views} views of each)",
-    ]
+    steps = config.epochs * math.ceil(train_images / config.batch_size)
+    seen = f"{config.epochs * train_images * views:,} images seen"
+    return [*lines, f"{trained:,} parameters trained, {steps:,} steps, {seen} (each in {views} views)"]
 
 
 def _text(value: Any) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 from pathlib import Path
 
 from rich.console import Console
 
 from ..report import as_rich, collect, page, section, summarise
-from . import DATASETS, names, paper
+from . import DATASETS, check_preset, names, nearest, paper
 
 __all__ = ["print_table", "write_page"]
 
@@ -16,25 +16,34 @@ __all__ = ["print_table", "write_page"]
 def print_table(
     dataset: str, results: Path, preset: str | None = None, console: Console | None = None
 ) -> None:
-    if dataset not in DATASETS:
-        close = difflib.get_close_matches(dataset, DATASETS, n=1, cutoff=0.3)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(DATASETS)}"
-        raise ValueError(f"there is no table {dataset!r}; {hint}")
+    """Print the table of a data set, of the records of one preset or of all."""
+    _check(dataset)
     rows = summarise(collect(results, f"{dataset}/*"), names())
     if preset is not None:
+        check_preset(preset)
         rows = [row for row in rows if row.preset == preset]
         if not rows:
             raise ValueError(f"no records of preset {preset!r} in {results}")
     (console or Console()).print(as_rich(rows, paper(dataset)))
 
 
-def write_page(path: Path, results: Path) -> None:
-    """Write the page of all tables that have records."""
-    recorded = [name for name in DATASETS if (results / name).is_dir()]
-    if not recorded:
-        raise ValueError(
-            f"{results} holds no records: ien run 'rot-mnist/*' --preset small --seeds 1-3 makes some"
-        )
-    path.write_text(
-        page(*(section(results, name, names(), paper(name)) for name in recorded)), encoding="utf-8"
-    )
+def write_page(path: Path, dataset: str, results: Path) -> None:
+    """Write the page of this table and all others that have records, whole or not at all."""
+    _check(dataset)
+    recorded = [name for name in DATASETS if name == dataset or (results / name).is_dir()]
+    text = page(*(section(results, name, names(), paper(name)) for name in recorded))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _check(dataset: str) -> None:
+    if dataset not in DATASETS:
+        raise ValueError(f"there is no table {dataset!r}; {nearest(dataset, DATASETS)}")

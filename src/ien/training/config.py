@@ -6,13 +6,15 @@ import ast
 import difflib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .._feature_groups import FeatureGroups
 from .._groups import group as parse_group
+from ..baselines import BASELINES
+from ..models import MODELS
 
 __all__ = ["Config", "change", "differences", "field_help"]
 
@@ -100,16 +102,16 @@ class Config:
     """torch.compile of each block; pays off for long runs only."""
 
     def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            _check_type(name, kind, getattr(self, name))
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 bounds = f"{low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}"
                 raise ValueError(f"{name} must be {bounds}; got {value:g}")
-        for name, kind in _types().items():
-            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name} is {' or '.join(get_args(kind))}; got {getattr(self, name)!r}")
-        FeatureGroups.of(self.feature_groups)
-        others = len(parse_group(self.group)) - 1
+        sizes, others = FeatureGroups.of(self.feature_groups).sizes, len(parse_group(self.group)) - 1
+        if self.model not in (known := [*MODELS, *BASELINES]):
+            raise ValueError(f"there is no model {self.model!r}; {_nearest(self.model, known)}")
         if self.schedule == "one-cycle" and self.cycle_epochs > self.epochs:
             raise ValueError(
                 f"cycle_epochs ({self.cycle_epochs}) cannot exceed epochs ({self.epochs}): set both"
@@ -120,10 +122,16 @@ class Config:
             raise ValueError(
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their copies"
             )
+        if others == 0:
+            raise ValueError(f"group {self.group} has one element, the identity: take rot4, for example")
         if self.samples > others:
             raise ValueError(f"samples must be 1 to {others} for {self.group}; got {self.samples}")
-        if self.precision == "bf16" and self.model.startswith("e2cnn"):
+        if self.model in BASELINES and self.precision == "bf16":
             raise ValueError("precision bf16 is not supported by the steerable baseline: leave it at float32")
+        if self.model in BASELINES and len(sizes) > 1:
+            raise ValueError(
+                f"{self.model} has feature groups of one size, such as 4; got {self.feature_groups}"
+            )
 
     @property
     def row(self) -> str:
@@ -166,9 +174,7 @@ def change(config: Config, settings: Sequence[str]) -> Config:
         if not equals:
             raise ValueError(f"a setting is written field=value, as in beta=0.3; got {setting!r}")
         if name not in kinds:
-            close = difflib.get_close_matches(name, kinds, n=3, cutoff=0.4)
-            hint = f"did you mean {', '.join(close)}?" if close else f"the fields are {', '.join(kinds)}"
-            raise ValueError(f"there is no field {name!r}; {hint}")
+            raise ValueError(f"there is no field {name!r}; {_nearest(name, kinds)}")
         if name in ("experiment", "preset", "processes"):
             raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
         new[name] = _parse(name, kinds[name], text)
@@ -217,9 +223,30 @@ def _parse(name: str, kind: Any, text: str) -> Any:
             return int(text)
         return float(Fraction(text)) if "/" in text else _finite(text)
     except (ValueError, KeyError, ZeroDivisionError):
-        wanted = {bool: "true or false", int: "a whole number"}.get(options[0], "a number such as 0.3 or 1/8")
-        optional = " or none" if type(None) in options else ""
-        raise ValueError(f"{name} must be {wanted}{optional}; got {text!r}") from None
+        raise ValueError(f"{name} must be {_wanted(kind)}; got {text!r}") from None
+
+
+def _check_type(name: str, kind: Any, value: Any) -> None:
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"{name} is {' or '.join(get_args(kind))}; got {value!r}")
+    elif type(value) not in ((int, float) if kind is float else get_args(kind) or (kind,)):
+        raise ValueError(f"{name} must be {_wanted(kind)}; got {value!r}")
+
+
+def _wanted(kind: Any) -> str:
+    wanted = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number such as 0.3 or 1/8",
+        str: "a text",
+    }
+    return wanted[kind] if kind in wanted else f"{wanted[get_args(kind)[0]]} or none"
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"
 
 
 def _finite(text: str) -> float:

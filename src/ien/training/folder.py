@@ -29,6 +29,7 @@ __all__ = [
     "read_config",
     "read_data",
     "read_metrics",
+    "read_result",
     "save_checkpoint",
     "save_weights",
     "versions",
@@ -43,7 +44,8 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
     data set, of which at least the digest must be the same.
     """
     if not (folder / "config.json").exists():
-        if folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+        # hidden: the lock, and what a killed process may leave
+        if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise ValueError(
                 f"{folder} exists and is not a run folder (it has no config.json): choose another --out"
             )
@@ -111,16 +113,28 @@ def versions() -> dict[str, str]:
 def lock(folder: Path) -> Iterator[None]:
     """Hold the folder for one process at a time; a killed process gives it back."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
+    with open(folder / ".lock", "a") as file:
         try:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ModuleNotFoundError:  # no flock on Windows
-            pass
-        except OSError:
+        except BlockingIOError:
             raise ValueError(f"{folder} is in use by another process: wait for it, or stop it") from None
+        except (ModuleNotFoundError, OSError):  # Windows and some network drives have no such locks
+            pass
         yield
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The record of a finished run, or None before that."""
+    path = folder / "result.json"
+    if not path.exists() or not (folder / "model.safetensors").exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+        return record
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and run ien resume {folder}") from None
 
 
 def append_metrics(folder: Path, metrics: dict[str, Any]) -> None:
@@ -158,23 +172,19 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
         return None
     remedy = "delete it to train from the start, or restore it"
     try:
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError(
             f"{path} holds something other than tensors and numbers, and was not loaded: {remedy}"
         ) from None
-    except (RuntimeError, EOFError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # a damaged file can provoke anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path} is truncated or damaged ({reason}): {remedy}") from None
-    if not isinstance(state, dict) or not {
-        "model",
-        "optimizer",
-        "epoch",
-        "step",
-        "sums",
-        "config",
-        "seconds",
-    } <= set(state):
+    needed = {"model", "optimizer", "epoch", "step", "sums", "config", "seconds"}
+    if not isinstance(state, dict) or not needed <= set(state):
         raise ValueError(f"{path} is not a checkpoint of ien: {remedy}")
     return state
 
@@ -206,7 +216,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write under a temporary name, flush to disk, rename: whatever happens, ``path`` is whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.new")
     try:
         write(temporary)
         with open(temporary, "rb+") as file:
@@ -221,8 +231,12 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _device(name: str) -> str:
-    if name != "auto":
-        return name
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "auto":
+        mps = torch.backends.mps.is_available()
+        return "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r} cannot be used here ({reason}): take cpu, or auto") from None
+    return name

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._loss import full_precision
 from ..data import Dataset, to_float
 from ..data.rotate import rotate
 from . import folder as run_folder
@@ -66,15 +67,15 @@ def train(
     """Train, or go on from the folder's checkpoint; returns the trained network, and the seconds it took."""
     setup = prepare(config, dataset, processes)
     network, optimizer, steps = setup.network, setup.optimizer, setup.steps
-    epoch, step, sums, seconds_before = _restore(folder, config, network, optimizer)
-    if not processes.first:
-        sums = None  # the first process has those of all
+    epoch, step, sums, seconds_before = _restore(folder, setup)
     pace = _Pace(len(setup.x) * (config.epochs - epoch) - step * config.batch_size)
 
-    def save() -> None:
-        total = None if sums is None else processes.sum(sums)
+    def save(metrics: dict[str, Any] | None = None) -> None:
+        _check_weights(network, f"step {step or steps} of epoch {epoch + (step > 0)}", folder)
         if processes.first:
-            state: dict[str, Any] = {"epoch": epoch, "step": step, "sums": total, "config": _digest(config)}
+            if metrics is not None:
+                run_folder.append_metrics(folder, metrics)
+            state: dict[str, Any] = {"epoch": epoch, "step": step, "sums": sums, "config": _digest(config)}
             state |= {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
             run_folder.save_checkpoint(folder, state | {"seconds": seconds_before + pace.seconds})
 
@@ -84,10 +85,10 @@ def train(
             # as even as possible: no last batch too small for its statistics
             batches = order.tensor_split(steps)
             while step < steps:
-                values = take_step(setup, batches[step], epoch, step)
+                values = processes.sum(take_step(setup, batches[step], epoch, step))
                 sums = values if sums is None else sums + values
                 step += 1
-                losses = _check(setup.losses, values, epoch, step, folder)
+                losses = _check_losses(setup, values, f"step {step} of epoch {epoch + 1}", folder)
                 pace.seen += len(batches[step - 1])
                 if step < steps:
                     report(Status(epoch + 1, config.epochs, step, steps, *pace(), losses))
@@ -95,11 +96,9 @@ def train(
                         save()
                         raise Stopped(folder)
             assert sums is not None
-            metrics = _metrics(setup, epoch + 1, processes.sum(sums).tolist())
+            metrics = _metrics(setup, epoch + 1, sums)
             epoch, step, sums = epoch + 1, 0, None
-            if processes.first:
-                run_folder.append_metrics(folder, metrics)
-            save()
+            save(metrics)
             report(Status(epoch, config.epochs, steps, steps, *pace(), losses, metrics))
             if processes.any(bool(stop)):
                 raise Stopped(folder)
@@ -131,13 +130,13 @@ def take_step(setup: Setup, batch: Tensor, epoch: int, step: int) -> Tensor:
     with torch.autocast(x.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
         if setup.objective is None:
             output = setup.model(x)
-            loss = task_loss = F.cross_entropy(output.float(), y)
+            loss = task_loss = F.cross_entropy(full_precision(output), y)
         else:
             # drawn for the whole batch, so that the number of processes does not change an image's element
             g = setup.objective.sample(len(batch), generator(config.seed, "elements", epoch, step))
             out = setup.objective(setup.model, x, g=g.view(-1, len(batch))[:, share].flatten())
             output, terms = out.output, list(out.terms.values())
-            task_loss = F.cross_entropy(output.float(), out.repeat(y))
+            task_loss = F.cross_entropy(full_precision(output), out.repeat(y))
             loss = task_loss + out.loss
     # the gradients are averaged over the processes, whose shares may differ by an image
     (loss if processes.count == 1 else loss * (count * processes.count / len(batch))).backward()
@@ -149,55 +148,67 @@ def take_step(setup: Setup, batch: Tensor, epoch: int, step: int) -> Tensor:
         return torch.cat([sums, torch.tensor([hits, count], dtype=torch.float64)])
 
 
-def _check(names: list[str], values: Tensor, epoch: int, step: int, folder: Path) -> dict[str, float]:
+def _check_losses(setup: Setup, values: Tensor, place: str, folder: Path) -> dict[str, float]:
     """The losses of a step by name, after a look whether they are sane."""
-    count = max(float(values[-1]), 1)
-    losses = {name: value / count for name, value in zip(names, values.tolist(), strict=False)}
+    losses = _means(setup, values)
     for name, loss in losses.items():
         if not math.isfinite(loss) or loss > _DIVERGED:
             what = "task loss" if name == "task_loss" else f"equivariance loss of {name}"
-            raise Diverged(
-                f"the {what} became {loss:g} in step {step} of epoch {epoch + 1}; {folder / 'last.pt'} "
-                f"holds the last good epoch. A lower max_lr or beta may help: ien run … --set max_lr=1e-3"
-            )
+            raise Diverged(_diverged(f"the {what}", loss, place, folder))
     return losses
 
 
-def _metrics(setup: Setup, epoch: int, sums: list[float]) -> dict[str, Any]:
-    *losses, hits, count = sums
-    means = {name: loss / count for name, loss in zip(setup.losses, losses, strict=True)}
+def _check_weights(network: nn.Module, place: str, folder: Path) -> None:
+    """No checkpoint holds weights that a last, finite loss has spoilt."""
+    for name, weight in network.named_parameters():
+        if not weight.isfinite().all():
+            raise Diverged(_diverged(f"the weight {name}", math.nan, place, folder))
+
+
+def _diverged(what: str, value: float, place: str, folder: Path) -> str:
+    kept = "holds the last good state" if (folder / "last.pt").exists() else "was not written yet"
+    return (
+        f"{what} became {value:g} in {place}; {folder / 'last.pt'} {kept}. "
+        f"A lower max_lr or beta may help: ien run … --set max_lr=1e-3"
+    )
+
+
+def _means(setup: Setup, sums: Tensor) -> dict[str, float]:
+    *losses, _, count = sums.tolist()
+    return {name: loss / count for name, loss in zip(setup.losses, losses, strict=True)}
+
+
+def _metrics(setup: Setup, epoch: int, sums: Tensor) -> dict[str, Any]:
+    means = _means(setup, sums)
     return {
         "epoch": epoch,
         "learning_rate": setup.optimizer.param_groups[0]["lr"],
         "task_loss": means.pop("task_loss"),
-        "train_accuracy": hits / count,
+        "train_accuracy": float(sums[-2] / sums[-1]),
         "terms": means,
     }
 
 
-def _restore(
-    folder: Path, config: Config, network: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[int, int, Tensor | None, float]:
+def _restore(folder: Path, setup: Setup) -> tuple[int, int, Tensor | None, float]:
     """Epochs done, steps done of the next one, its sums so far, and the seconds it all took."""
-    state = run_folder.load_checkpoint(folder)
-    if state is None:
-        run_folder.cut_metrics(folder, 0)
-        return 0, 0, None, 0.0
-    path = folder / "last.pt"
-    if state["config"] != _digest(config):
-        raise ValueError(
-            f"{path} belongs to another run: restore this one's, or delete it to train from the start"
-        )
-    try:
-        network.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"{path} does not fit this network ({reason}): delete it to train from the start"
-        ) from None
-    run_folder.cut_metrics(folder, state["epoch"])
-    return state["epoch"], state["step"], state["sums"], state["seconds"]
+    state = setup.processes.from_first(lambda: run_folder.load_checkpoint(folder))
+    if state is not None:
+        path = folder / "last.pt"
+        if state["config"] != _digest(setup.config):
+            raise ValueError(
+                f"{path} belongs to another run: restore this one's, or delete it to train from the start"
+            )
+        try:
+            setup.network.load_state_dict(state["model"])
+            setup.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"{path} does not fit this network ({reason}): delete it to train from the start"
+            ) from None
+    if setup.processes.first:
+        run_folder.cut_metrics(folder, state["epoch"] if state else 0)
+    return (state["epoch"], state["step"], state["sums"], state["seconds"]) if state else (0, 0, None, 0.0)
 
 
 def _digest(config: Config) -> str:

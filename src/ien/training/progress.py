@@ -10,7 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.live import Live
+from rich.text import Text
 
 from .loop import Status
 
@@ -22,7 +23,7 @@ _SECONDS_BETWEEN_LINES = 60
 @contextmanager
 def shown(folder: Path, title: str, console: Console) -> Iterator[Callable[[Status], None]]:
     """A function that shows each status it is given."""
-    with _bar(title, console) if console.is_terminal else _lines(title, console) as show:
+    with _live(title, console) if console.is_terminal else _lines(title, console) as show:
         with _tensorboard(folder) as log:
 
             def report(status: Status) -> None:
@@ -33,16 +34,9 @@ def shown(folder: Path, title: str, console: Console) -> Iterator[Callable[[Stat
 
 
 @contextmanager
-def _bar(title: str, console: Console) -> Iterator[Callable[[Status], None]]:
-    columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}")
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=None, text="")
-
-        def show(status: Status) -> None:
-            done = (status.epoch - 1) * status.steps + status.step
-            progress.update(task, completed=done, total=status.epochs * status.steps, text=_text(status))
-
-        yield show
+def _live(title: str, console: Console) -> Iterator[Callable[[Status], None]]:
+    with Live(console=console, transient=True) as live:
+        yield lambda status: live.update(Text(f"{title} {_text(status)}"))
 
 
 @contextmanager
@@ -65,18 +59,24 @@ def _tensorboard(folder: Path) -> Iterator[Callable[[Status], None]]:
         return
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writers: list[SummaryWriter] = []
 
     def log(status: Status) -> None:
-        if status.metrics:
-            for name in ("learning_rate", "task_loss", "train_accuracy"):
-                writer.add_scalar(name, status.metrics[name], status.epoch)
-            for layer, term in status.metrics["terms"].items():
-                writer.add_scalar(f"equivariance/{layer}", term, status.epoch)
-            writer.flush()
+        if not status.metrics:
+            return
+        if not writers:  # what a killed process logged after its last checkpoint comes again
+            writers.append(SummaryWriter(str(folder / "tensorboard"), purge_step=status.epoch))
+        for name in ("learning_rate", "task_loss", "train_accuracy"):
+            writers[0].add_scalar(name, status.metrics[name], status.epoch)
+        for layer, term in status.metrics["terms"].items():
+            writers[0].add_scalar(f"equivariance/{layer}", term, status.epoch)
+        writers[0].flush()
 
-    with writer:
+    try:
         yield log
+    finally:
+        for writer in writers:
+            writer.close()
 
 
 def _text(status: Status) -> str:

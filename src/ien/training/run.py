@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import subprocess
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,7 +23,7 @@ from . import folder as run_folder
 from .config import Config
 from .distributed import ALONE, Processes
 from .evaluate import cost, evaluate, inference_speed
-from .loop import train
+from .loop import Stopped, train
 from .progress import shown
 from .setup import channels_last, images, plain_of
 
@@ -68,27 +68,29 @@ def run(
     are the fields that were set by hand, for the record.
     """
     console = console or Console()
-    with run_folder.lock(folder) if processes.first else nullcontext():
-        if (folder / "result.json").exists():
-            return json.loads((folder / "result.json").read_text())
+    with run_folder.lock(folder) if processes.first else nullcontext(), _resumable(folder, config):
+        if (finished := processes.from_first(lambda: run_folder.read_result(folder))) is not None:
+            return finished
         commit = _commit()
         dataset = _load_in_turn(config, data, processes)
         described = _describe(config, dataset, data)
-        if processes.first:
-            run_folder.create(folder, config, described)
-        processes.wait()
-        config = run_folder.create(folder, config, described)
+        config = processes.from_first(lambda: run_folder.create(folder, config, described))
+        torch.set_num_threads(config.threads or torch.get_num_threads())
         title = f"{config.experiment} {config.preset} seed {config.seed}"
-        _, (x, y) = images(config, dataset)
-        if weights is not None:
-            network, seconds = load(weights), 0.0
-        else:
+        if weights is None:
             with shown(folder, title, console) if processes.first else nullcontext(_ignore) as report:
                 network, seconds = train(folder, config, dataset, processes, report)
-        plain = plain_of(network)
+        elif processes.first:
+            if run_folder.read_data(weights)["digest"] != described["digest"]:
+                raise ValueError(
+                    f"{weights} was trained on other data: give its --data, or choose another --out"
+                )
+            network, seconds = load(weights).to(config.device), 0.0
         record: dict[str, Any] = {}
         if processes.first:
+            _, (x, y) = images(config, dataset)
             console.print(f"{title}: testing on {len(x):,} images", highlight=False)
+            plain = plain_of(network)
             channels_last(plain)
             record = {
                 "format": 1,
@@ -111,6 +113,17 @@ def run(
         return record
 
 
+@contextmanager
+def _resumable(folder: Path, config: Config) -> Iterator[None]:
+    """Ctrl-C outside of a training step: all epochs done are saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if config.weights_of or not (folder / "config.json").exists():
+            raise
+        raise Stopped(folder) from None
+
+
 def _load_in_turn(config: Config, data: str | None, processes: Processes) -> Dataset:
     """The first process may have to make the data set's cache, the others then find it."""
     if not processes.first:
@@ -123,11 +136,11 @@ def _load_in_turn(config: Config, data: str | None, processes: Processes) -> Dat
 
 def _describe(config: Config, dataset: Dataset, folder: str | None) -> dict[str, Any]:
     (x, y), (test_x, test_y) = images(config, dataset)
-    digest = hashlib.sha256()
-    for tensor in (x, y, test_y):
+    place, digest = data_folder(folder), hashlib.sha256()
+    for tensor in (x, y, test_x, test_y):
         digest.update(tensor.contiguous().numpy().tobytes())
     return {
-        "folder": folder if folder == "embedded" else str(data_folder(folder).absolute()),
+        "folder": "embedded" if str(place) == "embedded" else str(place.absolute()),
         "name": dataset.name,
         "source": dataset.source,
         "train": len(x),

@@ -13,13 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from .. import baselines, models
+from .._feature_groups import FeatureGroups
 from .._loss import EquivarianceLoss
 from ..data import Dataset
 from .config import Config
 from .distributed import Processes
 from .draws import seed_of
 
-__all__ = ["Setup", "build", "channels_last", "images", "objective_of", "plain_of", "prepare"]
+__all__ = [
+    "Setup",
+    "build",
+    "channels_last",
+    "compile_blocks",
+    "images",
+    "objective_of",
+    "plain_of",
+    "prepare",
+]
 
 
 @dataclass(frozen=True)
@@ -50,38 +60,55 @@ class Setup:
 
 def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
     """Network, objective, optimizer and training images, on the device of the run."""
-    device = torch.device(config.device)
-    if processes.count > 1 and device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    device = processes.device(config.device)
     keep_freed_memory()
     (x, y), _ = images(config, dataset)
     network = build(config).to(device).train()
     if config.channels_last:
         channels_last(network)
     if config.compile:
-        for block in network.children():  # one by one, so that the loss can see between them
-            block.compile()
+        compile_blocks(network)
     optimizer = torch.optim.Adam(
         _parameter_groups(config, network), lr=config.max_lr, fused=device.type in ("cpu", "cuda")
     )
     model, objective = processes.wrap(network, device), objective_of(config, network)
-    return Setup(config, network, model, objective, optimizer, x.to(device), y.to(device), processes)
+    setup = Setup(config, network, model, objective, optimizer, x.to(device), y.to(device), processes)
+    smallest = max(1, len(x) // setup.steps // processes.count)
+    if smallest * (1 if objective is None else objective.views) < 2:
+        raise ValueError(
+            f"batch_size {config.batch_size} gives a process a single image, too few for BatchNorm: "
+            f"set it to {4 * processes.count} or more"
+        )
+    return setup
 
 
 def build(config: Config) -> nn.Module:
     """The network of a run with its initial weights."""
     torch.manual_seed(seed_of(config.seed, "weights"))
     if config.model in baselines.BASELINES:
-        return baselines.create(config.model, width=config.width, num_classes=config.classes)
+        (rotations,) = FeatureGroups.of(config.feature_groups).sizes
+        return baselines.create(
+            config.model, rotations=rotations, width=config.width, num_classes=config.classes
+        )
     return models.create(
         config.model, feature_groups=config.feature_groups, width=config.width, num_classes=config.classes
     )
 
 
+def compile_blocks(network: nn.Module) -> None:
+    """Compile the forward pass of each block, so that the loss can look between them."""
+    import torch._dynamo
+
+    # the limit is one for all blocks, and each has a program for every size of a batch
+    torch._dynamo.config.cache_size_limit = 64
+    for block in network.children():
+        block.forward = torch.compile(block.forward, dynamic=False)
+
+
 def plain_of(network: nn.Module) -> nn.Module:
-    """The ordinary network that a built-in equivariant one is exported to; any other as it is."""
+    """The ordinary network that a built-in equivariant one is exported to; any other, no longer compiled."""
+    for block in network.children():
+        vars(block).pop("forward", None)
     export: Callable[[], nn.Module] | None = getattr(network, "export", None)
     return network if export is None else export()
 
