@@ -120,7 +120,7 @@ def test_show_tells_settings_deviations_and_cost_in_aligned_columns() -> None:
     assert against.count(" instead of ") == 1
     # the counts that the paper's channels give: 10.88 million weights
     assert "10,882,186 parameters at inference" in cost
-    assert "16,920 steps, 2,160,000 images seen (each in 2 views)" in cost  # 90 epochs of 188 steps
+    assert "16,920 steps, 2,160,000 images seen (2 for each image)" in cost  # 90 epochs of 188 steps
 
 
 def test_show_counts_the_passes_of_test_time_averaging_and_no_training() -> None:
@@ -240,7 +240,7 @@ def test_run_takes_several_rows_and_seeds_each_once(digits: None) -> None:
 def test_a_diverging_run_ends_with_1_and_says_which_loss(
     digits: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ien.training.loop._DIVERGED", 0.0)
+    monkeypatch.setattr("ien.training.loop._DIVERGED_TASK", 0.0)
     done = invoke("run", "rot-mnist/ien-r4", *SMOKE, code=1)
     assert re.fullmatch(r"error: the task loss became [^\n]+\n", done.stderr)
 

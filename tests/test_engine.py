@@ -164,12 +164,22 @@ def test_killed_anywhere_and_resumed_ends_as_if_never_killed(
 def test_killed_at_random_moments_ends_as_if_never_killed(
     tmp_path: Path, uninterrupted: Path, kills: int
 ) -> None:
-    folder = tmp_path / "run"
+    folder, chance, codes = tmp_path / "run", random.SystemRandom(), []
     for _ in range(kills):
+        epochs, delay = chance.randrange(toy.config().epochs), chance.uniform(0, 0.03)
+        print(f"killed {delay:.4f} s after epoch {epochs}")  # shown where the test fails
         process = toy.start(toy.train, folder)
-        process.join(random.SystemRandom().uniform(0, 0.5))
+        while process.is_alive() and not (folder / "config.json").exists():
+            process.join(0.001)
+        metrics = folder / "metrics.jsonl"
+        while (
+            process.is_alive() and (metrics.read_bytes() if metrics.exists() else b"").count(b"\n") < epochs
+        ):
+            process.join(0.001)
+        process.join(delay)
         process.kill()
-        assert toy.finish(process) in (0, -signal.SIGKILL)
+        codes.append(toy.finish(process))
+    assert codes[0] == -signal.SIGKILL and set(codes) <= {0, -signal.SIGKILL}
     assert toy.finish(toy.start(toy.train, folder)) == 0
     assert_same_end(folder, uninterrupted)
 
@@ -193,12 +203,12 @@ def test_a_polite_signal_saves_in_the_middle_of_an_epoch_and_says_how_to_go_on(
     assert toy.finish(toy.start(toy.command, tmp_path, arguments, 9, [name])) == 130
     (folder,) = (path.parent for path in tmp_path.rglob("config.json"))
     last_line = (tmp_path / "output.txt").read_text().splitlines()[-1]
-    assert last_line == f"stopped; go on with: ien resume {folder}"
+    assert last_line == f"stopped; go on with: ien resume {folder} --results {tmp_path}"
     state = run_folder.load_checkpoint(folder)
     assert state is not None and (state["epoch"], state["step"]) == (1, 3)
     assert len(run_folder.read_metrics(folder)) == 1
     resume = last_line.split("ien ")[1].split()
-    assert toy.finish(toy.start(toy.command, tmp_path, [*resume, f"--results={tmp_path}"])) == 0
+    assert toy.finish(toy.start(toy.command, tmp_path, resume)) == 0
     assert_same_end(folder, uninterrupted)
 
 

@@ -201,7 +201,8 @@ class Writer:
 
     scalars: ClassVar[dict[str, list[tuple[float, int]]]] = defaultdict(list)
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, purge_step: int) -> None:
+        assert purge_step == 1
         self.scalars.clear()
 
     def add_scalar(self, name: str, value: float, epoch: int) -> None:
@@ -209,10 +210,7 @@ class Writer:
 
     def flush(self) -> None: ...
 
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
+    def close(self) -> None: ...
 
 
 def test_tensorboard_gets_the_metrics_where_it_is_installed(

@@ -281,10 +281,11 @@ def test_weights_are_trained_again_where_only_their_record_is_left() -> None:
 
 
 def test_a_recorded_row_is_skipped_and_another_configuration_in_its_place_is_an_error() -> None:
-    invoke("run", "rot-mnist/cnn", *TINY)
+    invoke("run", "rot-mnist/cnn", "rot-mnist/cnn-aug", *TINY)
     path = Path("results/rot-mnist/cnn", f"{TINY_NAME}.json")
     shutil.rmtree("runs")
-    done = invoke("run", "rot-mnist/cnn", *TINY, "--threads", "2")  # another machine is no other run
+    # another machine is no other run
+    done = invoke("run", "rot-mnist/cnn", "rot-mnist/cnn-aug", *TINY, "--threads", "2")
     assert f"recorded in {path}" in done.output and not Path("runs").exists()
 
     content = json.loads(path.read_text())
@@ -297,13 +298,23 @@ def test_a_recorded_row_is_skipped_and_another_configuration_in_its_place_is_an_
     assert path.read_bytes() == before and not Path("runs").exists()
 
 
+def test_a_run_asked_for_by_itself_is_made_again_where_only_its_record_is_left() -> None:
+    invoke("run", "rot-mnist/cnn", *TINY)
+    (record,) = Path("results").rglob("*.json")
+    before, accuracy = record.read_bytes(), json.loads(record.read_text())["accuracy"]
+    shutil.rmtree("runs")
+    invoke("run", "rot-mnist/cnn", *TINY)
+    (again,) = Path("runs").rglob("result.json")
+    assert json.loads(again.read_text())["accuracy"] == accuracy and record.read_bytes() == before
+
+
 def test_a_record_of_other_digits_in_the_place_of_a_run_is_an_error() -> None:
     invoke("run", "rot-mnist/cnn", *TINY)
     path = Path("results/rot-mnist/cnn", f"{TINY_NAME}.json")
     path.rename(path.with_name(path.name.replace("-embedded", "")))
     files = [*TINY]
     files[files.index("embedded")] = "."
-    assert "(data embedded-5k)" in invoke("run", "rot-mnist/cnn", *files, code=2).stderr
+    assert "(data embedded-5k and now generated)" in invoke("run", "rot-mnist/cnn", *files, code=2).stderr
 
 
 def test_a_finished_folder_of_another_configuration_is_an_error() -> None:

@@ -26,12 +26,12 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     if len(images) == 0:
         return images.clone()
     dtype = images.dtype if images.dtype == torch.float64 else torch.float32
-    angle = degrees.to(images.device, torch.float64).deg2rad()
+    angle = degrees.to("cpu", torch.float64).deg2rad()  # some devices have no float64
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     height, width = images.shape[-2:]
     # from a pixel of the result to where it is read, in sides of length 2 and rows that count downwards
     first = torch.stack([cos, -sin * height / width, zero], dim=1)
     second = torch.stack([sin * width / height, cos, zero], dim=1)
-    matrix = torch.stack([first, second], dim=1).to(dtype)  # (N, 2, 3)
+    matrix = torch.stack([first, second], dim=1).to(images.device, dtype)  # (N, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
     return F.grid_sample(images.to(dtype), grid, align_corners=False).to(images.dtype)

@@ -62,7 +62,8 @@ def paper(dataset: str) -> Mapping[str, PaperRow]:
 
 def deviations(name: str) -> tuple[str, ...]:
     """What we do otherwise than the paper's authors, whatever the preset."""
-    return DATASETS[name.split("/")[0]].DEVIATIONS
+    dataset, row = name.split("/")
+    return DATASETS[dataset].DEVIATIONS[row]
 
 
 def nearest(name: str, known: Collection[str]) -> str:

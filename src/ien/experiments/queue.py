@@ -14,8 +14,9 @@ from rich.console import Console
 
 from ..baselines import BASELINES
 from ..data import data_folder
+from ..data.rot_mnist import find_original
 from ..report import read
-from ..training import ALONE, Config, Diverged, Processes, change, differences, run
+from ..training import ALONE, Config, Diverged, Processes, Stopped, change, differences, run
 from ..training.folder import read_config, read_data, read_result, write_json
 from . import config as preset_config
 
@@ -99,16 +100,20 @@ def run_all(
             _check_installed(config)
     records = []
     for number, (config, path) in enumerate(todo, start=1):
+        folder = runs / run_name(config, data)
         record = processes.from_first(partial(_recorded, path, config, data))
-        if record is not None:
+        # one run, asked for by itself, is made where only its record is left: it is the model that is wanted
+        if record is not None and (len(todo) > 1 or processes.from_first(partial(read_result, folder))):
             text = f"recorded in {path}, accuracy {record['accuracy']:.2%} on {record['data']['source']}"
         else:
-            folder = runs / run_name(config, data)
             try:
                 weights = _weights(folder, config, runs, results, data, processes, console)
                 record = _finish(folder, config, results, data, weights, processes, console)
                 kept = f"recorded in {path}" if path.exists() else f"kept in {folder}, not recorded"
                 text = f"accuracy {record.get('accuracy', 0):.2%}, {kept}"
+            except Stopped as stopped:
+                where = "" if results == Path("results") else f" --results {results}"
+                raise Stopped(f"{stopped}{where}") from None
             except Diverged as error:
                 if len(todo) == 1:
                     raise
@@ -189,8 +194,8 @@ def _recorded(path: Path, config: Config, data: str | None) -> dict[str, Any] | 
         for name, value in asdict(config).items()
         if name not in MACHINE and found[name] != value
     ]
-    if (record.source == "embedded-5k") != _embedded(data):
-        changed.append(f"data {record.source}")
+    if (source := _source(data)) is not None and record.source != source:
+        changed.append(f"data {record.source} and now {source}")
     if changed:
         raise ValueError(
             f"{path} is the record of another configuration ({', '.join(changed)}): move it away, or choose "
@@ -215,6 +220,14 @@ def _check_resumable(folder: Path, config: Config, data: str, processes: Process
         )
     if not _embedded(data) and not data_folder(data).is_dir():
         raise FileNotFoundError(f"{data} with the data of {folder} is not there: give its new place, --data")
+
+
+def _source(data: str | None) -> str | None:
+    """What the images in the data folder would be called; None where there is no folder to look into."""
+    folder = data_folder(data)
+    if _embedded(data):
+        return "embedded-5k"
+    return None if not folder.is_dir() else "original" if find_original(folder) else "generated"
 
 
 def _embedded(data: str | None) -> bool:

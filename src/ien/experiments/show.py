@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..data.rot_mnist import TRAIN
 from ..report import read
@@ -84,8 +85,11 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
         network = build(config)
     except ModuleNotFoundError as error:
         return [f"unknown: {error}"]
-    numbers = cost(config, plain_of(network), torch.zeros(1, 1, 28, 28))
+    plain = plain_of(network)
+    numbers = cost(config, plain, torch.zeros(1, 1, 28, 28))
+    convs = (module for module in plain.modules() if isinstance(module, nn.Conv2d))
     lines = [
+        f"channels of the layers: {', '.join(str(conv.out_channels) for conv in convs)}",
         f"{numbers['parameters']:,} parameters at inference",
         f"{numbers['macs']:,} multiply-accumulates for an image at inference",
     ]
@@ -99,7 +103,7 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     trained = sum(parameter.numel() for parameter in network.parameters())
     steps = config.epochs * math.ceil(train_images / config.batch_size)
     seen = f"{config.epochs * train_images * views:,} images seen"
-    return [*lines, f"{trained:,} parameters trained, {steps:,} steps, {seen} (each in {views} views)"]
+    return [*lines, f"{trained:,} parameters trained, {steps:,} steps, {seen} ({views} for each image)"]
 
 
 def _text(value: Any) -> str:

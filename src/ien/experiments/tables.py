@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rich.console import Console
 
 from ..report import as_rich, collect, page, section, summarise
+from ..training.folder import replace_file
 from . import DATASETS, check_preset, names, nearest, paper
 
 __all__ = ["print_table", "write_page"]
@@ -33,15 +33,7 @@ def write_page(path: Path, dataset: str, results: Path) -> None:
     recorded = [name for name in DATASETS if name == dataset or (results / name).is_dir()]
     text = page(*(section(results, name, names(), paper(name)) for name in recorded))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def _check(dataset: str) -> None:

@@ -178,9 +178,10 @@ def change(config: Config, settings: Sequence[str]) -> Config:
         if name in ("experiment", "preset", "processes"):
             raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
         new[name] = _parse(name, kinds[name], text)
-    # a shorter run keeps the shape of its schedule, unless the cycle is given as well
-    if "epochs" in new and "cycle_epochs" not in new:
-        new["cycle_epochs"] = max(1, round(config.cycle_epochs * new["epochs"] / config.epochs))
+    # a shorter run keeps the shape of its schedule, unless that is given as well
+    shape = "cycle_epochs" if new.get("schedule", config.schedule) == "one-cycle" else "decay_after"
+    if "epochs" in new and shape not in new:
+        new[shape] = max(1, round(getattr(config, shape) * new["epochs"] / config.epochs))
     return replace(config, **new)
 
 

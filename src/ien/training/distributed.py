@@ -39,6 +39,8 @@ class Processes:
         """Where this process computes: of the GPUs of a machine each process has its own."""
         device = torch.device(name)
         if self.count > 1 and device.type == "cuda":
+            if device.index is not None:
+                raise ValueError(f"under torchrun each process takes a GPU of its own: give cuda, not {name}")
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         return device

@@ -30,11 +30,15 @@ __all__ = [
     "read_data",
     "read_metrics",
     "read_result",
+    "read_versions",
+    "replace_file",
     "save_checkpoint",
     "save_weights",
     "versions",
     "write_json",
 ]
+
+_THREADS = torch.get_num_threads()  # now, before a run sets its own
 
 
 def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
@@ -52,7 +56,7 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
         config = replace(
             config,
             device=_device(config.device),
-            threads=torch.get_num_threads() if config.threads is None else config.threads,
+            threads=_THREADS if config.threads is None else config.threads,
         )
         write_json(folder / "config.json", {"config": asdict(config), "data": data, "versions": versions()})
         return config
@@ -109,6 +113,12 @@ def versions() -> dict[str, str]:
     }
 
 
+def read_versions(folder: Path) -> dict[str, str]:
+    """With which versions the run was begun."""
+    versions: dict[str, str] = json.loads((folder / "config.json").read_text())["versions"]
+    return versions
+
+
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Hold the folder for one process at a time; a killed process gives it back."""
@@ -158,11 +168,11 @@ def cut_metrics(folder: Path, epochs: int) -> None:
             f"{path} has {len(lines)} lines for the {epochs} epochs of last.pt: restore it, or start anew"
         )
     if len(lines) > epochs:
-        _replace(path, lambda temporary: temporary.write_bytes(b"".join(lines[:epochs])))
+        replace_file(path, lambda temporary: temporary.write_bytes(b"".join(lines[:epochs])))
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    _replace(folder / "last.pt", lambda temporary: torch.save(state, temporary))
+    replace_file(folder / "last.pt", lambda temporary: torch.save(state, temporary))
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -193,7 +203,7 @@ def save_weights(folder: Path, model: nn.Module) -> None:
     from safetensors.torch import save_file
 
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    _replace(folder / "model.safetensors", lambda temporary: save_file(tensors, temporary))
+    replace_file(folder / "model.safetensors", lambda temporary: save_file(tensors, temporary))
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
@@ -211,10 +221,10 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n"))
+    replace_file(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n"))
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write under a temporary name, flush to disk, rename: whatever happens, ``path`` is whole."""
     temporary = path.with_name(f".{path.name}.new")
     try:

@@ -31,7 +31,7 @@ from .setup import Setup, prepare
 
 __all__ = ["Diverged", "Status", "Stopped", "take_step", "train"]
 
-_DIVERGED = 1e8  # no loss of a run that learns comes near
+_DIVERGED_TASK, _DIVERGED_TERM = 1e4, 1e8  # no run that learns comes near; a term may start large
 
 
 class Stopped(Exception):
@@ -152,7 +152,7 @@ def _check_losses(setup: Setup, values: Tensor, place: str, folder: Path) -> dic
     """The losses of a step by name, after a look whether they are sane."""
     losses = _means(setup, values)
     for name, loss in losses.items():
-        if not math.isfinite(loss) or loss > _DIVERGED:
+        if not math.isfinite(loss) or loss > (_DIVERGED_TASK if name == "task_loss" else _DIVERGED_TERM):
             what = "task loss" if name == "task_loss" else f"equivariance loss of {name}"
             raise Diverged(_diverged(f"the {what}", loss, place, folder))
     return losses
@@ -160,7 +160,7 @@ def _check_losses(setup: Setup, values: Tensor, place: str, folder: Path) -> dic
 
 def _check_weights(network: nn.Module, place: str, folder: Path) -> None:
     """No checkpoint holds weights that a last, finite loss has spoilt."""
-    for name, weight in network.named_parameters():
+    for name, weight in network.state_dict().items():
         if not weight.isfinite().all():
             raise Diverged(_diverged(f"the weight {name}", math.nan, place, folder))
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from torch import nn
 
 from .. import models
-from ..data import Dataset, data_folder
+from ..data import Dataset, data_folder, to_float
 from ..data import load as load_data
 from . import folder as run_folder
 from .config import Config
@@ -33,18 +33,20 @@ __all__ = ["load", "run"]
 def load(folder: Path | str) -> nn.Module:
     """The trained network of a run folder, a plain module in eval mode; nothing in the folder is executed.
 
-    A steerable baseline comes as the ordinary network that it was exported to.
+    A steerable baseline comes as the ordinary network that it was exported to. Averaging over a group at
+    test time is not part of the network.
     """
     folder = Path(folder)
     config, weights = run_folder.read_config(folder), run_folder.load_weights(folder)
-    model = models.create(
-        config.model.removeprefix("e2cnn-"),
-        feature_groups=config.feature_groups,
-        width=config.width,
-        num_classes=config.classes,
-    )
+    with torch.device("meta"):  # without drawing weights that are replaced at once
+        model = models.create(
+            config.model.removeprefix("e2cnn-"),
+            feature_groups=config.feature_groups,
+            width=config.width,
+            num_classes=config.classes,
+        )
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise ValueError(
             f"{folder / 'model.safetensors'} does not fit the network of config.json "
@@ -68,30 +70,26 @@ def run(
     are the fields that were set by hand, for the record.
     """
     console = console or Console()
+    if (finished := processes.from_first(lambda: run_folder.read_result(folder))) is not None:
+        return finished
+    commit = _commit()  # of the code that runs, whatever is edited meanwhile
+    dataset = _load_in_turn(config, data, processes)
+    described = _describe(config, dataset, data)
     with run_folder.lock(folder) if processes.first else nullcontext(), _resumable(folder, config):
-        if (finished := processes.from_first(lambda: run_folder.read_result(folder))) is not None:
-            return finished
-        commit = _commit()
-        dataset = _load_in_turn(config, data, processes)
-        described = _describe(config, dataset, data)
         config = processes.from_first(lambda: run_folder.create(folder, config, described))
-        torch.set_num_threads(config.threads or torch.get_num_threads())
+        begun = processes.from_first(lambda: run_folder.read_versions(folder))
         title = f"{config.experiment} {config.preset} seed {config.seed}"
+        if processes.first and begun != run_folder.versions():
+            console.print(f"{title}: begun with {begun}, and now {run_folder.versions()}", highlight=False)
+        torch.set_num_threads(config.threads or torch.get_num_threads())
         if weights is None:
             with shown(folder, title, console) if processes.first else nullcontext(_ignore) as report:
                 network, seconds = train(folder, config, dataset, processes, report)
-        elif processes.first:
-            if run_folder.read_data(weights)["digest"] != described["digest"]:
-                raise ValueError(
-                    f"{weights} was trained on other data: give its --data, or choose another --out"
-                )
-            network, seconds = load(weights).to(config.device), 0.0
+        else:
+            network, seconds = _load_trained(weights, config, described), 0.0
         record: dict[str, Any] = {}
         if processes.first:
-            _, (x, y) = images(config, dataset)
-            console.print(f"{title}: testing on {len(x):,} images", highlight=False)
-            plain = plain_of(network)
-            channels_last(plain)
+            console.print(f"{title}: testing on {described['test']:,} images", highlight=False)
             record = {
                 "format": 1,
                 "config": asdict(config),
@@ -101,16 +99,38 @@ def run(
                 "machine": _machine(config),
                 "commit": commit,
                 "seconds": round(seconds, 1),
-                **evaluate(config, plain, x, y),
-                **cost(config, plain, x),
-                "trained_parameters": sum(parameter.numel() for parameter in network.parameters()),
-                "images_per_second": round(inference_speed(config, plain, x), 1),
+                **_test(folder, config, network, dataset),
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
-            run_folder.save_weights(folder, plain)
             run_folder.write_json(folder / "result.json", record)
         processes.wait()
         return record
+
+
+def _load_trained(weights: Path, config: Config, described: dict[str, Any]) -> nn.Module:
+    if run_folder.read_data(weights)["digest"] != described["digest"]:
+        raise ValueError(f"{weights} was trained on other data: give its --data, or choose another --out")
+    return load(weights).to(config.device)
+
+
+def _test(folder: Path, config: Config, network: nn.Module, dataset: Dataset) -> dict[str, Any]:
+    """Keep the plain network in the folder, and measure what it can do and what it costs."""
+    _, (x, y) = images(config, dataset)
+    plain = plain_of(network)
+    if plain is not network:
+        some = to_float(x[:64]).to(config.device)
+        with torch.no_grad():
+            difference = float((network.eval()(some) - plain.eval()(some)).abs().max())
+        if not difference < 1e-3:
+            raise RuntimeError(f"the exported network differs from the trained one by {difference:g}")
+    channels_last(plain)
+    run_folder.save_weights(folder, plain)
+    return {
+        **evaluate(config, plain, x, y),
+        **cost(config, plain, x),
+        "trained_parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "images_per_second": round(inference_speed(config, plain, x), 1),
+    }
 
 
 @contextmanager
