@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -28,8 +29,8 @@ import ien
 from ien import experiments
 from ien.data import Dataset
 from ien.training import ALONE, change
-from ien.training.loop import train
-from ien.training.setup import channels_last
+from ien.training.loop import take_step, train
+from ien.training.setup import channels_last, prepare
 
 BATCH = 64
 R4 = ien.rotation(4)
@@ -98,6 +99,16 @@ def trainings() -> tuple[Callable[[], None], Callable[[], None]]:
                 optimizer.zero_grad()
 
     return bare, engine
+
+
+def variants(setting: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A step of rot-mnist/ien-r4 at small with a setting changed, and as it is."""
+    x, y = torch.randint(256, (BATCH, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (BATCH,))
+    dataset = Dataset("rot-mnist", "random", x, y, x[:2], y[:2], classes=10)
+    usual = change(experiments.config("rot-mnist/ien-r4", "small"), ["device=cpu"])
+    setups = [prepare(config, dataset, ALONE) for config in (change(usual, [setting]), usual)]
+    changed, plain = (partial(take_step, setup, torch.arange(BATCH), 0, 0) for setup in setups)
+    return changed, plain
 
 
 def actions() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -193,6 +204,10 @@ def main() -> None:
         a, b, value = ratio(*inferences(width), rounds=25)
         what = f"inference, R4 / R4-2-1, {round(128 * width)} first channels"
         report(what, "–", value, f"{BATCH / a:.0f} / {BATCH / b:.0f} images/s")
+    for setting in ("channels_last=true", "precision=bf16"):
+        a, b, value = ratio(*variants(setting), rounds=25)
+        what = f"training step of rot-mnist/ien-r4 at small, {setting} / as it is"
+        report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     a, b, value = ratio(*trainings(), rounds=5)
     what = "images/s of the engine / of a bare loop, rot-mnist/ien-r4 at small"
     report(what, "≥ 0.95", value, f"{3840 / b:.0f} / {3840 / a:.0f} images/s")

@@ -69,6 +69,23 @@ def test_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> N
     assert isinstance(names["loss"], Tensor) and isinstance(names["occlude"], ien.Group)
 
 
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+)
+def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+    assert not re.findall(r"^[A-Z_]{4,}$", text, flags=re.MULTILINE)
+
+
+def test_the_results_page_is_what_the_records_give(tmp_path: Path) -> None:
+    from ien.experiments.tables import write_page
+
+    write_page(tmp_path / "results.md", "rot-mnist", ROOT / "results")
+    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
+
+
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_example_runs_without_a_warning(script: Path) -> None:
     done = subprocess.run(

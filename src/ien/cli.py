@@ -26,7 +26,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 Preset = Annotated[
-    str, typer.Option(help="Size: paper (for a GPU), small (minutes on two cores) or smoke (seconds).")
+    str, typer.Option(help="Size: paper (for a GPU), small (minutes on two cores), demo or smoke (seconds).")
 ]
 Settings = Annotated[
     list[str] | None,
@@ -195,7 +195,7 @@ def table(
 
 @app.command()
 def demo(
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and elements.")] = 1,
     out: Runs = Path("runs/demo"),
 ) -> None:

@@ -14,7 +14,7 @@ from . import rot_mnist
 __all__ = ["DATASETS", "PRESETS", "check_preset", "config", "deviations", "find", "names", "nearest", "paper"]
 
 DATASETS: dict[str, ModuleType] = {"rot-mnist": rot_mnist}
-PRESETS = ("paper", "small", "smoke")
+PRESETS = ("paper", "small", "demo", "smoke")
 
 
 def names() -> list[str]:

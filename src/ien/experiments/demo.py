@@ -15,7 +15,7 @@ ROWS = ("cnn-aug", "ien-r4", "het-ien")
 
 
 def demo(
-    epochs: int = 8, seed: int = 1, out: Path = Path("runs/demo"), console: Console | None = None
+    epochs: int = 10, seed: int = 1, out: Path = Path("runs/demo"), console: Console | None = None
 ) -> None:
     """Train the rows one after another, and print the table."""
     console = console or Console()
@@ -26,6 +26,6 @@ def demo(
         highlight=False,
         markup=False,
     )
-    configs = plan([f"rot-mnist/{row}" for row in ROWS], "small", [seed], [f"epochs={epochs}"])
+    configs = plan([f"rot-mnist/{row}" for row in ROWS], "demo", [seed], [f"epochs={epochs}"])
     run_all(configs, out, out / "results", "embedded", console=console)
     print_table("rot-mnist", out / "results", console=console)

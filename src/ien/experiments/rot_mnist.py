@@ -24,6 +24,8 @@ ROWS: dict[str, dict[str, Any]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "small": {"width": 1 / 8, "epochs": 10, "cycle_epochs": 8},
+    # few digits: smaller batches make more steps of them
+    "demo": {"width": 1 / 8, "epochs": 10, "cycle_epochs": 8, "batch_size": 32},
     "smoke": {
         "width": 1 / 32,
         "epochs": 2,

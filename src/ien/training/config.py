@@ -26,7 +26,7 @@ class Config:
     experiment: str
     """Name of the row, such as rot-mnist/ien-r4."""
     preset: str
-    """paper, small or smoke: the size of the run."""
+    """paper, small, demo or smoke: the size of the run."""
     seed: int = 1
     """Of the initial weights, the order of the images and the elements drawn."""
 
