@@ -153,7 +153,7 @@ def test_names_and_patterns_are_found_once_and_in_the_order_asked() -> None:
         find("zzz")
     with pytest.raises(ValueError, match="is a pattern; name one experiment, such as rot-mnist/cnn"):
         config("rot-mnist/*", "small")
-    with pytest.raises(ValueError, match="no preset 'smal'; there are paper, small, smoke"):
+    with pytest.raises(ValueError, match="no preset 'smal'; there are paper, small, demo, smoke"):
         config("rot-mnist/cnn", "smal")
 
 
