@@ -160,7 +160,10 @@ def test_show_takes_an_experiment_for_one_where_a_folder_has_its_name() -> None:
     ("arguments", "fragment"),
     [
         (("show", "rot-mnist/ien-r5"), "no experiment 'rot-mnist/ien-r5'; did you mean rot-mnist/ien-r4"),
-        (("show", "rot-mnist/cnn", "--preset", "smal"), "no preset 'smal'; there are paper, small, demo, smoke"),
+        (
+            ("show", "rot-mnist/cnn", "--preset", "smal"),
+            "no preset 'smal'; there are paper, small, demo, smoke",
+        ),
         (("run", "rot-mnist/cn"), "no experiment 'rot-mnist/cn'; did you mean rot-mnist/cnn"),
         (("run", "rot-mnist/cnn", "cnn-og"), "no experiment 'cnn-og'; did you mean"),
         (("run", "rot-mnist/cnn", "--preset", "large"), "no preset 'large'; there are paper"),

@@ -17,6 +17,7 @@ import ien
 
 ROOT = Path(__file__).parents[1]
 IMPORT_ORDER = [
+    "_names",
     "_similarity",
     "_groups",
     "_feature_groups",

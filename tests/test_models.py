@@ -150,9 +150,9 @@ def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(feature_g
 
 
 def test_an_unknown_name_or_option_says_what_there_is() -> None:
-    with pytest.raises(ValueError, match=r"no model 'cnn-6' \(did you mean 'cnn6'\?\); there are: cnn6"):
+    with pytest.raises(ValueError, match=r"no model 'cnn-6'; did you mean cnn6\?"):
         models.create("cnn-6")
-    with pytest.raises(ValueError, match=r"no model 'zzz'; there are: cnn6"):
+    with pytest.raises(ValueError, match=r"no model 'zzz'; there are cnn6"):
         models.create("zzz")
     with pytest.raises(TypeError, match="depth"):
         models.create("cnn6", depth=3)

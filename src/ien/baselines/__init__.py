@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from torch import nn
 
+from .._names import nearest
 from .steerable import SteerableCNN6 as SteerableCNN6
 from .steerable import steerable_cnn6 as steerable_cnn6
 
@@ -18,7 +18,5 @@ BASELINES = {"e2cnn-cnn6": steerable_cnn6}
 def create(name: str, **options: Any) -> nn.Module:
     """A baseline of :data:`BASELINES`, freshly initialised; its ``export()`` is a plain net."""
     if name not in BASELINES:
-        close = difflib.get_close_matches(name, BASELINES, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"there is no baseline {name!r}{hint}; there are: {', '.join(BASELINES)}")
+        raise ValueError(f"there is no baseline {name!r}; {nearest(name, BASELINES)}")
     return BASELINES[name](**options)

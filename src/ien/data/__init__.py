@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 
+from .._names import nearest
 from . import rot_mnist
 from .dataset import Dataset as Dataset
 from .dataset import data_folder as data_folder
@@ -22,9 +22,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0)
     not read, everything random about it comes from ``seed``.
     """
     if name not in DATASETS:
-        close = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.3)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"unknown data set {name!r}{hint}; known: {', '.join(DATASETS)}")
+        raise ValueError(f"there is no data set {name!r}; {nearest(name, DATASETS)}")
     from_files, from_embedded = DATASETS[name]
     place = data_folder(folder)
     return from_embedded(seed) if str(place) == "embedded" else from_files(place, seed)

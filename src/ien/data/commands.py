@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from .._names import nearest
 from . import digits, mnist, rot_mnist
 from .cache import cache_folder
 from .dataset import data_folder
@@ -37,11 +37,7 @@ def get(
     """
     with _one_line_errors():
         if name not in DOWNLOADS:
-            close = difflib.get_close_matches(name, DOWNLOADS, n=1, cutoff=0.3)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ValueError(
-                f"there is nothing to download for {name!r}{hint}; known: {', '.join(DOWNLOADS)}"
-            )
+            raise ValueError(f"there is nothing to download for {name!r}; {nearest(name, DOWNLOADS)}")
         if data == "embedded":
             raise ValueError("the embedded digits come with the installation: there is nothing to download")
         folder = data_folder(data)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 
+from .._names import nearest
 from ..report import PaperRow
 from ..training import Config
 from . import rot_mnist
 
-__all__ = ["DATASETS", "PRESETS", "check_preset", "config", "deviations", "find", "names", "nearest", "paper"]
+__all__ = ["DATASETS", "PRESETS", "check_preset", "config", "deviations", "find", "names", "paper"]
 
 DATASETS: dict[str, ModuleType] = {"rot-mnist": rot_mnist}
 PRESETS = ("paper", "small", "demo", "smoke")
@@ -64,9 +64,3 @@ def deviations(name: str) -> tuple[str, ...]:
     """What we do otherwise than the paper's authors, whatever the preset."""
     dataset, row = name.split("/")
     return DATASETS[dataset].DEVIATIONS[row]
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """The end of an error message: which names ``name`` may have meant."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"

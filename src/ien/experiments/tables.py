@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from .._names import nearest
 from ..report import as_rich, collect, page, section, summarise
 from ..training.folder import replace_file
-from . import DATASETS, check_preset, names, nearest, paper
+from . import DATASETS, check_preset, names, paper
 
 __all__ = ["print_table", "write_page"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from torch import nn
 
+from .._names import nearest
 from .cnn6 import CNN6 as CNN6
 from .cnn6 import cnn6 as cnn6
 
@@ -22,7 +22,5 @@ def create(name: str, **options: Any) -> nn.Module:
     11
     """
     if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"there is no model {name!r}{hint}; there are: {', '.join(MODELS)}")
+        raise ValueError(f"there is no model {name!r}; {nearest(name, MODELS)}")
     return MODELS[name](**options)

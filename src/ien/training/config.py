@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .._feature_groups import FeatureGroups
 from .._groups import group as parse_group
+from .._names import nearest
 from ..baselines import BASELINES
 from ..models import MODELS
 
@@ -111,7 +111,7 @@ class Config:
                 raise ValueError(f"{name} must be {bounds}; got {value:g}")
         sizes, others = FeatureGroups.of(self.feature_groups).sizes, len(parse_group(self.group)) - 1
         if self.model not in (known := [*MODELS, *BASELINES]):
-            raise ValueError(f"there is no model {self.model!r}; {_nearest(self.model, known)}")
+            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
         if self.schedule == "one-cycle" and self.cycle_epochs > self.epochs:
             raise ValueError(
                 f"cycle_epochs ({self.cycle_epochs}) cannot exceed epochs ({self.epochs}): set both"
@@ -174,7 +174,7 @@ def change(config: Config, settings: Sequence[str]) -> Config:
         if not equals:
             raise ValueError(f"a setting is written field=value, as in beta=0.3; got {setting!r}")
         if name not in kinds:
-            raise ValueError(f"there is no field {name!r}; {_nearest(name, kinds)}")
+            raise ValueError(f"there is no field {name!r}; {nearest(name, kinds)}")
         if name in ("experiment", "preset", "processes"):
             raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
         new[name] = _parse(name, kinds[name], text)
@@ -243,11 +243,6 @@ def _wanted(kind: Any) -> str:
         str: "a text",
     }
     return wanted[kind] if kind in wanted else f"{wanted[get_args(kind)[0]]} or none"
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"
 
 
 def _finite(text: str) -> float:
