@@ -298,7 +298,7 @@ def test_command_fails_in_one_line(mirror: Mirror, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["get", "mnits"], "did you mean 'mnist'"),
+        (["get", "mnits"], "did you mean mnist"),
         (["get", "mnist", "--data", "embedded"], "come with the installation"),
     ],
 )
