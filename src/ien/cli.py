@@ -235,6 +235,8 @@ def _one_line_errors() -> Iterator[None]:
         _fail("stopped; the same command goes on from the last checkpoint", 130)
     except Diverged as error:
         _fail(f"error: {error}", 1)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        raise
     except (OSError, ValueError, KeyError, ModuleNotFoundError) as error:
         if os.environ.get("IEN_TRACEBACK"):
             raise

@@ -154,6 +154,8 @@ def _size(count: int) -> str:
 def _one_line_errors() -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        raise
     except (OSError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
