@@ -202,3 +202,19 @@ def test_labels_are_in_the_order_of_the_batches_of_a_loader() -> None:
 def test_labels_that_do_not_fit_are_an_error(model: nn.Module, labels: Tensor, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         ien.measure(model, images(6), R4, ["1"], 4, labels=labels)
+
+
+def test_labels_need_a_classifier_that_returns_one_tensor() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 4, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = self.conv(x)
+            return h.mean((2, 3)), h
+
+    with pytest.raises(ValueError, match="got a tuple and labels"):
+        ien.measure(
+            Pair(), torch.rand(2, 1, 4, 4), "rot4", ["conv"], labels=torch.zeros(2, dtype=torch.int64)
+        )

@@ -128,12 +128,14 @@ def measure(
 
 def _hits(outputs: list[Tensor], labels: Tensor) -> Tensor:
     """How many images each element's output classifies rightly, and how many their averaged softmax does."""
-    scores = torch.stack(outputs)  # (elements, B, classes)
-    if scores.ndim != 3 or scores.shape[1:2] != labels.shape:
+    first = outputs[0]
+    if not isinstance(first, Tensor) or first.ndim != 2 or first.shape[:1] != labels.shape:
+        got = tuple(first.shape) if isinstance(first, Tensor) else f"a {type(first).__name__}"
         raise ValueError(
             f"labels need a classifier with an output (B, classes) and a label for each image; "
-            f"got {tuple(outputs[0].shape)} and labels {tuple(labels.shape)}"
+            f"got {got} and labels {tuple(labels.shape)}"
         )
+    scores = torch.stack(outputs)  # (elements, B, classes)
     scores = torch.cat([scores, scores.float().softmax(2).mean(0, keepdim=True).to(scores.dtype)])
     return (scores.argmax(2).cpu() == labels.cpu()).double().sum(1)
 
