@@ -1,4 +1,6 @@
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: more threads only wait for each other
 
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 
 import ien
+import ien.data
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +26,22 @@ def seeded() -> None:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left in the user's cache, and the data sets made for one test serve the others."""
     monkeypatch.setenv("IEN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def toy_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data set of ``tests.toy``, by name."""
+    from tests import toy
+
+    monkeypatch.setitem(ien.data.DATASETS, "toy", toy.DATASETS["toy"])
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs and results go to a folder of the test; --threads stays inside it too."""
+    threads = torch.get_num_threads()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("IEN_DATA", raising=False)
+    yield
+    torch.set_num_threads(threads)

@@ -30,6 +30,7 @@ from ien import experiments
 from ien.data import Dataset
 from ien.training import ALONE, change
 from ien.training.loop import take_step, train
+from ien.training.run import processor
 from ien.training.setup import channels_last, prepare
 
 BATCH = 64
@@ -234,7 +235,7 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
 
 Written by `make bench`: medians of ratios, measured in turns in one run; 64 images, two views, float32.
 
-{_processor()}, {torch.get_num_threads()} threads, {capability}, {platform.system()};
+{processor()}, {torch.get_num_threads()} threads, {capability}, {platform.system()};
 Python {platform.python_version()}, torch {torch.__version__}; {date.today()}.
 
 | | ratio | goal | measured |
@@ -260,13 +261,6 @@ def reached(goal: str, value: float) -> bool:
         return True
     sign, bound = goal.split()
     return value <= float(bound) if sign == "≤" else value >= float(bound)
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
 from ien.cli import app
@@ -28,14 +27,7 @@ SMOKE = ("--preset", "smoke", "--data", "embedded", "--threads", "1")
 RUN = Path("runs/rot-mnist/ien-r4/smoke-seed1-embedded")
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Runs and results go to a folder of the test; --threads stays inside it too."""
-    threads = torch.get_num_threads()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("IEN_DATA", raising=False)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def invoke(*arguments: str | Path, code: int = 0, columns: int = 100) -> Result:

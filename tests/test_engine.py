@@ -31,11 +31,7 @@ from ien.training.loop import take_step, train
 from ien.training.setup import Setup, compile_blocks, plain_of, prepare
 from tests import toy
 
-
-@pytest.fixture(autouse=True)
-def toy_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ien.data.DATASETS, "toy", toy.DATASETS["toy"])
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("toy_data")
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,7 @@ from ien.training.progress import shown
 from ien.training.setup import build
 from tests import toy
 
-
-@pytest.fixture(autouse=True)
-def toy_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ien.data.DATASETS, "toy", toy.DATASETS["toy"])
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("toy_data")
 
 
 def classifier(n: int) -> tuple[nn.Module, Tensor, Tensor]:

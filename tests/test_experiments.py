@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,14 +41,7 @@ TINY = [
 TINY_NAME = "small-seed1-train_images64-test_images50-width0.03125-epochs1-cycle_epochs1-embedded"
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Runs and results go to a folder of the test; --threads stays inside it too."""
-    threads = torch.get_num_threads()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("IEN_DATA", raising=False)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def invoke(*arguments: str | Path, code: int = 0) -> Result:

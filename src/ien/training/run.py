@@ -27,7 +27,7 @@ from .loop import Stopped, train
 from .progress import shown
 from .setup import channels_last, images, plain_of
 
-__all__ = ["load", "run"]
+__all__ = ["load", "processor", "run"]
 
 
 def load(folder: Path | str) -> nn.Module:
@@ -171,14 +171,17 @@ def _describe(config: Config, dataset: Dataset, folder: str | None) -> dict[str,
 
 
 def _machine(config: Config) -> str:
-    processor = platform.processor() or platform.machine()
+    gpu = config.device.startswith("cuda")
+    name = torch.cuda.get_device_name(torch.device(config.device)) if gpu else processor()
+    return f"{name}, {config.threads} threads, {platform.system()}"
+
+
+def processor() -> str:
+    """The name of the CPU."""
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = (line for line in info.read_text().splitlines() if line.startswith("model name"))
-        processor = next(lines, f":{processor}").split(":", 1)[1].strip()
-    if config.device.startswith("cuda"):
-        processor = torch.cuda.get_device_name(torch.device(config.device))
-    return f"{processor}, {config.threads} threads, {platform.system()}"
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def _commit() -> str | None:

@@ -54,8 +54,7 @@ class Setup:
     @property
     def losses(self) -> list[str]:
         """What :func:`take_step` sums up, besides hits and images."""
-        with_loss = self.objective is not None and self.config.beta > 0
-        return ["task_loss", *(self.objective.layers if with_loss and self.objective else ())]
+        return ["task_loss", *(self.objective.layers if self.objective and self.config.beta else ())]
 
 
 def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
