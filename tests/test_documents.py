@@ -18,11 +18,17 @@ import ien
 ROOT = Path(__file__).parents[1]
 IMPORT_ORDER = [
     "_names",
+    "_errors",
     "_similarity",
     "_groups",
     "_feature_groups",
     "_capture",
+    "_kernels",
+    "_layers",
     "_loss",
+    "_page",
+    "_measured",
+    "_tally",
     "_measure",
     "data",
     "models",

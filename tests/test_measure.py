@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ien
+from ien._kernels import symmetric_kernels
+from ien._layers import choose_layers
 from tests.test_loss import D4, R4, R8, images, net, symmetrised
 
 
@@ -106,13 +114,29 @@ def test_report_prints_a_table() -> None:
     assert [line.split()[0] for line in text.splitlines()[1:]] == ["layer", "1", "3"]
 
 
+class NanMaps(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float("nan")
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
         ({"images": torch.rand(1, 9, 9)}, r"shape \(N, C, H, W\); got \(1, 9, 9\)"),
-        ({"images": torch.zeros(0, 1, 9, 9)}, "at least one image"),
-        ({"images": []}, "at least one image"),
-        ({"images": torch.full((2, 1, 9, 9), float("nan"), dtype=torch.float64)}, "layer '1' returned NaN"),
+        ({"images": torch.zeros(0, 1, 9, 9)}, "at least two images.*got no image"),
+        ({"images": []}, "at least two images.*got no image"),
+        ({"images": images(1)}, "at least two images, better a hundred.*got one image"),
+        ({"images": torch.full((2, 1, 9, 9), float("nan"), dtype=torch.float64)}, "images hold NaN"),
+        (
+            {"images": [images(2, 9), images(2, 10)]},
+            "images must have one size, and these are 1×9×9 and 1×10×10",
+        ),
+        ({"images": images(2).repeat(1, 3, 1, 1)}, r"fails on images 3×.* of torch.float64 .*1 channels"),
+        (
+            {"model": nn.Sequential(*net(), nn.Flatten(), nn.Linear(7, 2).double())},
+            "fails on images 1×.*shapes",
+        ),
+        ({"model": nn.Sequential(*net()[:1], NanMaps())}, "layer '1' returned NaN"),
         ({"layers": []}, "at least one layer"),
         ({"group": ien.rotation(1)}, "nothing to measure"),
         ({"group": "scale0.01", "images": images(2, 10)}, "too small for scale0.01"),
@@ -138,6 +162,7 @@ def test_a_constant_layer_has_no_error_and_no_division_by_zero() -> None:
     nn.init.zeros_(model[2].bias)
     layer = ien.measure(model, images(2), R4, ["3"], 4).layers["3"]
     assert layer.variance < 1e-30 and layer.relative == 0
+    assert layer.constant and layer.warnings == ("its maps are constant: an error of 0 says nothing",)
 
 
 def test_channels_that_do_not_divide_name_the_layer() -> None:
@@ -177,6 +202,8 @@ def test_labels_change_nothing_else_and_are_printed() -> None:
     without, report = ien.measure(model, x, R4, ["1"], 4), ien.measure(model, x, R4, ["1"], 4, labels=y)
     assert without.layers == report.layers and without.accuracy is without.averaged_accuracy is None
     assert str(report).splitlines()[:-1] == str(without).splitlines()
+    assert without.output is not None and report.output is not None
+    assert without.output.flip_rate == report.output.flip_rate
     assert report.accuracy is not None
     assert (
         str(report).splitlines()[-1].startswith(f"accuracy: identity {report.accuracy['identity']:.2%}, 90°")
@@ -218,3 +245,334 @@ def test_labels_need_a_classifier_that_returns_one_tensor() -> None:
         ien.measure(
             Pair(), torch.rand(2, 1, 4, 4), "rot4", ["conv"], labels=torch.zeros(2, dtype=torch.int64)
         )
+
+
+# --- which layers
+
+
+class InStyle(nn.Module):
+    """As torchvision writes a ResNet: a shared in-place ReLU, stages, a pooled head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.relu = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+        )
+        self.stage = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 1))
+        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(self.stage(self.relu(self.norm(self.conv(x))))).flatten(1))
+
+
+class Segmenter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.interpolate(self.body(x), x.shape[-2:], mode="bilinear")
+
+
+class Deep(nn.Module):
+    """No direct child returns maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten())
+        self.head = nn.LazyLinear(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (InStyle(), ["conv", "relu", "stage", "pool"]),  # the ReLU writes over the map of norm
+        (nn.Sequential(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())), ["0.0", "0.1"]),
+        (nn.Sequential(nn.Sequential(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()))), ["0.0.0", "0.0.1"]),
+        (nn.Sequential(Deep()), ["0.body.1"]),
+        (Segmenter(), ["body.0", "body.1", ""]),
+        (nn.Conv2d(1, 4, 3), [""]),
+    ],
+    ids=["resnet", "lone", "lonely", "deep", "segmenter", "layer"],
+)
+def test_without_layers_the_direct_children_and_the_last_map_are_taken(
+    model: nn.Module, expected: list[str]
+) -> None:
+    report = ien.measure(model, torch.rand(2, 1, 8, 8), "rot4")
+    assert list(report.layers) == expected and report.chosen
+    assert "direct children" in str(report)
+    named = ien.measure(model, torch.rand(2, 1, 8, 8), "rot4", expected)
+    assert not named.chosen and "direct children" not in str(named)
+
+
+def test_a_layer_that_runs_twice_is_not_chosen() -> None:
+    conv = nn.Conv2d(4, 4, 3, padding=1)
+    assert choose_layers(
+        nn.Sequential(nn.Conv2d(1, 4, 1), conv, conv, nn.ReLU()), torch.rand(1, 1, 8, 8)
+    ) == ["0", "3"]
+
+
+def test_feature_groups_by_layer_name_choose_the_layers() -> None:
+    assert list(ien.measure(net(), images(2), R4, feature_groups={"3": 4}).layers) == ["3"]
+
+
+def test_a_model_without_maps_says_so() -> None:
+    with pytest.raises(ValueError, match="no layer of the model returns a map"):
+        ien.measure(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8), "rot4")
+    with pytest.raises(TypeError, match=r"layer '1' returned a tensor of shape \(2, 2\).*\(B, C, H, W\)"):
+        ien.measure(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8), "rot4", ["1"])
+
+
+# --- floors
+
+
+def strided() -> nn.Sequential:
+    """Exact on odd sizes only."""
+    torch.manual_seed(3)
+    convs = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.ReLU()]
+    return nn.Sequential(*convs).double()
+
+
+def test_a_symmetrised_net_on_even_sizes_measures_its_grid_floor() -> None:
+    for size, exact in ((9, True), (10, False)):
+        layer = ien.measure(symmetrised(strided()), images(4, size), D4, ["3"], 4).layers["3"]
+        assert layer.floor is not None
+        assert (layer.relative < 1e-20) == (layer.floor < 1e-20) == exact
+        for element in layer.elements.values():
+            assert element.floor is not None and abs(element.floor - element.relative) < 1e-12
+
+
+def test_the_grid_floor_is_that_of_the_net_with_averaged_kernels() -> None:
+    x = images(5, 10)
+    floors = ien.measure(strided(), x, R8, ["1", "3"], 4, batch_size=2).layers
+    twin = ien.measure(symmetrised(strided()), x, R8, ["1", "3"], 4, floors=False).layers
+    for name in floors:
+        for label, element in floors[name].elements.items():
+            if element.exact:
+                assert element.floor is not None
+                assert abs(element.floor - twin[name].elements[label].relative) < 1e-12
+            assert twin[name].elements[label].floor is None
+    assert twin["3"].floor is None and twin["3"].elements["90°"].relative > 0.01
+
+
+def test_the_resampling_floor_is_the_cost_of_there_and_back() -> None:
+    model, x, group = net(), images(4, 12), R8 * ien.scale([0.8])
+    layer = ien.measure(model, x, group, ["3"], 4).layers["3"]
+    h = ien.group_pool(model(x), 4).detach()
+    for i, label in enumerate(group.labels):
+        element = layer.elements.get(label)
+        if element is None or element.exact:
+            continue
+        g, errors = torch.tensor([i]), []
+        ones = torch.ones(1, 1, *h.shape[2:], dtype=torch.float64)
+        known = group.act((group.act(ones, g) > 1 - 1e-6).double(), g, inverse=True)[0, 0] > 1 - 1e-6
+        for one in h:
+            back = group.act(group.act(one[None], g), g, inverse=True)
+            errors.append(float((back - one)[..., known].square().mean()))
+        assert element.floor is not None
+        np.testing.assert_allclose(element.floor, np.mean(errors) / h.numpy().var(), rtol=1e-9)
+
+
+def test_black_boxes_have_no_floor() -> None:
+    group = ien.custom("negative", {"invert": lambda z: 1 - z}, "identity")
+    layer = ien.measure(net(), images(3), group, ["1"], 4).layers["1"]
+    assert (
+        layer.floor is None and layer.elements["invert"].floor is None and not layer.elements["invert"].exact
+    )
+
+
+class Functional(nn.Module):
+    """Convolutions as functions and transposed ones, over kernels that are parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Identity()
+        self.a = nn.Parameter(torch.randn(4, 1, 3, 3).double())
+        self.up = nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.body(nn.functional.conv2d(x, self.a, stride=2, padding=1)).relu())
+
+
+def test_symmetric_kernels_average_every_convolution_and_touch_none() -> None:
+    model, x = Functional(), images(3, 9)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    copy = Functional()
+    copy.load_state_dict(before)
+    for kernel in (copy.a, copy.up.weight):
+        turned = [torch.rot90(k, n, (-2, -1)) for k in (kernel.data, kernel.data.flip(-1)) for n in range(4)]
+        kernel.data = torch.stack(turned).mean(0)
+    with torch.no_grad(), symmetric_kernels():
+        inside = model(x)
+    np.testing.assert_allclose(inside.numpy(), copy(x).detach().numpy(), atol=1e-14)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert float((model(x) - inside).detach().abs().max()) > 0.01
+
+
+def test_symmetric_kernels_reach_compiled_layers() -> None:
+    model, x = strided(), images(3, 9)
+    with torch.no_grad(), symmetric_kernels():
+        expected = model(x)
+    model[2].compile(backend="eager")
+    with torch.no_grad():
+        model(x)
+        with symmetric_kernels():
+            assert torch.equal(model(x), expected)
+
+
+# --- the members of feature groups
+
+
+def test_diversity_equals_a_loop_and_flags_copies() -> None:
+    model, x = net(), images(6)
+    with torch.no_grad():  # the first four channels become copies
+        model[2].weight[1:4], model[2].bias[1:4] = model[2].weight[:1], model[2].bias[:1]
+    layer = ien.measure(model, x, R4, ["3"], 4, batch_size=4).layers["3"]
+    h = model(x).detach().numpy()
+    groups = []
+    for first in range(0, 8, 4):
+        members = h[:, first : first + 4]
+        groups.append(np.mean(members.var(1, ddof=1)) / members.var())
+    assert abs(groups[0]) < 1e-20 and groups[1] > 0.1
+    assert layer.diversity is not None and abs(layer.diversity - np.mean(groups)) < 1e-12
+    assert layer.collapsed == (0,) and layer.num_groups == 2
+    assert "members of 1 of 2 feature groups are copies" in str(ien.measure(model, x, R4, ["3"], 4))
+
+
+def test_unrelated_members_have_diversity_one_and_mixed_sizes_are_counted_in_blocks() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            generator = torch.Generator().manual_seed(1)
+            return torch.randn(len(x), 11, 40, 40, generator=generator)
+
+    layer = ien.measure(nn.Sequential(Noise()), torch.rand(8, 1, 9, 9), R4, ["0"], "4-2-1").layers["0"]
+    assert layer.diversity is not None and abs(layer.diversity - 1) < 0.02
+    assert layer.num_groups == 4 and layer.collapsed == ()
+    single = ien.measure(nn.Sequential(Noise()), torch.rand(8, 1, 9, 9), R4, ["0"], 1).layers["0"]
+    assert single.diversity is None and single.collapsed == ()
+
+
+# --- the output
+
+
+@pytest.mark.parametrize("classes", [5, 1])
+def test_flips_and_logit_errors_equal_a_loop(classes: int) -> None:
+    torch.manual_seed(2)
+    model, x = nn.Sequential(*net(), nn.Flatten(), nn.LazyLinear(classes, dtype=torch.float64)), images(20)
+    report = ien.measure(model, x, R8, ["1"], 4, batch_size=7)
+    assert report.output is not None
+    with torch.no_grad():
+        model[-1].bias -= model(x).mean(0)  # a single score changes its sign for some images
+        report = ien.measure(model, x, R8, ["1"], 4, batch_size=7)
+        plain = model(x).numpy()
+        for i, label in enumerate(R8.labels[1:], start=1):
+            changed, squares = 0, []
+            for k, image in enumerate(x):
+                scores = model(R8.act(image[None], torch.tensor([i])))[0].numpy()
+                same = scores.argmax() == plain[k].argmax() if classes > 1 else (scores > 0) == (plain[k] > 0)
+                changed += int(not same)
+                squares.append(np.mean((scores - plain[k]) ** 2))
+            assert report.output is not None
+            element = report.output.elements[label]
+            assert abs(element.flip_rate - changed / 20) < 1e-12
+            assert element.interval[0] <= element.flip_rate <= element.interval[1]
+            np.testing.assert_allclose(element.logit_error, np.mean(squares) / plain.var(), rtol=1e-9)
+    assert report.output is not None and 0 < report.output.flip_rate < 1
+
+
+def test_maps_as_output_have_no_predictions() -> None:
+    assert ien.measure(net(), images(3), R4, ["1"], 4).output is None
+
+
+# --- many images, many angles
+
+
+def test_intervals_are_those_of_a_bootstrap() -> None:
+    model, x = net(), images(300)
+    layer = ien.measure(model, x, R4, ["3"], 4, floors=False).layers["3"]
+    h = ien.group_pool(model(x), 4).detach()
+    errors = torch.stack(
+        [
+            (ien.group_pool(model(torch.rot90(x, k, (-2, -1))), 4).detach() - torch.rot90(h, k, (-2, -1)))
+            .square()
+            .mean((1, 2, 3))
+            for k in (1, 2, 3)
+        ]
+    ).mean(0)
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(2000):
+        picked = torch.from_numpy(rng.integers(0, 300, 300))
+        ratios.append(float(errors[picked].mean() / h[picked].var(correction=0)))
+    low, high = layer.interval
+    assert low < layer.relative < high
+    assert abs((high - low) / 2 / 1.96 / np.std(ratios) - 1) < 0.1
+
+
+def test_images_are_held_one_batch_at_a_time() -> None:
+    alive: list[weakref.ref[Tensor]] = []
+    most = 0
+
+    def batches() -> Iterator[Tensor]:
+        nonlocal most
+        for _ in range(6):
+            x = images(3)
+            alive.append(weakref.ref(x))
+            yield x
+            del x
+            most = max(most, sum(reference() is not None for reference in alive))
+
+    report = ien.measure(net(), batches(), R4, ["1"], 4)
+    assert report.images == 18 and most <= 2
+
+
+def test_a_curve_over_all_angles() -> None:
+    report = ien.measure(symmetrised(net()), images(3, 13), "rot72", ["1"], 4)
+    elements = report.layers["1"].elements.values()
+    assert [e.degrees for e in elements] == [5.0 * k for k in range(1, 72)]
+    assert [e.degrees for e in elements if e.exact] == [90.0, 180.0, 270.0]
+    assert all((e.relative < 1e-20) == e.exact for e in elements)
+    layer = report.layers["1"]
+    assert (
+        layer.exact is not None and layer.exact < 1e-20 and layer.between is not None and layer.between > 1e-4
+    )
+
+
+def test_progress_is_not_printed_on_stdout_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = net(), images(4)
+    assert ien.measure(model, x, R4, ["1"], 4, progress=True) == ien.measure(model, x, R4, ["1"], 4)
+    assert capsys.readouterr().out == ""
+
+
+# --- what is left on disk
+
+
+def test_a_saved_report_holds_every_number_and_escapes_names(tmp_path: Path) -> None:
+    model = nn.Sequential(OrderedDict({"<b>&": nn.Conv2d(1, 4, 3), "a|b": nn.ReLU()})).double()
+    report = ien.measure(model, images(4), "rot8", feature_groups=4)
+    assert report.save(tmp_path / "new") == tmp_path / "new"
+    content = json.loads((tmp_path / "new/report.json").read_text(encoding="utf-8"))
+    assert content["layers"]["<b>&"]["relative"] == report.layers["<b>&"].relative
+    assert content["layers"]["a|b"]["elements"]["45°"]["floor"] == report.layers["a|b"].elements["45°"].floor
+    assert content["layers"]["a|b"]["between"] == report.layers["a|b"].between
+    page = (tmp_path / "new/report.html").read_text(encoding="utf-8")
+    assert (
+        "<b>&" not in page and "&lt;b&gt;&amp;" in page and "http://" not in page and "https://" not in page
+    )
+    assert "<polyline" in page
+    markdown = (tmp_path / "new/report.md").read_text(encoding="utf-8")
+    assert r"a\|b" in markdown and "Equivariance to rot8 over 4 images" in markdown
+
+
+def test_what_is_not_a_number_becomes_null(tmp_path: Path) -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 8)).double(), images(3)  # 2×2 maps
+    ien.measure(model, x, R8, ["0"], feature_groups=4).save(tmp_path)
+    content = json.loads(
+        (tmp_path / "report.json").read_text(), parse_constant=lambda text: pytest.fail(text)
+    )
+    assert content["layers"]["0"]["elements"]["45°"]["relative"] is None

@@ -17,9 +17,11 @@ from ._groups import scale as scale
 from ._loss import Equivariance as Equivariance
 from ._loss import EquivarianceLoss as EquivarianceLoss
 from ._loss import equivariance_loss as equivariance_loss
-from ._measure import LayerReport as LayerReport
-from ._measure import Report as Report
 from ._measure import measure as measure
+from ._measured import ElementReport as ElementReport
+from ._measured import LayerReport as LayerReport
+from ._measured import OutputReport as OutputReport
+from ._measured import Report as Report
 
 __version__ = "0.1.0"
 

@@ -2,75 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ._capture import capture
-from ._feature_groups import Spec, per_layer, pool_layer
+from ._feature_groups import FeatureGroups, Spec, per_layer, pool_layer
 from ._groups import Group
 from ._groups import group as parse_group
-from ._loss import full_precision, image_errors
+from ._kernels import symmetric_kernels
+from ._layers import choose_layers
+from ._loss import image_errors
+from ._measured import ElementReport, LayerReport, OutputElement, OutputReport, Report
+from ._similarity import Similarity, valid_pixels
+from ._tally import Diversity, Predictions, Tally, interval_of_share
 
-__all__ = ["LayerReport", "Report", "measure"]
+__all__ = ["measure"]
 
+Images = Tensor | Iterable[Tensor | Sequence[Tensor]]
 
-@dataclass(frozen=True)
-class LayerReport:
-    """How far one layer is from commuting with a group."""
-
-    raw: float
-    """The paper's L_G: the mean over elements and images. Depends on the scale of the features."""
-    relative: float
-    """L_G over the variance of the pooled maps: 0 is equivariant, about 2 is unrelated."""
-    variance: float
-    """Of the pooled maps of the untransformed images, over images, channels and pixels."""
-    per_element: dict[str, float]
-    """The relative error of each element; NaN where the map is too small to have a valid pixel."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What :func:`measure` found; ``print`` it for a table."""
-
-    group: str
-    images: int
-    layers: dict[str, LayerReport]
-    accuracy: dict[str, float] | None = None
-    """With labels: the share of images classified rightly under each element, the identity first."""
-    averaged_accuracy: float | None = None
-    """With labels: the same for the softmax averaged over all elements."""
-
-    def __str__(self) -> str:
-        width = max([5, *map(len, self.layers)])
-        lines = [
-            f"equivariance to {self.group} over {self.images} images",
-            f"{'layer':{width}}       raw  relative",
-        ]
-        lines += [f"{name:{width}}  {r.raw:8.2e}  {r.relative:8.2e}" for name, r in self.layers.items()]
-        if self.accuracy is not None:
-            lines.append("accuracy: " + ", ".join(f"{label} {a:.2%}" for label, a in self.accuracy.items()))
-        return "\n".join(lines)
+COLLAPSED = 0.01
+"""A feature group of less diversity holds copies: less than a hundredth of what it holds tells them apart."""
 
 
 def measure(
     model: nn.Module,
-    images: Tensor | Iterable[Tensor | Sequence[Tensor]],
+    images: Images,
     group: Group | str,
-    layers: str | Sequence[str],
+    layers: str | Sequence[str] | None = None,
     feature_groups: Spec | Mapping[str, Spec] = 1,
     *,
     labels: Tensor | None = None,
     batch_size: int = 64,
+    floors: bool = True,
+    progress: bool = False,
 ) -> Report:
-    """Raw and relative equivariance error of the named layers, over all images and all elements.
+    """How far each layer of ``model`` is from commuting with ``group``, and what that does to its output.
 
     ``images`` is a tensor (N, C, H, W), or an iterable of batches such as a DataLoader; of tuples the first
-    entry counts. The model runs in eval mode, without gradients, and is left as it was. ``labels`` (N,),
-    in the order of the images, adds the accuracy of a classifier under every element.
+    entry counts. Memory does not grow with their number. Without ``layers``, the model's direct children that
+    return maps and its last map are taken. The model runs in eval mode, without gradients, and is left as it
+    was. ``labels`` (N,), in the order of the images, adds the accuracy of a classifier under every element;
+    ``floors``, which costs as much again, what no training could remove; ``progress`` shows a bar.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())     # 1×1 convolutions are equivariant
     >>> report = measure(net, torch.rand(8, 1, 6, 6), "rot4", layers=["1"], feature_groups=4)
@@ -80,93 +57,270 @@ def measure(
     group = parse_group(group)
     if len(group) == 1:
         raise ValueError(f"group {group} has one element, the identity: there is nothing to measure")
-    layers = [layers] if isinstance(layers, str) else list(layers)
-    if not layers:
-        raise ValueError("measure needs at least one layer name (see model.named_modules())")
-    partition = per_layer(feature_groups, layers)
+    names = _names(layers, feature_groups)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    count = 0
-    # sums over images, float64 on the CPU: mean and mean square of the pooled maps, error of each element
-    moments = {name: torch.zeros(2, dtype=torch.float64, device="cpu") for name in layers}
-    errors = {name: torch.zeros(len(group), dtype=torch.float64, device="cpu") for name in layers}
-
-    hits = torch.zeros(len(group) + 1, dtype=torch.float64, device="cpu")  # the last one: averaged
-
-    def run(x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        with capture(model, layers, lambda name, h: pool_layer(name, h, partition[name])) as features:
-            output = model(x)
-        return output, dict(features)
-
+    sums: _Sums | None = None
     with torch.no_grad(), _eval_mode(model):
-        for x in _batches(images, batch_size):
+        for x in _shown(_checked(images, batch_size), _number_of_batches(images, batch_size), progress):
             x = x.to(device)
-            output, original = run(x)
-            outputs = [output]
-            for name, h in original.items():
-                of_images = torch.var_mean(full_precision(h), (1, 2, 3), correction=0)
-                variance, mean = (moment.cpu().double() for moment in of_images)
-                moments[name] += torch.stack([mean.sum(), (variance + mean.square()).sum()])
-            for i in range(1, len(group)):
-                g = torch.full((len(x),), i, device="cpu")
-                output, transformed = run(group.act(x, g))
-                outputs.append(output)
-                for name, h_g in transformed.items():
-                    errors[name][i] += image_errors(original[name], h_g, group, g).cpu().double().sum()
-            if labels is not None:
-                hits += _hits(outputs, labels[count : count + len(x)])
-            count += len(x)
-    if count == 0:
-        raise ValueError("measure needs at least one image; got none")
-    if labels is not None and len(labels) != count:
-        raise ValueError(f"labels must hold one for each image: got {len(labels)} for {count} images")
-    summaries = {name: _summary(name, group, moments[name] / count, errors[name] / count) for name in layers}
-    if labels is None:
-        return Report(str(group), count, summaries)
-    *shares, averaged = (hits / count).tolist()
-    return Report(str(group), count, summaries, dict(zip(group.labels, shares, strict=True)), averaged)
+            if sums is None:
+                _try(model, x[:1])
+                chosen = choose_layers(model, x[:1]) if names is None else names
+                sums = _Sums(model, group, per_layer(feature_groups, chosen), labels, floors)
+            sums.add(x)
+    if sums is None or sums.count < 2:
+        got = "no image" if sums is None else "one image"
+        raise ValueError(f"measure needs at least two images, better a hundred, to tell a spread; got {got}")
+    if labels is not None and len(labels) != sums.count:
+        raise ValueError(f"labels must hold one for each image: got {len(labels)} for {sums.count} images")
+    return sums.report(chosen=names is None)
 
 
-def _hits(outputs: list[Tensor], labels: Tensor) -> Tensor:
-    """How many images each element's output classifies rightly, and how many their averaged softmax does."""
-    first = outputs[0]
-    if not isinstance(first, Tensor) or first.ndim != 2 or first.shape[:1] != labels.shape:
-        got = tuple(first.shape) if isinstance(first, Tensor) else f"a {type(first).__name__}"
-        raise ValueError(
-            f"labels need a classifier with an output (B, classes) and a label for each image; "
-            f"got {got} and labels {tuple(labels.shape)}"
+class _Element(NamedTuple):
+    label: str
+    similarity: Similarity | None
+    """None for black boxes."""
+    exact: bool
+    degrees: float | None
+
+
+class _Sums:
+    """What a report is made of, summed over images."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        partition: dict[str, FeatureGroups],
+        labels: Tensor | None,
+        floors: bool,
+    ) -> None:
+        self.model, self.group, self.partition, self.labels = model, group, partition, labels
+        self.elements = [_element(group, i) for i in range(len(group))]
+        self.floors = floors
+        self.count = 0
+        self.errors = {name: Tally(len(group)) for name in partition}
+        self.resampling = {name: Tally(len(group)) for name in partition}
+        self.grid = {name: Tally(len(group)) for name in partition}
+        self.diversity = {name: Diversity(spec) for name, spec in partition.items()}
+        self.sizes: dict[str, tuple[int, int]] = {}
+        self.predictions: Predictions | None = Predictions(len(group))
+
+    def add(self, x: Tensor) -> None:
+        moved = range(1, len(self.group))
+        maps, outputs = self._compare(x, moved, self.errors, self._look)
+        labels = None if self.labels is None else self.labels[self.count : self.count + len(x)]
+        self._predict(outputs, labels)
+        if self.floors:
+            for name, h in maps.items():
+                self.resampling[name].add(h, self._there_and_back(h))
+            if exact := [i for i in moved if self.elements[i].exact]:
+                with symmetric_kernels():
+                    self._compare(x, exact, self.grid)
+        self.count += len(x)
+
+    def _compare(
+        self, x: Tensor, moved: Sequence[int], tallies: dict[str, Tally], look: Any = None
+    ) -> tuple[dict[str, Tensor], list[Any]]:
+        """Sum up the errors under the elements ``moved``; returns the originals' maps and all outputs."""
+        maps, output = self._run(x, look)
+        outputs, errors = [output], {name: {} for name in maps}  # type: ignore[var-annotated]
+        for i in moved:
+            g = torch.full((len(x),), i, device="cpu")
+            transformed, output = self._run(self.group.act(x, g))
+            outputs.append(output)
+            for name, h_g in transformed.items():
+                errors[name][i] = image_errors(maps[name], h_g, self.group, g)
+        for name, h in maps.items():
+            tallies[name].add(h, errors[name])
+        return maps, outputs
+
+    def _run(self, x: Tensor, look: Any = None) -> tuple[dict[str, Tensor], Any]:
+        def pooled(name: str, h: Tensor) -> Tensor:
+            result = pool_layer(name, h, self.partition[name])
+            if look is not None:
+                look(name, h)
+            return result
+
+        with capture(self.model, list(self.partition), pooled) as features:
+            output = self.model(x)
+        return dict(features), output
+
+    def _look(self, name: str, h: Tensor) -> None:
+        self.sizes[name] = (h.shape[2], h.shape[3])
+        self.diversity[name].add(h)
+
+    def _predict(self, outputs: list[Any], labels: Tensor | None) -> None:
+        first = outputs[0]
+        if (
+            isinstance(first, Tensor)
+            and first.ndim == 2
+            and (labels is None or first.shape[:1] == labels.shape)
+        ):
+            if self.predictions is not None:
+                self.predictions.add(outputs, labels)
+            return
+        if labels is not None:
+            got = tuple(first.shape) if isinstance(first, Tensor) else f"a {type(first).__name__}"
+            raise ValueError(
+                f"labels need a classifier with an output (B, classes) and a label for each image; "
+                f"got {got} and labels {tuple(labels.shape)}"
+            )
+        self.predictions = None
+
+    def _there_and_back(self, h: Tensor) -> dict[int, Tensor]:
+        """Each image's error of transforming its map and transforming it back, where that resamples."""
+        errors = {}
+        for i, element in enumerate(self.elements):
+            step = element.similarity
+            if step is None or element.exact:
+                continue
+            g = torch.full((len(h),), i, device="cpu")
+            there = self.group.act_on_features(h, g)
+            squares = (self.group.act_on_features(there, g, inverse=True) - h).square()
+            valid = valid_pixels((step, step.inverse), h.shape[2], h.shape[3], h.device)
+            if valid is not None:
+                squares = squares[:, :, valid[0]]
+            errors[i] = squares.flatten(1).mean(1)
+        return errors
+
+    def report(self, chosen: bool) -> Report:
+        layers = {name: self._layer(name) for name in self.partition}
+        shares = None
+        averaged = None
+        if self.labels is not None and self.predictions is not None:
+            *hits, averaged = (self.predictions.hits / self.count).tolist()
+            shares = dict(zip(self.group.labels, hits, strict=True))
+        return Report(str(self.group), self.count, layers, chosen, self._output(shares), shares, averaged)
+
+    def _layer(self, name: str) -> LayerReport:
+        tally, everything = self.errors[name], range(1, len(self.group))
+        if not tally.finite:
+            raise ValueError(f"layer {name!r} returned NaN or infinite values: there is nothing to measure")
+        if math.isnan(tally.raw(everything)):
+            raise ValueError(
+                f"the map of layer {name!r} is too small for {self.group}: no element leaves a valid pixel"
+            )
+        elements = {}
+        for i in everything:
+            label, similarity, exact, degrees = self.elements[i]
+            relative, interval = tally.relative([i])
+            floor = None
+            if self.floors and similarity is not None:
+                floor = (self.grid if exact else self.resampling)[name].relative([i])[0]
+            elements[label] = ElementReport(tally.raw([i]), relative, interval, floor, exact, degrees)
+        floors = [e.floor for e in elements.values() if e.floor is not None and not math.isnan(e.floor)]
+        diversity = self.diversity[name].of_groups
+        known = diversity[~diversity.isnan()]
+        relative, interval = tally.relative(everything)
+        return LayerReport(
+            raw=tally.raw(everything),
+            relative=relative,
+            interval=interval,
+            floor=math.fsum(floors) / len(floors) if floors else None,
+            variance=tally.variance,
+            diversity=float(known.mean()) if len(known) else None,
+            collapsed=tuple((diversity < COLLAPSED).nonzero().flatten().tolist()),
+            num_groups=len(diversity),
+            constant=self.diversity[name].constant,
+            size=self.sizes[name],
+            elements=elements,
         )
-    scores = torch.stack(outputs)  # (elements, B, classes)
-    scores = torch.cat([scores, scores.float().softmax(2).mean(0, keepdim=True).to(scores.dtype)])
-    return (scores.argmax(2).cpu() == labels.cpu()).double().sum(1)
+
+    def _output(self, accuracy: dict[str, float] | None) -> OutputReport | None:
+        if self.predictions is None:
+            return None
+        tally, flips = self.predictions.tally, (self.predictions.flips / self.count).tolist()
+        elements = {}
+        for i in range(1, len(self.group)):
+            label, _, exact, degrees = self.elements[i]
+            elements[label] = OutputElement(
+                tally.relative([i])[0],
+                flips[i],
+                interval_of_share(flips[i], self.count),
+                None if accuracy is None else accuracy[label],
+                exact,
+                degrees,
+            )
+        changed = math.fsum(flips[1:]) / len(flips[1:])
+        return OutputReport(tally.relative(range(1, len(self.group)))[0], changed, elements)
 
 
-def _summary(name: str, group: Group, moments: Tensor, raw: Tensor) -> LayerReport:
-    if not torch.isfinite(moments).all():
-        raise ValueError(f"layer {name!r} returned NaN or infinite values: there is nothing to measure")
-    mean, mean_square = moments.tolist()
-    variance = max(mean_square - mean**2, 0.0)
-    measured = raw[1:][~raw[1:].isnan()]
-    if len(measured) == 0:
+def _element(group: Group, i: int) -> _Element:
+    match group.elements[i]:
+        case (Similarity() as only,):
+            turned = only.scale == 1 and not only.flip
+            return _Element(group.labels[i], only, only.exact, float(360 * only.turn) if turned else None)
+    return _Element(group.labels[i], None, False, None)
+
+
+def _names(layers: str | Sequence[str] | None, feature_groups: Spec | Mapping[str, Spec]) -> list[str] | None:
+    """The layers asked for, also by feature groups that name them; None leaves the choice open."""
+    if isinstance(layers, str):
+        return [layers]
+    if layers is not None:
+        if not layers:
+            raise ValueError("measure needs at least one layer name (see model.named_modules()); got none")
+        return list(layers)
+    if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
+        return [str(name) for name in feature_groups]
+    return None
+
+
+def _try(model: nn.Module, x: Tensor) -> None:
+    try:
+        model(x)
+    except Exception as error:
+        size = "×".join(map(str, x.shape[1:]))
+        reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"the map of layer {name!r} is too small for {group}: no element leaves a valid pixel"
-        )
-    guarded = max(variance, 1e-12)
-    return LayerReport(
-        raw=float(measured.mean()),
-        relative=float(measured.mean()) / guarded,
-        variance=variance,
-        per_element={label: float(raw[i]) / guarded for i, label in enumerate(group.labels) if i},
-    )
+            f"the model fails on images {size} of {x.dtype} ({type(error).__name__}: {reason}): "
+            f"give images of the size and type that it is made for"
+        ) from error
 
 
-def _batches(images: Tensor | Iterable[Tensor | Sequence[Tensor]], batch_size: int) -> Iterator[Tensor]:
+def _checked(images: Images, batch_size: int) -> Iterator[Tensor]:
+    """Batches of images of one size, without NaN."""
+    size: torch.Size | None = None
+    for x in _batches(images, batch_size):
+        if x.ndim != 4:
+            raise ValueError(f"images must be of shape (N, C, H, W); got {tuple(x.shape)}")
+        size = x.shape[1:] if size is None else size
+        if x.shape[1:] != size:
+            sizes = " and ".join("×".join(map(str, s)) for s in (size, x.shape[1:]))
+            raise ValueError(f"images must have one size, and these are {sizes}: resize or crop them")
+        if x.is_floating_point() and not x.isfinite().all():
+            raise ValueError("images hold NaN or infinite values: repair or leave them out")
+        if len(x):
+            yield x
+
+
+def _batches(images: Images, batch_size: int) -> Iterator[Tensor]:
     if isinstance(images, Tensor):
         if images.ndim != 4:
             raise ValueError(f"images must be of shape (N, C, H, W); got {tuple(images.shape)}")
-        yield from images.split(batch_size) if len(images) else ()
+        yield from images.split(batch_size)
         return
     for batch in images:
         yield batch if isinstance(batch, Tensor) else batch[0]
+
+
+def _number_of_batches(images: Images, batch_size: int) -> int | None:
+    if isinstance(images, Tensor):
+        return math.ceil(len(images) / batch_size)
+    return len(images) if isinstance(images, Sized) else None
+
+
+def _shown(batches: Iterator[Tensor], total: int | None, progress: bool) -> Iterable[Tensor]:
+    if not progress:
+        return batches
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(
+        batches, "measuring", total, console=console, transient=True, disable=not console.is_terminal
+    )
 
 
 @contextmanager

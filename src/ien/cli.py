@@ -1,8 +1,7 @@
-"""The command line: list, show, run, resume, table, data, demo."""
+"""The command line: list, show, run, resume, table, measure, doctor, plot, report, data, demo."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +10,19 @@ from typing import Annotated
 
 import typer
 
+from ._errors import fail, one_line_errors
 from .data.commands import app as data_app
+from .report import commands as looking
+from .report.plot_commands import app as plot_app
 
 app = typer.Typer(
     help="""Make an ordinary convolutional network equivariant by training it that way.
 
     First: ien demo, which needs no data and takes minutes.
 
-    Then: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.""",
+    Then: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.
+
+    For any torch model: ien measure net.py:build --images photos/ --group rot8, ien doctor net.py:build.""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -193,6 +197,11 @@ def table(
             typer.echo(f"{write} is written")
 
 
+for command in (looking.measure, looking.doctor, looking.report):
+    app.command()(command)
+app.add_typer(plot_app, name="plot")
+
+
 @app.command()
 def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 10,
@@ -224,25 +233,15 @@ def _seeds(text: str) -> list[int]:
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """What a user can mend is one line and exit code 2; IEN_TRACEBACK=1 shows where it came from."""
+    """As for all commands; and a run that was stopped or diverged says how to go on."""
     from .training import Diverged, Stopped
 
     try:
-        yield
+        with one_line_errors():
+            yield
     except Stopped as stopped:
-        _fail(f"stopped; go on with: ien resume {stopped}", 130)
+        fail(f"stopped; go on with: ien resume {stopped}", 130)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint", 130)
+        fail("stopped; the same command goes on from the last checkpoint", 130)
     except Diverged as error:
-        _fail(f"error: {error}", 1)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        raise
-    except (OSError, ValueError, KeyError, ModuleNotFoundError) as error:
-        if os.environ.get("IEN_TRACEBACK"):
-            raise
-        _fail(f"error: {error.args[0] if isinstance(error, KeyError) else error}", 2)
-
-
-def _fail(message: str, code: int) -> None:
-    typer.echo(" ".join(message.splitlines()), err=True)
-    raise typer.Exit(code) from None
+        fail(f"error: {error}", 1)

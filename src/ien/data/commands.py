@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .._errors import one_line_errors
 from .._names import nearest
 from . import digits, mnist, rot_mnist
 from .cache import cache_folder
@@ -35,7 +35,7 @@ def get(
 
     Example: ien data get mnist --data ~/data
     """
-    with _one_line_errors():
+    with one_line_errors():
         if name not in DOWNLOADS:
             raise ValueError(f"there is nothing to download for {name!r}; {nearest(name, DOWNLOADS)}")
         if data == "embedded":
@@ -54,7 +54,7 @@ def list_(data: Folder = None) -> None:
 
     Example: ien data list --data ~/data
     """
-    with _one_line_errors():
+    with one_line_errors():
         folder = data_folder(data)
         typer.echo(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist)'}")
         for lines in (_mnist_lines(folder), _rot_mnist_lines(folder), _embedded_lines()):
@@ -148,14 +148,3 @@ def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
 
 def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        raise
-    except (OSError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None

@@ -32,6 +32,7 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
         layers=model.taps,  # type: ignore[arg-type]
         feature_groups=model.feature_groups,  # type: ignore[arg-type]
         labels=y,
+        floors=False,
     )
     assert report.accuracy is not None
     clean, *copies = report.accuracy.values()

@@ -1,0 +1,122 @@
+"""How numbers are written: tables as text, Markdown and a self-contained HTML page with a curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+__all__ = ["columns", "markdown_table", "number", "page"]
+
+Table = Sequence[Sequence[str]]  # the first row is the header
+Points = Sequence[tuple[float, float]]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2")
+WIDTH, HEIGHT, LEFT, BOTTOM = 720, 300, 60, 34
+
+STYLE = """
+:root { color-scheme: light dark; --ink: light-dark(#1c1c1e, #e8e8ea); --paper: light-dark(#fff, #17181a);
+        --line: light-dark(#d9d9de, #3a3b3f); --muted: light-dark(#5f6066, #a0a1a7); }
+body { margin: 2rem auto; max-width: 56rem; padding: 0 1rem; color: var(--ink); background: var(--paper);
+       font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .8rem .3rem 0; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; }
+th { color: var(--muted); font-weight: 500; }
+svg { width: 100%; height: auto; } svg text { fill: var(--muted); font: 12px system-ui, sans-serif; }
+.grid { stroke: var(--line); } .key { white-space: nowrap; margin-right: 1.2rem; }
+"""
+
+
+def page(
+    title: str, table: Table, remarks: Sequence[str], curves: Mapping[str, Points], elements: Table
+) -> str:
+    """One HTML file; all text is escaped, nothing is loaded from elsewhere. ``curves`` are over degrees."""
+    curve = _curve(curves)
+    body = [
+        f"<h1>{escape(title.capitalize())}</h1>",
+        _table(table),
+        "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in remarks) + "</ul>",
+        f"<h2>Relative error against the angle</h2>{curve}" if curve else "",
+        f"<h2>Relative error of each element</h2>{_table(elements)}",
+    ]
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    allowed = "default-src 'none'; style-src 'unsafe-inline'"
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
+    style = f"<title>{escape(title)}</title><style>{STYLE}</style>"
+    opening = f'<!doctype html>\n<html lang="en"><head>{head}{policy}{style}</head>\n<body>'
+    return "\n".join([opening, *body, "</body></html>\n"])
+
+
+def number(value: float | None) -> str:
+    """Two digits and an exponent where it is far from 1.
+
+    >>> number(0.123), number(1.5e-9), number(None)
+    ('0.12', '1.5e-09', '–')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:.2g}" if value == 0 or 0.01 <= abs(value) < 100 else f"{value:.1e}"
+
+
+def columns(rows: Table) -> list[str]:
+    """Lines of a plain table: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(r, widths, strict=True))
+        )
+        for r in rows
+    ]
+
+
+def markdown_table(rows: Table) -> str:
+    ruled = [rows[0], ["---"] + ["---:"] * (len(rows[0]) - 1), *rows[1:]]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in ruled)
+
+
+def _table(rows: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _curve(curves: Mapping[str, Points]) -> str:
+    """Lines over 0 to 360° on a logarithmic scale, if there are enough points."""
+    lines = {name: [(x, max(y, 1e-16)) for x, y in points] for name, points in curves.items()}
+    values = [value for points in lines.values() for _, value in points]
+    if max(map(len, lines.values())) < 7:
+        return ""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
+    low = min(low, high - 1)
+
+    def place(degrees: float, value: float) -> str:
+        x = LEFT + (WIDTH - LEFT - 10) * degrees / 360
+        y = (HEIGHT - BOTTOM - 10) * (high - math.log10(value)) / (high - low) + 10
+        return f"{x:.1f},{y:.1f}"
+
+    parts = []
+    for power in range(low, high + 1, max(1, (high - low) // 6)):
+        x, y = place(0, 10.0**power).split(",")
+        parts.append(f'<line class="grid" x1="{x}" x2="{WIDTH - 10}" y1="{y}" y2="{y}"/>')
+        parts.append(
+            f'<text x="{LEFT - 8}" y="{y}" text-anchor="end" dy=".35em">{number(10.0**power)}</text>'
+        )
+    for degrees in range(0, 361, 90):
+        x = place(degrees, 10.0**low).split(",")[0]
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="10" y2="{HEIGHT - BOTTOM}"/>')
+        parts.append(f'<text x="{x}" y="{HEIGHT - 14}" text-anchor="middle">{degrees}°</text>')
+    keys = []
+    for k, (name, points) in enumerate(lines.items()):
+        stroke = f'stroke="{COLOURS[k % len(COLOURS)]}" stroke-dasharray="{DASHES[k % len(DASHES)]}"'
+        path = " ".join(place(*point) for point in points)
+        parts.append(f'<polyline fill="none" stroke-width="2" {stroke} points="{path}"/>')
+        line = f'<line x2="28" y1="4" y2="4" stroke-width="2" {stroke}/>'
+        sample = f'<svg viewBox="0 0 28 8" style="width: 28px">{line}</svg>'
+        keys.append(f'<span class="key">{sample} {escape(name)}</span>')
+    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="relative error against the angle">'
+    return f"{drawing}{''.join(parts)}</svg><p>{' '.join(keys)}</p>"

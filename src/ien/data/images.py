@@ -1,0 +1,72 @@
+"""Images: from a folder of picture files to batches of tensors, without ever holding all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy
+import torch
+from torch import Tensor
+
+__all__ = ["find_images", "image_batches"]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+
+def find_images(folder: str | os.PathLike[str]) -> list[Path]:
+    """The picture files in ``folder`` and below, by name; hidden ones are left out."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder} with images")
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in SUFFIXES and path.is_file() and path.name[0] != "."
+    ]
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no images: they are files named {', '.join(SUFFIXES)}")
+    return found
+
+
+def image_batches(
+    paths: Sequence[Path], size: tuple[int, int, int] | None = None, batch_size: int = 64
+) -> Iterator[Tensor]:
+    """Batches (B, C, H, W) of float32 in [0, 1], one after another from the files.
+
+    ``size`` (C, H, W) with 1 or 3 channels scales every image to it. Without it all images must have one
+    size, and they have three channels unless the first is grey.
+    """
+    channels, shape = None if size is None else size[0], None
+    for start in range(0, len(paths), batch_size):
+        batch = []
+        for path in paths[start : start + batch_size]:
+            image = _read(path, channels, None if size is None else (size[1], size[2]))
+            channels, shape = len(image), image.shape if shape is None else shape
+            if image.shape != shape:
+                raise ValueError(
+                    f"images must have one size: {path} is {image.shape[1]}×{image.shape[2]}, {paths[0]} is "
+                    f"{shape[1]}×{shape[2]}; give a size to scale all to, such as {'x'.join(map(str, shape))}"
+                )
+            batch.append(image)
+        yield torch.stack(batch)
+
+
+def _read(path: Path, channels: int | None, size: tuple[int, int] | None) -> Tensor:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError('reading images needs pillow: pip install "ien[plots]"') from None
+    if channels not in (None, 1, 3):
+        raise ValueError(f"images have 1 or 3 channels; the size asks for {channels}")
+    try:
+        with Image.open(path) as file:
+            grey = channels == 1 if channels is not None else file.mode in ("1", "L", "I;16")
+            image = file.convert("L" if grey else "RGB")
+            if size is not None and image.size != (size[1], size[0]):
+                image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3)
+            pixels = numpy.array(image)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as an image ({error}): remove or replace it") from None
+    return torch.from_numpy(pixels).view(*pixels.shape[:2], -1).permute(2, 0, 1).float().div(255)
