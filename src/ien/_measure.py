@@ -47,7 +47,7 @@ def measure(
     entry counts. Memory does not grow with their number. Without ``layers``, the model's direct children that
     return maps and its last map are taken. The model runs in eval mode, without gradients, and is left as it
     was. ``labels`` (N,), in the order of the images, adds the accuracy of a classifier under every element;
-    ``floors``, which costs as much again, what no training could remove; ``progress`` shows a bar.
+    ``floors``, which costs as much again, what grid and resampling alone cost; ``progress`` shows a bar.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())     # 1×1 convolutions are equivariant
     >>> report = measure(net, torch.rand(8, 1, 6, 6), "rot4", layers=["1"], feature_groups=4)

@@ -29,7 +29,7 @@ class ElementReport:
     interval: Interval
     """95 % confidence interval of the relative error, over images."""
     floor: float | None
-    """The relative error that no training can remove; None for black boxes, or if it was not asked for.
+    """The relative error that geometry alone costs; None for black boxes, or if it was not asked for.
 
     For quarter turns and flips it is the grid's: that of the same net with every kernel averaged over them.
     For all others it is that of resampling: the layer's map transformed and transformed back.

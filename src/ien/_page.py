@@ -95,16 +95,16 @@ def _curve(curves: Mapping[str, Points]) -> str:
     low = min(low, high - 1)
 
     def place(degrees: float, value: float) -> str:
-        x = LEFT + (WIDTH - LEFT - 10) * degrees / 360
+        x = LEFT + (WIDTH - LEFT - 20) * degrees / 360
         y = (HEIGHT - BOTTOM - 10) * (high - math.log10(value)) / (high - low) + 10
         return f"{x:.1f},{y:.1f}"
 
     parts = []
     for power in range(low, high + 1, max(1, (high - low) // 6)):
         x, y = place(0, 10.0**power).split(",")
-        parts.append(f'<line class="grid" x1="{x}" x2="{WIDTH - 10}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<line class="grid" x1="{x}" x2="{WIDTH - 20}" y1="{y}" y2="{y}"/>')
         parts.append(
-            f'<text x="{LEFT - 8}" y="{y}" text-anchor="end" dy=".35em">{number(10.0**power)}</text>'
+            f'<text x="{LEFT - 8}" y="{y}" text-anchor="end" dy=".35em">{10.0**power:g}</text>'
         )
     for degrees in range(0, 361, 90):
         x = place(degrees, 10.0**low).split(",")[0]

@@ -75,7 +75,7 @@ def measure(
 ) -> None:
     """Measure how equivariant a model is, layer by layer: any torch model, trained by ien or not.
 
-    Relative error: 0 is equivariant, about 2 unrelated. Floor: what no training can remove.
+    Relative error: 0 is equivariant, about 2 unrelated. Floor: what grid and resampling alone cost.
 
     Example: ien measure runs/rot-mnist/ien-r4/small-seed1 --group rot72 --out report/
 

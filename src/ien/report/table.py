@@ -79,7 +79,7 @@ class Section:
     rows: Sequence[Row]
     paper: Mapping[str, PaperRow]
     reading: str = ""
-    """What the numbers say, in Markdown without headings."""
+    """What the numbers say, in Markdown, with headings of the fourth level at most."""
 
 
 def section(folder: Path | str, name: str, order: Sequence[str], paper: Mapping[str, PaperRow]) -> Section:

@@ -1,0 +1,55 @@
+"""The commands ``ien plot`` on toy runs: what they write, and how they end when something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import toy
+from tests.test_cli import error_of, invoke
+
+pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'ien[plots]'")
+pytestmark = pytest.mark.usefixtures("elsewhere", "toy_data")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two finished toy runs, with the loss and without."""
+    folders = [tmp_path_factory.mktemp("plots") / name for name in ("ien-r4", "cnn-aug")]
+    processes = [
+        toy.start(toy.train, folder, "", {"beta": beta})
+        for folder, beta in zip(folders, (1.0, 0.0), strict=True)
+    ]
+    assert [toy.finish(process) for process in processes] == [0, 0]
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("features", ["--layers", "conv1,conv2", "--image", "1", "--group", "rot4"]),
+        ("errors", ["--number", "8"]),
+        ("angles", ["--number", "8", "--step", "45"]),
+        ("training", []),
+    ],
+)
+def test_plots_of_runs_are_written_as_png_and_svg(runs: list[Path], kind: str, options: list[str]) -> None:
+    done = invoke("plot", kind, *runs, *options, "--out", f"here/{kind}.png")
+    assert done.stdout.splitlines() == [f"here/{kind}.png is written", f"here/{kind}.svg is written"]
+    assert Path(f"here/{kind}.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in Path(f"here/{kind}.svg").read_text()
+
+
+def test_costs_are_drawn_from_records_or_run_folders(runs: list[Path]) -> None:
+    invoke("plot", "costs", runs[0].parent)
+    assert Path("plots/costs.png").exists() and Path("plots/costs.svg").exists()
+    assert "no records of preset 'paper'" in error_of("plot", "costs", runs[0].parent, "--preset", "paper")
+    assert "no records of *" in error_of("plot", "costs", ".")
+
+
+def test_bad_input_is_one_line(runs: list[Path]) -> None:
+    assert "is not a run folder" in error_of("plot", "features", ".")
+    assert "conv9" in error_of("plot", "features", runs[0], "--layers", "conv9")
+    assert "images 0 to 39" in error_of("plot", "features", runs[0], "--image", "40")
+    assert "--step must divide 360" in error_of("plot", "angles", runs[0], "--step", "7")
