@@ -24,12 +24,14 @@ IMPORT_ORDER = [
     "_feature_groups",
     "_capture",
     "_kernels",
+    "_geometry",
     "_layers",
     "_loss",
     "_page",
     "_measured",
     "_tally",
     "_measure",
+    "_doctor",
     "data",
     "models",
     "baselines",
@@ -40,8 +42,8 @@ IMPORT_ORDER = [
 ]
 
 
-def readme_blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
 def readme_names() -> dict[str, object]:
@@ -63,17 +65,28 @@ def readme_names() -> dict[str, object]:
     }
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
     names = readme_names()
     before = [p.clone() for p in names["model"].parameters()]  # type: ignore[attr-defined]
-    blocks = readme_blocks()
-    assert len(blocks) >= 6
-    for block in blocks:
+    assert len(blocks("README.md")) >= 7
+    for block in blocks("README.md"):
         exec(compile(block, "README.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "equivariance to rot8 over 6 images" in printed and "88" in printed
+    assert "quarter turns and flips at 64×64: exact" in printed
+    assert Path("report/report.html").exists()
     assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))  # type: ignore[attr-defined]
     assert isinstance(names["loss"], Tensor) and isinstance(names["occlude"], ien.Group)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_guide_to_looking_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names = readme_names() | {"ien": ien}
+    assert len(blocks("docs/looking.md")) == 2
+    for block in blocks("docs/looking.md"):
+        exec(compile(block, "looking.md", "exec"), names)
+    assert "at 224×224: exact" in capsys.readouterr().out and Path("report/report.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -228,3 +228,30 @@ def test_hidden_files_and_other_files_are_no_images(photos: Path) -> None:
     (photos / "notes.txt").write_text("no image")
     (photos / "._0.png").write_text("no image")
     assert [path.name for path in find_images(photos)] == ["0.png", "1.png", "2.png", "3.png", "4.png"]
+
+
+# --- doctor
+
+
+def test_doctor_names_the_operation_and_the_sizes(code: str) -> None:
+    Path("strided.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU())\n"
+    )
+    text = invoke("doctor", "strided.py:build", "--size", "3x32x32").stdout
+    assert "0: conv 3×3, stride 2, padding 1, on 32×32" in text and "31 below, 33 above" in text
+    assert invoke("doctor", "strided.py:build", "--size", "32", "--strict", code=1).stdout == text
+    assert "exact" in invoke("doctor", "strided.py:build", "--size", "33", "--strict").stdout
+
+
+def test_doctor_knows_the_image_size_of_a_run(run_folder: Path) -> None:
+    assert invoke("doctor", run_folder, "--strict").stdout.startswith(
+        "quarter turns and flips at 28×28: exact"
+    )
+    assert "at 29×29: not exact" in invoke("doctor", run_folder, "--size", "1x29x29").stdout
+
+
+def test_doctor_says_what_it_needs(code: str) -> None:
+    assert "say for which images: --size 3x224x224" in error_of("doctor", "net.py:build")
+    assert "the model fails on an input" in error_of("doctor", "net.py:build", "--size", "1x12x12")

@@ -5,6 +5,9 @@ from typing import Any as _Any
 
 from ._capture import Features as Features
 from ._capture import capture as capture
+from ._doctor import Diagnosis as Diagnosis
+from ._doctor import Finding as Finding
+from ._doctor import doctor as doctor
 from ._feature_groups import FeatureGroups as FeatureGroups
 from ._feature_groups import GroupPool as GroupPool
 from ._feature_groups import group_pool as group_pool

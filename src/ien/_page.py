@@ -103,9 +103,7 @@ def _curve(curves: Mapping[str, Points]) -> str:
     for power in range(low, high + 1, max(1, (high - low) // 6)):
         x, y = place(0, 10.0**power).split(",")
         parts.append(f'<line class="grid" x1="{x}" x2="{WIDTH - 20}" y1="{y}" y2="{y}"/>')
-        parts.append(
-            f'<text x="{LEFT - 8}" y="{y}" text-anchor="end" dy=".35em">{10.0**power:g}</text>'
-        )
+        parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end" dy=".35em">{10.0**power:g}</text>')
     for degrees in range(0, 361, 90):
         x = place(degrees, 10.0**low).split(",")[0]
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="10" y2="{HEIGHT - BOTTOM}"/>')

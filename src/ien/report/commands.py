@@ -84,7 +84,7 @@ def measure(
     Example: ien measure net.py:build --images photos/ --group rot4 --layers layer3,layer4 --fail-above 0.05
     """
     with one_line_errors(TypeError, RuntimeError):
-        from .. import measure as measure_
+        from .._measure import measure as measure_
 
         arguments = _from_run(Path(target), images, size, number, data) if _is_run(target) else None
         arguments = arguments or _from_code(target, weights, images, size, number)
@@ -120,7 +120,7 @@ def doctor(
     Example: ien doctor torchvision.models:resnet50 --size 224
     """
     with one_line_errors(TypeError, RuntimeError):
-        from .. import doctor as doctor_
+        from .._doctor import doctor as doctor_
         from .subjects import build_model, open_run
 
         if _is_run(target):

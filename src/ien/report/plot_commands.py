@@ -45,7 +45,7 @@ def features(
     Example: ien plot features RUN --layers conv1,conv3,conv4 --image 7 --group rot8
     """
     with one_line_errors():
-        from .. import group as parse_group
+        from .._groups import group as parse_group
         from .features import plot_features
 
         subjects = list(_opened(runs, data, max(image + 1, 2)))
@@ -140,7 +140,7 @@ def _opened(runs: list[Path], data: str | None, count: int) -> Iterator[Subject]
 
 
 def _measured(subject: Subject, group: str | None, floors: bool = True) -> Report:
-    from .. import measure as measure_
+    from .._measure import measure as measure_
 
     return measure_(
         subject.model,

@@ -1,0 +1,217 @@
+"""Follow: from a forward pass on fake tensors to notes on what breaks quarter turns or flips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .axes import LOST, Dim, axes, dim, is_same, single, size
+from .maps import MAPS, pad
+from .structure import ELEMENTWISE, STRUCTURE, pointwise
+from .sums import SUMS
+from .tracks import Call, Notes, NotExact, Track, is_strange, lost, plain, set_track, track
+
+__all__ = ["follow"]
+
+RULES = {**STRUCTURE, **SUMS, **MAPS}
+RESUMES = frozenset(name for name in RULES if "pool" in name or "upsample" in name or "_like" in name)
+RESUMES |= {"convolution"}  # what can be followed again after places were lost: it takes maps only
+PARTS = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "detach", "alias"})
+
+
+def follow(model: nn.Module, x: Tensor, notes: Notes) -> None:
+    """Run ``model`` on ``x``, a fake tensor whose track is known, and take notes."""
+    with _Operations(notes) as operations, _Functions(operations):
+        output = model(x)
+    for tensor in _tensors(output):
+        known = track(tensor)
+        if is_strange(tensor):
+            notes.note(
+                known,
+                "unknown",
+                "output",
+                "it was made or changed out of sight",
+                "return what the model computes",
+            )
+        notes.flush(known)  # what is pending on the output stays
+        if len(known.dims) == 4 and (single(known.dims[-2]) == "W" or single(known.dims[-1]) == "H"):
+            reason = "rows and columns of the output are exchanged"
+            notes.note(known, "position", "transpose", reason, "transpose it back")
+    if notes.stopped:  # and the model went on
+        raise NotExact
+
+
+class _Operations(TorchDispatchMode):
+    """Sees every operation after torch has taken it apart, and follows it."""
+
+    def __init__(self, notes: Notes) -> None:
+        super().__init__()
+        self.notes = notes
+        self.paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        traits = _traits(func)
+        bound = {**traits.defaults, **dict(zip(traits.defaults, args, strict=False)), **kwargs}
+        out = _run(func, traits.name, bound, args, kwargs)
+        results = [
+            each for each in (out if isinstance(out, tuple | list) else [out]) if isinstance(each, Tensor)
+        ]
+        if results and not self.paused:
+            shapes = [tuple(each.shape) for each in results]
+            call = Call(traits.name, func, bound, list(_tensors([args, kwargs])), shapes)
+            _assign(self.notes, call, results, rule(self.notes, call), traits)
+        return out
+
+
+class _Functions(TorchFunctionMode):
+    """Follows the functions that torch takes apart in a way that hides what they do."""
+
+    def __init__(self, operations: _Operations) -> None:
+        super().__init__()
+        self.operations = operations
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        circular = func is F.pad and "circular" in (*args[2:3], kwargs.get("mode"))
+        if self.operations.paused or not (circular or func is F.local_response_norm):
+            return func(*args, **kwargs)
+        self.operations.paused = True
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.operations.paused = False
+        call = Call(func.__name__, func, {}, list(_tensors([args, kwargs])), [tuple(out.shape)])
+        if LOST in axes(call.tracks[0].dims):
+            result: Track | list[Track] = lost(out.shape)
+        elif circular:
+            amounts = args[1] if len(args) > 1 else kwargs["pad"]
+            result = pad(self.operations.notes, call, amounts, "circular")
+        else:
+            result = pointwise(self.operations.notes, call)
+        _assign(self.operations.notes, call, [out], result, _Traits(func.__name__, {}, False, None))
+        return out
+
+
+class _Traits(NamedTuple):
+    name: str
+    defaults: dict[str, Any]
+    """Every argument, in order, with its default."""
+    is_view: bool
+    written: str | None
+    """The argument that it writes into."""
+
+
+@cache
+def _traits(func: Any) -> _Traits:
+    schema = func._schema
+    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    is_view = not written and any(r.alias_info is not None for r in schema.returns)
+    name = schema.name.split("::")[-1]
+    return _Traits(
+        name.rstrip("_") if written else name,
+        {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments},
+        is_view,
+        written[0] if written else None,
+    )
+
+
+def _run(func: Any, name: str, bound: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    if name == "native_batch_norm" and not bound["training"]:  # torch takes 10 ms to find the same
+        return (torch.empty_like(bound["input"]), *(bound["input"].new_empty(0) for _ in range(2)))
+    return func(*args, **kwargs)
+
+
+def rule(notes: Notes, call: Call) -> Track | list[Track]:
+    """What is known of the results; a finding where an operation on places is not known."""
+    tracks, known = call.tracks, RULES.get(call.name)
+    followed = [x for x in tracks if axes(x.dims) or x.pending is not None]
+    for tensor in filter(is_strange, call.tensors):
+        notes.unknown(call, track(tensor), "it gets a tensor that was made or changed out of sight")
+    if any(LOST in axes(x.dims) for x in tracks) and call.name not in RESUMES:
+        notes.flush(*tracks)
+        return [lost(shape) for shape in call.shapes]
+    if torch.Tag.pointwise in getattr(call.func, "tags", ()) or call.name in ELEMENTWISE:
+        return pointwise(notes, call)
+    if known is None:
+        return notes.unknown(call, followed[0]) if followed else []
+    try:
+        return known(notes, call)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        if not followed:
+            return []
+        return notes.unknown(call, followed[0])  # a form of the operation that no rule foresees
+
+
+def _assign(
+    notes: Notes, call: Call, results: list[Tensor], tracks: Track | list[Track], traits: _Traits
+) -> None:
+    known = tracks if isinstance(tracks, list) else [tracks]
+    known += [plain(tensor.shape) for tensor in results[len(known) :]]
+    if traits.written is not None:
+        return _write(notes, call, call.args[traits.written], known[0])
+    for tensor, result in zip(results, known, strict=False):
+        alone = [axis for axis in map(single, result.dims) if axis]
+        if [size(d) for d in result.dims] != list(tensor.shape) or len(set(alone)) != len(alone):
+            result = notes.unknown(call, call.tracks[0])[0]  # such as two maps in one tensor
+        set_track(tensor, replace(result, root=None, rearranged=False, writes=0))
+        if traits.is_view and isinstance(call.tensors[0], FakeTensor):
+            view, base = track(tensor), track(call.tensors[0])
+            view.root = base.root or base
+            view.rearranged = base.rearranged or call.name not in PARTS
+            view.writes = view.root.writes
+
+
+def _write(notes: Notes, call: Call, target: Any, new: Track) -> None:
+    """The tensor ``target``, and what it is a view of, hold ``new``."""
+    if not isinstance(target, FakeTensor):
+        if axes(new.dims):
+            notes.unknown(call, new, "it writes a map into a tensor that is not the model's")
+        return
+    old = track(target)
+    root = old.root
+    if (old.dims, old.pending) != (new.dims, new.pending):
+        (root or old).writes += 1
+    if root is not None:
+        if axes(root.dims) or axes(new.dims):
+            root.dims = _written(notes, call, root, old, new)
+        old.writes = root.writes
+    old.dims, old.pending, old.pitch, old.node, old.name = new.dims, new.pending, new.pitch, new.node, ""
+
+
+def _written(notes: Notes, call: Call, root: Track, old: Track, new: Track) -> tuple[Dim, ...]:
+    """The dimensions of a tensor of which the view ``old`` becomes ``new``."""
+    if old.pending is root.pending:  # otherwise the view is a part of the map that is not symmetric
+        if new.dims == old.dims:
+            return root.dims
+        if not axes(new.dims) and all(
+            is_same(n) for n, o in zip(new.dims, old.dims, strict=True) if axes([o])
+        ):
+            return root.dims  # the same everywhere
+        if not axes(root.dims) and not old.rearranged and len(old.dims) == len(root.dims):
+            pairs = list(zip(new.dims, root.dims, strict=True))
+            if all(not axes([n]) or (is_same(r) and size(n) == size(r)) for n, r in pairs):
+                return tuple(n if axes([n]) else r for n, r in pairs)
+    notes.unknown(call, root if axes(root.dims) else new, "it writes into a part of a map")
+    return tuple(dim(LOST, size(d)) for d in root.dims)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple | set):
+        for each in value:
+            yield from _tensors(each)
+    elif hasattr(value, "__dict__") and not isinstance(value, type | nn.Module):
+        yield from _tensors(list(vars(value).values()))

@@ -1,0 +1,144 @@
+"""Maps: convolutions, pools, resizes, padding, rolls and flips of maps (…, H, W)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.nn.functional as F
+
+from .axes import LOST, PLAIN, SAME, axes, dim, is_same, single, size
+from .steps import Step
+from .tracks import Call, Notes, Pending, Track, map_size, plain
+
+__all__ = ["MAPS", "pad"]
+
+Result = Track | list[Track]
+
+
+def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: float = 0.0) -> Result:
+    """``amounts`` as in ``F.pad``: before and after, of the last dimension first."""
+    before, shape = call.tracks[0], call.shapes[0]
+    x = before if axes(before.dims) else _as_map(before) or before
+    dims, sides = list(x.dims), {"H": (0, 0), "W": (0, 0)}
+    for i, (left, right) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
+        d = dims[-1 - i]
+        if left == right == 0:
+            continue
+        if axes([d]) and not single(d):
+            return notes.unknown(call, x)
+        if single(d):
+            sides[single(d)] = (left, right)
+        dims[-1 - i] = dim(single(d) or PLAIN, shape[-1 - i])
+    if sides == {"H": (0, 0), "W": (0, 0)}:
+        notes.flush(x)
+        return x.to(dims)
+    args = (("pad", (*sides["W"], *sides["H"])), ("mode", mode), ("value", value))
+    return notes.apply(x, Step("pad", F.pad, args), dims)
+
+
+def _as_map(x: Track) -> Track | None:
+    """Rows and columns last: as it is, or as it may count where places are lost or the same."""
+    if len(x.dims) not in (3, 4):
+        return None
+    lead, last = list(x.dims[:-2]), x.dims[-2:]
+    if LOST in axes(x.dims):
+        lead = [dim(PLAIN, size(d)) for d in lead]
+        last = (dim(SAME, size(last[0])), dim(SAME, size(last[1])))
+    known = [single(d) for d in last]
+    if axes(lead) or not all(axis or is_same(d) for axis, d in zip(known, last, strict=True)):
+        return None
+    rows = known[0] or ("H" if known[1] != "H" else "W")
+    columns = "W" if rows == "H" else "H"
+    if known[1] not in ("", columns):
+        return None
+    places = (((rows, size(last[0])),),), (((columns, size(last[1])),),)  # also where it is one pixel
+    return replace(x, dims=(*lead, *places), root=None)
+
+
+def _spatial(notes: Notes, call: Call, step: Step) -> Result:
+    """A step on the last two dimensions of a map."""
+    before, shape = call.tracks[0], call.shapes[0]
+    x = _as_map(before)
+    if x is None:
+        return notes.unknown(call, before) if axes(before.dims) else [plain(shape) for shape in call.shapes]
+    rows, columns = (single(d) for d in x.dims[-2:])
+    if rows == "W":  # transposed: a new beginning, with rows for columns
+        notes.flush(x)
+        x.pending = None
+    lead = [*x.dims[:-3], dim(PLAIN, shape[-3])] if step.kind == "conv" else list(x.dims[:-2])
+    out = notes.apply(x, step, (*lead, dim(rows, shape[-2]), dim(columns, shape[-1])))
+    index = replace(out, pending=Pending((), map_size(x), (notes.modules[-1],), x.pitch))
+    return [out, *(index for _ in call.shapes[1:])]
+
+
+def _conv(notes: Notes, call: Call) -> Result:
+    a, (x, weight, *_) = call.args, call.tracks
+    notes.flush(*call.tracks[1:])
+    if axes(weight.dims):
+        return notes.unknown(call, weight, "its kernel is made from a map")
+    if len(weight.dims) != 4:
+        if axes(x.dims[1:]):
+            return notes.unknown(call, x, "it goes along the order of the positions")
+        notes.flush(x)
+        return x.to((x.dims[0], *plain(call.shapes[0][1:]).dims))
+    kernel = tuple(a["weight"].shape[-2:])
+    names = ("stride", "padding", "dilation", "transposed", "output_padding")
+    args = (("kernel", kernel), *((name, _frozen(a[name])) for name in names))
+    return _spatial(notes, call, Step("conv", call.func, args))
+
+
+def _pool(notes: Notes, call: Call) -> Result:
+    return _spatial(notes, call, Step("pool", call.func, _options(call)))
+
+
+def _resize(notes: Notes, call: Call) -> Result:
+    return _spatial(notes, call, Step("resize", call.func, _options(call)))
+
+
+def _constant_pad(notes: Notes, call: Call) -> Result:
+    return pad(notes, call, call.args["pad"], "constant", float(call.args["value"]))
+
+
+def _other_pad(notes: Notes, call: Call) -> Result:
+    return pad(notes, call, call.args["padding"], "reflect" if "reflection" in call.name else "replicate")
+
+
+def _flip(notes: Notes, call: Call) -> Result:
+    """Flips and rolls."""
+    x, a = call.tracks[0], call.args
+    chosen = [i % len(x.dims) for i in a["dims"]]
+    kept = [k for k, i in enumerate(chosen) if axes([x.dims[i]])]
+    if not kept and (chosen or not axes(x.dims)):
+        notes.flush(x)
+        return x.to(x.dims)
+    if not chosen or not all(single(x.dims[chosen[k]]) for k in kept):
+        return notes.unknown(call, x)
+    args: dict[str, Any] = {"dims": tuple(2 if single(x.dims[chosen[k]]) == "H" else 3 for k in kept)}
+    if "shifts" in a:
+        args["shifts"] = tuple(a["shifts"][k] for k in kept)
+    return notes.apply(x, Step("move", call.func, tuple(args.items())), x.dims)
+
+
+def _options(call: Call) -> tuple[tuple[str, Any], ...]:
+    return tuple((k, _frozen(v)) for k, v in call.args.items() if k not in ("self", "input"))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+MAPS: dict[str, Callable[[Notes, Call], Result]] = {
+    "convolution": _conv,
+    **dict.fromkeys(["max_pool2d_with_indices", "max_pool2d", "avg_pool2d"], _pool),
+    **dict.fromkeys(
+        "_adaptive_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d"
+        " upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
+        " _upsample_lanczos2d_aa".split(),
+        _resize,
+    ),
+    "constant_pad_nd": _constant_pad,
+    **dict.fromkeys(["reflection_pad2d", "replication_pad2d"], _other_pad),
+    **dict.fromkeys(["flip", "roll"], _flip),
+}

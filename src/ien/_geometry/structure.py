@@ -1,0 +1,219 @@
+"""Structure: dimensions that move, split, join and repeat, and those that stay when elements meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .axes import PLAIN, SAME, Dim, axes, cut, dim, is_same, join, regroup, single, size
+from .steps import Step
+from .tracks import Call, Notes, Track, lost, plain, track
+
+__all__ = ["ELEMENTWISE", "STRUCTURE", "pointwise"]
+
+Result = Track | list[Track]
+
+
+def pointwise(notes: Notes, call: Call) -> Result:
+    """Elements that meet one by one, with broadcasting."""
+    tracks = call.tracks
+    dims = notes.broadcast(call, tracks, call.shapes[0])
+    name = tracks[0].name if len(tracks) == 1 else ""
+    first = next((x for x in tracks if axes(x.dims)), tracks[0])
+    return [replace(first, dims=dims, pending=notes.carried(tracks), name=name, root=None)] * len(call.shapes)
+
+
+def _same(notes: Notes, call: Call) -> Result:
+    return [Track(tuple(dim(SAME, n) for n in shape)) for shape in call.shapes]
+
+
+def _random(notes: Notes, call: Call) -> Result:
+    return [plain(shape) for shape in call.shapes]
+
+
+def _copy(notes: Notes, call: Call) -> Result:
+    source = track(call.args["src"])
+    return _restructured(source, notes.broadcast(call, [source], call.shapes[0]))
+
+
+def _restructured(x: Track, dims: Sequence[Dim]) -> Track:
+    return replace(x, dims=tuple(dims), root=None)
+
+
+def _view(notes: Notes, call: Call) -> Result:
+    x, shape = call.tracks[0], call.shapes[0]
+    dims = regroup(x.dims, shape)
+    if dims is not None:
+        return _restructured(x, dims)
+    if not axes(x.dims):
+        return _restructured(x, plain(shape).dims)
+    return notes.unknown(call, x, "it splits rows or columns")
+
+
+def _permute(notes: Notes, call: Call) -> Result:
+    x, a = call.tracks[0], call.args
+    order = list(range(len(x.dims)))
+    if call.name == "permute":
+        order = [i % len(order) for i in a["dims"]]
+    elif len(order) > 1:
+        i, j = (a["dim0"], a["dim1"]) if "dim0" in a else (0, 1)
+        order[i], order[j] = order[j], order[i]
+    return _restructured(x, [x.dims[i] for i in order])
+
+
+def _squeeze(notes: Notes, call: Call) -> Result:
+    x = call.tracks[0]
+    chosen = call.args.get("dim", list(range(len(x.dims))))
+    chosen = {i % max(len(x.dims), 1) for i in ([chosen] if isinstance(chosen, int) else chosen)}
+    return _restructured(x, [d for i, d in enumerate(x.dims) if i not in chosen or size(d) != 1])
+
+
+def _unsqueeze(notes: Notes, call: Call) -> Result:
+    x = call.tracks[0]
+    at = call.args["dim"] % (len(x.dims) + 1)
+    return _restructured(x, [*x.dims[:at], ((),), *x.dims[at:]])
+
+
+def _expand(notes: Notes, call: Call) -> Result:
+    x, shape = call.tracks[0], call.shapes[0]
+    padded = [((),)] * (len(shape) - len(x.dims)) + list(x.dims)
+    return _restructured(x, [d if size(d) == n else dim(SAME, n) for d, n in zip(padded, shape, strict=True)])
+
+
+def _repeat(notes: Notes, call: Call) -> Result:
+    x, shape = call.tracks[0], call.shapes[0]
+    padded: list[Dim] = [((),)] * (len(shape) - len(x.dims)) + list(x.dims)
+    dims = []
+    for d, n in zip(padded, shape, strict=True):
+        if size(d) == n:
+            dims.append(d)
+        elif is_same(d):
+            dims.append(dim(SAME, n))
+        elif single(d):
+            dims.append(dim(single(d), n))
+        else:
+            dims.append(join([d] * (n // size(d))) or d)
+    return _restructured(x, dims)
+
+
+def _narrow(notes: Notes, call: Call, x: Track, i: int, start: int, stop: int, step: int = 1) -> Track:
+    """``x`` from ``start`` to ``stop`` along dimension ``i``."""
+    i %= len(x.dims)
+    d, n = x.dims[i], len(range(start, stop, step))
+    if (start, n) == (0, size(d)):
+        return _restructured(x, x.dims)
+    if not axes([d]):
+        new: Dim | None = dim(SAME if is_same(d) else PLAIN, n)
+    elif single(d):
+        along = 2 if single(d) == "H" else 3
+        args = (("dim", along), ("start", start), ("stop", stop), ("step", step))
+        dims = [*x.dims[:i], dim(single(d), n), *x.dims[i + 1 :]]
+        return replace(notes.apply(x, Step("slice", _sliced, args), dims), root=None)
+    else:
+        new = cut(d, start, stop) if step == 1 else None
+    if new is None:
+        notes.unknown(call, x, "it takes some of the flattened positions")
+        return lost([n if j == i else size(d) for j, d in enumerate(x.dims)])
+    return _restructured(x, [*x.dims[:i], new, *x.dims[i + 1 :]])
+
+
+def _sliced(x: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
+    return x[(slice(None),) * dim + (slice(start, stop, step),)]
+
+
+def _slice(notes: Notes, call: Call) -> Result:
+    x, a = call.tracks[0], call.args
+    bounds = slice(a["start"], a["end"], a["step"]).indices(size(x.dims[a["dim"]]))
+    return _narrow(notes, call, x, a["dim"], *bounds)
+
+
+def _select(notes: Notes, call: Call) -> Result:
+    x, i = call.tracks[0], call.args["dim"] % len(call.tracks[0].dims)
+    start = call.args["index"] % size(x.dims[i])
+    out = _narrow(notes, call, x, i, start, start + 1)
+    return _without(out, i)
+
+
+def _without(x: Track, i: int) -> Track:
+    return _restructured(x, x.dims[:i] + x.dims[i + 1 :])
+
+
+def _split(notes: Notes, call: Call) -> Result:
+    x, i, out, at = call.tracks[0], call.args["dim"], [], 0
+    for shape in call.shapes:
+        n = 1 if call.name == "unbind" else shape[i]
+        piece = _narrow(notes, call, x, i, at, at + n)
+        out.append(_without(piece, i % len(x.dims)) if call.name == "unbind" else piece)
+        at += n
+    return out
+
+
+def _cat(notes: Notes, call: Call) -> Result:
+    tracks, shape = call.tracks, call.shapes[0]
+    if call.name == "stack":
+        i = call.args["dim"] % len(shape)
+        tracks = [replace(x, dims=(*x.dims[:i], ((),), *x.dims[i:])) for x in tracks]
+    tracks = [x for x in tracks if len(x.dims) == len(shape)]  # torch lets an empty (0,) pass
+    i = call.args["dim"] % len(shape)
+    others = [replace(x, dims=(*x.dims[:i], ((),), *x.dims[i + 1 :])) for x in tracks]
+    dims = list(notes.broadcast(call, others, [1 if j == i else n for j, n in enumerate(shape)]))
+    joined = tracks[0].dims[i] if len(tracks) == 1 else join([x.dims[i] for x in tracks])
+    notes.flush(*tracks)
+    if joined is None:
+        return notes.unknown(call, tracks[0], "maps are joined along rows or columns")
+    dims[i] = joined
+    return next((x for x in tracks if axes(x.dims)), tracks[0]).to(dims)
+
+
+def _index(notes: Notes, call: Call) -> Result:
+    x, shape = call.tracks[0], call.shapes[0]
+    indices = call.args.get("indices") or [None] * call.args.get("dim", 0) + [call.args.get("index")]
+    at = [i for i, index in enumerate(indices) if index is not None]
+    one = len(at) == 1 and indices[at[0]].ndim <= 1 and indices[at[0]].dtype is not torch.bool
+    if one and len(x.dims) == len(shape) and not axes([x.dims[at[0]]]) and len(call.tracks) == 2:
+        notes.flush(*call.tracks)
+        return _restructured(x, [*x.dims[: at[0]], dim(PLAIN, shape[at[0]]), *x.dims[at[0] + 1 :]])
+    followed = [t for t in call.tracks if axes(t.dims) or t.pending]
+    return notes.unknown(call, followed[0]) if followed else [plain(shape)]
+
+
+def _embedding(notes: Notes, call: Call) -> Result:
+    index = track(call.args["indices"])
+    notes.flush(index)
+    return index.to((*index.dims, dim(PLAIN, call.shapes[0][-1])))
+
+
+ELEMENTWISE = frozenset(  # those that torch does not mark as such
+    "_to_copy alias contiguous detach hardswish lift lift_fresh lift_fresh_copy log_sigmoid_forward"
+    " _prelu_kernel to _conj real resolve_conj resolve_neg complex __and __or __xor floor_divide"
+    " fake_quantize_per_tensor_affine_cachemask".split()
+)
+STRUCTURE: dict[str, Callable[[Notes, Call], Result]] = {
+    **dict.fromkeys(["view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"], _view),
+    **dict.fromkeys(["permute", "transpose", "t"], _permute),
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "expand": _expand,
+    "repeat": _repeat,
+    "slice": _slice,
+    "select": _select,
+    **dict.fromkeys(
+        ["split", "split_with_sizes", "unbind", "unsafe_split", "unsafe_split_with_sizes"], _split
+    ),
+    **dict.fromkeys(["cat", "stack"], _cat),
+    **dict.fromkeys(["index", "index_select", "_unsafe_index"], _index),
+    "embedding": _embedding,
+    "copy": _copy,
+    **dict.fromkeys(
+        "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor empty"
+        " empty_like empty_strided empty_permuted new_empty new_empty_strided fill zero".split(),
+        _same,
+    ),
+    **dict.fromkeys(
+        "rand_like randn_like randint_like bernoulli uniform normal exponential random multinomial".split(),
+        _random,
+    ),
+}
