@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .queue import plan, run_all
+from .queue import plan, run_all, run_name
 from .tables import print_table
 
 __all__ = ["ROWS", "demo"]
@@ -17,7 +17,7 @@ ROWS = ("cnn-aug", "ien-r4", "het-ien")
 def demo(
     epochs: int = 10, seed: int = 1, out: Path = Path("runs/demo"), console: Console | None = None
 ) -> None:
-    """Train the rows one after another, and print the table."""
+    """Train the rows one after another, print the table, and write a page to explore them."""
     console = console or Console()
     console.print(
         "4,000 MNIST digits to train on and 1,000 to test, each rotated by a random angle. A small CNN sees "
@@ -29,3 +29,18 @@ def demo(
     configs = plan([f"rot-mnist/{row}" for row in ROWS], "demo", [seed], [f"epochs={epochs}"])
     run_all(configs, out, out / "results", "embedded", console=console)
     print_table("rot-mnist", out / "results", console=console)
+    folders = [out / run_name(config, "embedded") for config in configs]
+    try:
+        from ..report.html import write_report
+
+        with console.status("writing the report") as status:
+            page = write_report(folders, out / "report.html", measured=100, progress=status.update)
+    except ModuleNotFoundError as error:  # the plots are an extra; everything else is done
+        console.print(f"no page was written: {error}", highlight=False, markup=False)
+        return
+    console.print(
+        f"Open this page in a browser, and turn the digits: {page.absolute()}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

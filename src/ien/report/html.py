@@ -1,0 +1,156 @@
+"""The HTML report: from run folders to one self-contained page with table, plots, settings and explorer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from .._groups import rotation
+from .._measure import measure
+from .._measured import Report
+from ..training.folder import replace_file
+from .explorer import ANGLES, explore
+from .records import summarise
+from .render import LIMIT, Examined, Figure, data_of, page
+from .subjects import Subject, open_run
+from .svg import as_svg
+
+__all__ = ["open_runs", "write_report"]
+
+Progress = Callable[[str], None]
+
+
+def write_report(
+    folders: Sequence[Path | str],
+    path: Path | str,
+    data: str | None = None,
+    *,
+    images: int = 10,
+    maps: int = 4,
+    measured: int = 200,
+    limit: int = LIMIT,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the page of these finished runs to ``path``, one file that loads nothing from elsewhere.
+
+    ``data`` is where their data set is now, if it was moved. The curves are measured on the first
+    ``measured`` test images; the explorer shows up to ``images`` of them and ``maps`` maps of each layer,
+    fewer where the page would become larger than ``limit`` bytes. ``progress`` is told what is going on.
+    """
+    path, say = Path(path), progress or _ignore
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name the file to write, such as {path / 'report.html'}")
+    if min(images, maps, measured) < 1:
+        raise ValueError(f"a report needs at least one image and map; got {images=}, {maps=}, {measured=}")
+    _needed()
+    subjects = open_runs(folders, data, measured)
+    reports = {}
+    for subject in subjects:
+        say(f"measuring {subject.name} at {ANGLES} angles")
+        reports[subject.name] = measure(
+            subject.model,
+            subject.images,
+            rotation(ANGLES),
+            subject.layers,
+            subject.feature_groups,
+            labels=subject.labels,
+        )
+    variances = [
+        {name: layer.variance for name, layer in reports[subject.name].layers.items()} for subject in subjects
+    ]
+    exploration = explore(subjects, variances, images, maps, say)
+    say("examining the geometry of the networks")
+    findings = [_examine(subject) for subject in subjects]
+    say("drawing")
+    text = page(subjects, findings, _figures(subjects, reports), exploration, limit)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda temporary: temporary.write_bytes(text.encode()))
+    return path
+
+
+def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int = 1000) -> list[Subject]:
+    """The finished runs in these folders, tested on the same images, each with a name of its own."""
+    if not folders:
+        raise ValueError("a report needs at least one run folder, such as runs/rot-mnist/ien-r4/small-seed1")
+    seen: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        if (place := folder.resolve()) in seen:
+            raise ValueError(f"{folder} was given twice: name each run once")
+        seen[place] = folder
+    subjects = [open_run(folder, data, count) for folder in seen.values()]
+    first = subjects[0]
+    for other in subjects[1:]:
+        n = min(len(first.images), len(other.images))
+        if first.images.shape[1:] != other.images.shape[1:] or not torch.equal(
+            first.images[:n], other.images[:n]
+        ):
+            raise ValueError(
+                f"the runs were tested on different images, and cannot be shown side by side: "
+                f"{first.folder} on {data_of(first.record)}, {other.folder} on {data_of(other.record)}; "
+                f"write a report for each"
+            )
+    n = min(len(subject.images) for subject in subjects)
+    names = [subject.name for subject in subjects]
+    return [
+        replace(
+            subject,
+            name=name if names.count(name) == 1 else f"{name} ({subject.folder})",
+            images=subject.images[:n],
+            labels=subject.labels[:n],
+        )
+        for subject, name in zip(subjects, names, strict=True)
+    ]
+
+
+def _examine(subject: Subject) -> Examined:
+    from .._doctor import doctor
+
+    channels, height, width = subject.images.shape[1:]
+    try:
+        return Examined(doctor(subject.model, (channels, height, width)))
+    except ValueError as error:  # a model that it cannot follow: the page says so
+        return Examined(None, str(error))
+
+
+def _figures(subjects: Sequence[Subject], reports: Mapping[str, Report]) -> list[Figure]:
+    """Every plot that these runs allow."""
+    from .plots import plot_angles, plot_costs, plot_errors, plot_training
+
+    count = f"the first {len(subjects[0].images):,} test images"
+    drawn = [
+        (
+            "Error in each layer",
+            f"Relative error over {ANGLES - 1} rotations of {count}; 0 is equivariant, about 2 is unrelated.",
+            plot_errors(reports),
+        ),
+        ("Error and accuracy at each angle", f"Measured on {count}, every 5°.", plot_angles(reports)),
+    ]
+    folders = {s.name: s.folder for s in subjects if (s.folder / "metrics.jsonl").exists()}
+    if folders:
+        drawn.append(("Training", "Loss, accuracy and each layer's term, by epoch.", plot_training(folders)))
+    if len(subjects) > 1:
+        rows = summarise([subject.record for subject in subjects])
+        caption = "Test accuracy against multiply-accumulates for one image."
+        drawn.append(("Accuracy and cost", caption, plot_costs(rows)))
+    return [
+        Figure(title, caption, as_svg(figure, f"figure{i}-"))
+        for i, (title, caption, figure) in enumerate(drawn, 1)
+    ]
+
+
+def _needed() -> None:
+    """Said before the work begins."""
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'a report needs {error.name}: pip install "ien[plots]"', name=error.name
+        ) from error
+
+
+def _ignore(text: str) -> None:
+    pass

@@ -1,0 +1,449 @@
+"use strict";
+// The explorer: draws what the page's data block holds for the chosen image, layer, models and element.
+
+const data = JSON.parse(document.getElementById("explorer-data").textContent);
+const find = (id) => document.getElementById(id);
+const state = { image: 0, layer: "", track: 0, index: 0, left: 0, right: 1 };
+const decoded = new Map();  // "run/image/layer" -> maps, each all its frames as bytes; null while it is decoded
+const LEAST = 1e-8;  // errors below it are those of rounding
+
+/** A new element with these properties and children. */
+function make(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+// --- numbers
+
+function shortNumber(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (value === 0 || (size >= 0.01 && size < 100)) return String(Number(value.toPrecision(2)));
+  return value.toExponential(1);
+}
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+function track() { return data.tracks[state.track]; }
+
+/** The place of the current element among all of them. */
+function element() { return track().start + state.index; }
+
+function elementName(kind, value) {
+  return kind === "rotation" ? `${value}°` : `×${Number(value.toFixed(3))}`;
+}
+
+// --- geometry: a point (x right, y up) is moved by the element's matrix
+
+function matrixOf(kind, value, inverse) {
+  if (kind === "scale") {
+    const factor = inverse ? 1 / value : value;
+    return [factor, 0, 0, factor];
+  }
+  const angle = (inverse ? -value : value) * Math.PI / 180;
+  const exact = (number) => Math.round(number * 1e15) / 1e15;  // quarter turns then hit the pixels
+  const cos = exact(Math.cos(angle)), sin = exact(Math.sin(angle));
+  return [cos, -sin, sin, cos];
+}
+
+/** Read a map at the moved place of every pixel, bilinearly: weighted sums, and the weight found in the map. */
+function resample(pixels, height, width, [a, b, c, d]) {
+  const values = new Float32Array(height * width), weights = new Float32Array(height * width);
+  const middleY = (height - 1) / 2, middleX = (width - 1) / 2;
+  for (let row = 0, i = 0; row < height; row++) {
+    for (let column = 0; column < width; column++, i++) {
+      const x = column - middleX, y = middleY - row;
+      const sourceX = middleX + a * x + b * y, sourceY = middleY - (c * x + d * y);
+      const left = Math.floor(sourceX), top = Math.floor(sourceY);
+      for (const r of [top, top + 1]) {
+        for (const k of [left, left + 1]) {
+          const weight = (1 - Math.abs(sourceX - k)) * (1 - Math.abs(sourceY - r));
+          if (weight > 0 && r >= 0 && r < height && k >= 0 && k < width) {
+            values[i] += weight * pixels[r * width + k];
+            weights[i] += weight;
+          }
+        }
+      }
+    }
+  }
+  return { values, weights };
+}
+
+// --- bytes
+
+function bytesOf(text) { return Uint8Array.from(atob(text), (character) => character.charCodeAt(0)); }
+
+/** The frames of a map: a zlib stream of the differences from one to the next. */
+async function unpack(text, frame) {
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const frames = new Uint8Array(await new Response(stream).arrayBuffer());
+  for (let i = frame; i < frames.length; i++) frames[i] += frames[i - frame];
+  return frames;
+}
+
+/** The decoded maps of a layer, or null for now: the page is drawn again when they are there. */
+function framesOf(run, layer) {
+  const key = `${run}/${state.image}/${layer}`;
+  if (!decoded.has(key)) {
+    decoded.set(key, null);
+    const [height, width] = data.runs[run].layers[layer].stored;
+    const packed = data.runs[run].images[state.image].frames[layer];
+    Promise.all(packed.map((text) => unpack(text, height * width)))
+      .then((maps) => { decoded.set(key, maps); draw(); })
+      .catch((error) => complain(`The maps could not be unpacked (${error.message}).`));
+  }
+  return decoded.get(key);
+}
+
+// --- pictures
+
+const STOPS = [
+  [24, 16, 58], [59, 47, 128], [44, 94, 150], [33, 138, 141], [66, 178, 116], [158, 211, 62], [253, 231, 37],
+];
+const COLOURS = Array.from({ length: 256 }, (_, i) => {
+  const place = i / 255 * (STOPS.length - 1), low = Math.min(Math.floor(place), STOPS.length - 2);
+  return STOPS[low].map((value, k) => Math.round(value + (place - low) * (STOPS[low + 1][k] - value)));
+});
+
+function paint(canvas, height, width, colourOf) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const image = context.createImageData(width, height);
+  for (let i = 0; i < height * width; i++) image.data.set(colourOf(i), 4 * i);
+  context.putImageData(image, 0, 0);
+}
+
+function paintMap(canvas, pixels, height, width) {
+  paint(canvas, height, width, (i) => [...COLOURS[pixels[i]], 255]);
+}
+
+/** The map turned back; what the turned map does not know is left open. */
+function paintAligned(canvas, pixels, height, width, matrix) {
+  const { values, weights } = resample(pixels, height, width, matrix);
+  paint(canvas, height, width, (i) => {
+    const colour = weights[i] > 0 ? COLOURS[Math.min(255, Math.round(values[i] / weights[i]))] : COLOURS[0];
+    return [...colour, Math.round(255 * weights[i])];
+  });
+}
+
+function paintImage(canvas, image, matrix) {
+  const [channels, height, width] = image.size, size = height * width;
+  const all = image.bytes ??= bytesOf(image.pixels);
+  const planes = Array.from({ length: channels }, (_, c) =>
+    resample(all.subarray(c * size, (c + 1) * size), height, width, matrix).values);
+  const [red, green, blue] = channels === 3 ? planes : [planes[0], planes[0], planes[0]];
+  paint(canvas, height, width, (i) => [red[i], green[i], blue[i], 255].map(Math.round));
+}
+
+// --- the error curve
+
+const BOX = { left: 44, right: 10, top: 8, bottom: 20 };  // around the curve, in pixels
+
+function svgElement(name, attributes, text) {
+  const made = document.createElementNS(find("curve").namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+/** Where values and errors lie in the curve's picture; errors on a logarithmic scale between whole powers. */
+function axesOf(svg, known) {
+  const width = svg.clientWidth || 600, height = svg.clientHeight || 190;
+  const left = BOX.left, right = width - BOX.right, top = BOX.top, bottom = height - BOX.bottom;
+  const low = Math.floor(Math.log10(Math.max(LEAST, Math.min(1, ...known))) + 1e-9);
+  const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(LEAST, ...known)) - 1e-9));
+  const { kind, values } = track(), first = values[0];
+  const last = kind === "rotation" ? 360 : values[values.length - 1];
+  const x = (value) => left + (value - first) / (last - first) * (right - left);
+  const y = (error) => bottom - (Math.log10(Math.max(error, 10 ** low)) - low) / (high - low) * (bottom - top);
+  return { width, height, left, right, top, bottom, low, high, last, x, y };
+}
+
+function drawGrid(svg, { height, left, right, top, bottom, low, high, last, x, y }) {
+  const line = (x1, y1, x2, y2) => svg.append(svgElement("line", { class: "grid", x1, y1, x2, y2 }));
+  for (let power = low; power <= high; power += Math.ceil((high - low) / 4)) {
+    const place = y(10 ** power), text = power < -2 ? `1e${power}` : String(Number((10 ** power).toFixed(2)));
+    line(left, place, right, place);
+    svg.append(svgElement("text", { x: left - 6, y: place + 4, "text-anchor": "end" }, text));
+  }
+  for (const value of track().kind === "rotation" ? [0, 90, 180, 270, 360] : snapsOf()) {
+    const anchor = value === last ? "end" : "middle";
+    line(x(value), top, x(value), bottom);
+    const text = elementName(track().kind, value);
+    svg.append(svgElement("text", { x: x(value), y: height - 5, "text-anchor": anchor }, text));
+  }
+}
+
+/** One model's errors; the identity has none, and a point without neighbours is a dot. */
+function drawLine(svg, side, errors, { x, y }) {
+  const { start, values } = track();
+  const drawn = values.map((_, i) => errors[start + i] !== null && errors[start + i] > 0);
+  let path = "";
+  values.forEach((value, i) => {
+    if (!drawn[i]) return;
+    const place = [x(value), y(errors[start + i])];
+    path += `${drawn[i - 1] ? "L" : "M"}${place.map((p) => p.toFixed(1)).join(" ")}`;
+    if (!drawn[i - 1] && !drawn[i + 1]) drawPoint(svg, side, ...place, 3);
+  });
+  svg.append(svgElement("path", { class: `line ${side}`, d: path }));
+}
+
+function drawPoint(svg, side, cx, cy, r) {
+  svg.append(svgElement("circle", { class: `point ${side}`, cx, cy, r }));
+}
+
+function drawCurve() {
+  const svg = find("curve"), { start, values } = track();
+  const lines = sides().map((side) => [side, errorsOf(side)]).filter(([, errors]) => errors);
+  const known = lines.flatMap(([, errors]) => errors.slice(start, start + values.length)).filter((e) => e > 0);
+  const axes = axesOf(svg, known);
+  svg.setAttribute("viewBox", `0 0 ${axes.width} ${axes.height}`);
+  svg.replaceChildren();
+  drawGrid(svg, axes);
+  const here = axes.x(find("slider").value === "360" ? 360 : values[state.index]);
+  svg.append(svgElement("line", { class: "now", x1: here, x2: here, y1: axes.top, y2: axes.bottom }));
+  for (const [side, errors] of lines) {
+    drawLine(svg, side, errors, axes);
+    if (errors[element()] !== null) drawPoint(svg, side, here, axes.y(errors[element()]), 5);
+  }
+}
+
+// --- one model
+
+function sides() { return data.runs.length > 1 ? ["left", "right"] : ["left"]; }
+
+function layerOf(side) {
+  return data.runs[state[side]].layers.findIndex((layer) => layer.name === state.layer);
+}
+
+function errorsOf(side) { return data.runs[state[side]].images[state.image].errors[layerOf(side)]; }
+
+function part(side, name) { return document.querySelector(`.panel.${side} .${name}`); }
+
+function drawNumbers(side) {
+  const run = data.runs[state[side]], seen = run.images[state.image], at = element();
+  const truth = data.images[state.image].label, wrong = seen.predicted[at] !== truth;
+  const predicted = part(side, "predicted");
+  predicted.textContent = seen.predicted[at];
+  predicted.classList.toggle("wrong", wrong);
+  if (wrong) predicted.append(make("small", { textContent: ` not ${truth}` }));
+  part(side, "confidence").textContent = percent(seen.confidence[at]);
+  part(side, "error").textContent = shortNumber((errorsOf(side) || [])[at]);
+  document.querySelector(`.key.${side}`).textContent = run.name;
+  drawBars(part(side, "bars"), seen.probabilities[at], truth);
+}
+
+function drawBars(bars, probabilities, truth) {
+  const classes = data.images[state.image].classes;
+  bars.replaceChildren(...classes.map((name, i) => {
+    const column = make("div", { className: "column" });
+    column.style.setProperty("--p", probabilities[i]);
+    const label = make("span", { textContent: name, className: name === truth ? "truth" : "" });
+    return make("div", {}, column, label);
+  }));
+  bars.classList.toggle("long", Math.max(...classes) > 99);
+  const shares = classes.map((name, i) => `${name} ${percent(probabilities[i])}`);
+  bars.setAttribute("aria-label", `Probabilities: ${shares.join(", ")}`);
+}
+
+function drawMaps(side) {
+  const run = data.runs[state[side]], index = layerOf(side), layer = run.layers[index];
+  const { kind, values } = track(), back = kind === "rotation" ? "turned back" : "scaled back";
+  const maps = part(side, "maps"), remark = part(side, "remark");
+  maps.hidden = !layer;
+  remark.textContent = layer ? remarkOn(side, run, layer) : `This network has no layer ${state.layer}.`;
+  const frames = layer && framesOf(state[side], index);
+  if (!frames) return;
+  const rows = ["returned", "aligned"].map((row) => maps.querySelector(`.${row}`));
+  rows[1].previousSibling.textContent = back[0].toUpperCase() + back.slice(1);
+  for (const row of rows) {
+    while (row.children.length > frames.length) row.lastChild.remove();
+    while (row.children.length < frames.length) row.append(make("canvas", { role: "img" }));
+  }
+  const [height, width] = layer.stored, value = values[state.index], matrix = matrixOf(kind, value);
+  frames.forEach((bytes, k) => {
+    const pixels = bytes.subarray(element() * height * width, (element() + 1) * height * width);
+    const name = `${layer.name} of ${run.name}, map ${layer.maps[k]}, ${elementName(kind, value)}`;
+    paintMap(rows[0].children[k], pixels, height, width);
+    paintAligned(rows[1].children[k], pixels, height, width, matrix);
+    rows[0].children[k].setAttribute("aria-label", name);
+    rows[1].children[k].setAttribute("aria-label", `${name}, ${back}`);
+  });
+}
+
+function remarkOn(side, run, layer) {
+  const which = layer.maps.length < layer.of ? `, the ${layer.maps.length} that vary most` : "";
+  const parts = [`Maps ${layer.maps.join(", ")} of ${layer.of}${which}; ${layer.size.join("×")} pixels.`];
+  const error = errorsOf(side)[element()];
+  if (error === null) parts.push("At this element no pixel of so small a map can be compared.");
+  if (run.averaged) parts.push("One pass: its test accuracy averages over the group.");
+  return parts.join(" ");
+}
+
+// --- the whole
+
+function draw() {
+  const { kind, values } = track(), image = data.images[state.image], value = values[state.index];
+  const shown = elementName(kind, kind === "rotation" ? Number(find("slider").value) : value);
+  paintImage(find("input"), image, matrixOf(kind, value, true));
+  find("input").setAttribute("aria-label", `${imageName(image)}, at ${shown}`);
+  find("label").textContent = image.label;
+  find("curve-layer").textContent = state.layer;
+  find("position").textContent = shown;
+  find("slider").setAttribute("aria-valuetext", shown);
+  for (const side of sides()) { drawNumbers(side); drawMaps(side); }
+  drawCurve();
+}
+
+function imageName(image) { return `Test image ${image.index}, label ${image.label}`; }
+
+function snapsOf() {
+  const { kind, values } = track();
+  return kind === "rotation" ? [0, 90, 180, 270] : [...new Set([values[0], 1, values[values.length - 1]])];
+}
+
+/** The slider's value: degrees, or the place of a factor. */
+function moveTo(position) {
+  find("slider").value = position;
+  const moved = Number(find("slider").value), count = track().values.length;
+  state.index = track().kind === "rotation" ? Math.round(moved / 360 * count) % count : moved;
+  draw();
+}
+
+function positionOf(value) { return track().kind === "rotation" ? value : track().values.indexOf(value); }
+
+function chooseTrack(index) {
+  state.track = index;
+  const { kind, values } = track(), turning = kind === "rotation";
+  const [max, step] = turning ? [360, 360 / values.length] : [values.length - 1, 1];
+  Object.assign(find("slider"), { min: 0, max, step });
+  find("slider-name").textContent = turning ? "Angle" : "Scale";
+  find("snaps").replaceChildren(...snapsOf().map((value) => {
+    const button = make("button", { type: "button", textContent: elementName(kind, value) });
+    button.addEventListener("click", () => { stop(); moveTo(positionOf(value)); });
+    return button;
+  }));
+  moveTo(positionOf(turning ? 0 : 1));
+}
+
+let timer = null, direction = 1;
+
+function stop() {
+  clearInterval(timer);
+  timer = null;
+  find("play").textContent = "Play";
+  find("play").setAttribute("aria-pressed", "false");
+}
+
+function play() {
+  if (timer !== null) { stop(); return; }
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;  // from stop to stop, without motion
+  timer = setInterval(() => (calm ? hop() : step()), calm ? 1500 : 80);
+  find("play").textContent = "Pause";
+  find("play").setAttribute("aria-pressed", "true");
+}
+
+function hop() {
+  const places = snapsOf().map(positionOf), now = Number(find("slider").value);
+  moveTo(places.find((place) => place > now) ?? places[0]);
+}
+
+function step() {
+  const slider = find("slider"), now = Number(slider.value), end = Number(slider.max), by = Number(slider.step);
+  if (track().kind === "rotation") { moveTo(now + by >= end ? 0 : now + by); return; }
+  if (now + direction * by < 0 || now + direction * by > end) direction = -direction;
+  moveTo(now + direction * by);
+}
+
+// --- setting up
+
+function fillChoices() {
+  data.images.forEach((image, i) => {
+    const canvas = make("canvas");
+    const input = make("input", { type: "radio", name: "image", value: i, checked: i === 0 });
+    input.setAttribute("aria-label", imageName(image));
+    input.addEventListener("change", () => { state.image = i; draw(); });
+    paintImage(canvas, image, [1, 0, 0, 1]);
+    document.querySelector(".thumbnails").append(make("label", {}, input, canvas));
+  });
+  const names = [...new Set(data.runs.flatMap((run) => run.layers.map((layer) => layer.name)))];
+  find("layer").append(...names.map((name) => make("option", { value: name, textContent: name })));
+  state.layer = names[0];
+  find("layer").addEventListener("change", (event) => { state.layer = event.target.value; draw(); });
+}
+
+function fillPanels() {
+  if (data.runs.length === 1) {
+    document.querySelector(".panel.right").remove();
+    document.querySelector(".key.right").remove();
+    document.querySelector(".panels").classList.add("single");
+  }
+  for (const side of sides()) {
+    const select = part(side, "run");
+    select.append(...data.runs.map((run, i) => make("option", { value: i, textContent: run.name })));
+    select.value = state[side];
+    select.addEventListener("change", () => { state[side] = Number(select.value); draw(); });
+    for (const [row, text] of [["returned", "The layer's maps"], ["aligned", "Turned back"]]) {
+      const name = make("p", { className: "row-name", textContent: text });
+      part(side, "maps").append(name, make("div", { className: `row ${row}` }));
+    }
+  }
+}
+
+function followPointer() {
+  const svg = find("curve");
+  const move = (event) => {
+    if (!(event.buttons & 1)) return;
+    const place = svg.getBoundingClientRect(), { kind, values } = track();
+    const across = (event.clientX - place.left - BOX.left) / (place.width - BOX.left - BOX.right);
+    const share = Math.min(Math.max(across, 0), 1);
+    stop();
+    if (kind === "rotation") { moveTo(share * 360); return; }
+    const value = values[0] + share * (values[values.length - 1] - values[0]);
+    const distances = values.map((v) => Math.abs(v - value));
+    moveTo(distances.indexOf(Math.min(...distances)));
+  };
+  svg.addEventListener("pointerdown", move);
+  svg.addEventListener("pointermove", move);
+}
+
+function complain(text) {
+  find("trouble").textContent = text;
+  find("trouble").hidden = false;
+}
+
+function themes() {
+  const root = document.documentElement, button = find("theme");
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const show = () => {
+    button.textContent = dark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Use ${dark() ? "light" : "dark"} colours`);
+  };
+  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; show(); });
+  system.addEventListener("change", show);
+  show();
+}
+
+function start() {
+  themes();
+  if (typeof DecompressionStream === "undefined") {
+    complain("This browser is too old for the explorer: use Firefox 113, Chrome 80, Safari 16.4 or later.");
+    return;
+  }
+  find("explorer-body").hidden = false;
+  fillChoices();
+  fillPanels();
+  find("slider").addEventListener("input", (event) => { stop(); moveTo(event.target.value); });
+  find("play").addEventListener("click", play);
+  for (const radio of document.querySelectorAll("input[name=track]")) {
+    radio.addEventListener("change", () => { stop(); chooseTrack(Number(radio.value)); });
+  }
+  followPointer();
+  new ResizeObserver(drawCurve).observe(find("curve"));
+  chooseTrack(0);
+}
+
+start();
