@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import re
+import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -63,6 +64,23 @@ def test_demo_leaves_models_that_load(demo: tuple[Result, Path]) -> None:
     net = ien.load(run)
     assert not net.training and net(torch.rand(2, 1, 28, 28)).shape == (2, 10)
     assert net.conv1[0].out_channels == 11
+
+
+def test_demo_ends_by_writing_a_page_and_printing_its_path(demo: tuple[Result, Path]) -> None:
+    pytest.importorskip("matplotlib", reason="the page needs matplotlib: pip install 'ien[plots]'")
+    done, folder = demo
+    page = folder / "report.html"
+    assert done.output.splitlines()[-1].endswith(str(page.absolute()))
+    assert "het-ien demo seed 1" in page.read_text(encoding="utf-8")
+
+
+def test_demo_without_the_plots_says_how_to_get_them(
+    demo: tuple[Result, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = demo
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    done = CliRunner().invoke(app, ["demo", "--epochs", "1", "--out", str(folder)], env={"COLUMNS": "100"})
+    assert done.exit_code == 0 and 'pip install "ien[plots]"' in done.output.splitlines()[-1]
 
 
 def test_demo_does_not_train_again(demo: tuple[Result, Path]) -> None:
