@@ -32,7 +32,7 @@ import ien.data
 from ien._doctor import doctor
 from ien.report import html, render
 from ien.report.explorer import MAP_SIZE, Exploration, choose_images, explore, pack, tracks_of
-from ien.report.subjects import Subject
+from ien.report.subjects import Subject, open_runs
 from ien.report.svg import inline
 from ien.training import run
 from tests import toy
@@ -124,7 +124,7 @@ def page(report: Path) -> Page:
 
 @pytest.fixture
 def subjects(runs: list[Path]) -> list[Subject]:
-    return html.open_runs(runs, count=MEASURED)
+    return open_runs(runs, count=MEASURED)
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ def test_folders_that_are_no_finished_runs_are_refused(
     (tmp_path / "begun" / "result.json").unlink()
     (tmp_path / "empty").mkdir()
     for folders, kind, match in (
-        ([], ValueError, "needs at least one run folder"),
+        ([], ValueError, "name at least one run folder"),
         ([tmp_path / "empty"], FileNotFoundError, "is not a run folder"),
         ([runs[0], tmp_path / "begun"], ValueError, "is not finished: go on with ien resume"),
         (
@@ -492,7 +492,7 @@ def test_runs_on_different_images_are_refused(runs: list[Path], tmp_path: Path, 
 
 def test_runs_tested_on_fewer_of_the_same_images_are_shown_on_those(runs: list[Path], tmp_path: Path) -> None:
     other = train(tmp_path / "other", test_images=7)
-    subjects = html.open_runs([runs[0], other])
+    subjects = html._side_by_side(open_runs([runs[0], other]))
     assert (
         [len(subject.images) for subject in subjects]
         == [len(subject.labels) for subject in subjects]
@@ -502,8 +502,12 @@ def test_runs_tested_on_fewer_of_the_same_images_are_shown_on_those(runs: list[P
 
 def test_runs_with_one_name_are_told_apart_by_their_folders(runs: list[Path], tmp_path: Path) -> None:
     shutil.copytree(runs[0], tmp_path / "copy")
-    names = [subject.name for subject in html.open_runs([runs[0], tmp_path / "copy"])]
-    assert names == [f"ien-r4 smoke seed 1 ({folder})" for folder in (runs[0], tmp_path / "copy")]
+    names = [subject.name for subject in open_runs([runs[0], tmp_path / "copy"])]
+    assert names == [f"ien-r4 smoke seed 1 ({name})" for name in (runs[0].name, "copy")]
+    twin = tmp_path / "twin" / runs[0].name
+    shutil.copytree(runs[0], twin)
+    names = [subject.name for subject in open_runs([runs[0], twin])]
+    assert names == [f"ien-r4 smoke seed 1 ({folder})" for folder in (runs[0], twin)]
 
 
 def test_a_full_disk_keeps_the_earlier_file(

@@ -44,6 +44,9 @@ def number():
 def failing():
     raise LookupError("no such stage")
 
+def exits():
+    raise SystemExit(3)
+
 def needs(width):
     return build()
 
@@ -86,6 +89,7 @@ def test_a_run_is_measured_as_its_record_says(run_folder: Path) -> None:
     for name, layer in record["layers"].items():
         assert abs(saved["layers"][name]["relative"] / layer["relative"] - 1) < 1e-4
     assert saved["accuracy"]["identity"] == record["accuracy"]
+    assert "run that has its own" in error_of("measure", run_folder, "--weights", "w.pt")
     assert Path("saved/report.md").exists() and Path("saved/report.html").exists()
 
 
@@ -124,6 +128,20 @@ def test_code_with_weights_and_a_folder_of_images_is_measured(code: str, photos:
     assert text.startswith("equivariance to rot4 over 5 images\n")
     layers = json.loads(Path("saved/report.json").read_text())["layers"]
     assert all(layers[name]["relative"] < 1e-10 for name in ("1", "3"))
+
+
+def test_only_so_many_images_are_read_as_asked(code: str, photos: Path) -> None:
+    done = invoke("measure", "net.py:build", "--images", photos, "--group", "rot4", "--number", "3")
+    assert done.stdout.startswith("equivariance to rot4 over 3 images\n")
+
+
+def test_the_model_itself_is_named_as_the_table_names_it(photos: Path) -> None:
+    Path("conv.py").write_text("from torch import nn\ndef build():\n    return nn.Conv2d(3, 4, 3)\n")
+    on = ("--images", photos, "--group", "rot4")
+    text = invoke("measure", "conv.py:build", *on).stdout
+    assert "(the model)" in text
+    named = invoke("measure", "conv.py:build", *on, "--layers", "(the model),").stdout
+    assert named.splitlines()[2].split()[:3] == ["(the", "model)", "10×10"]
 
 
 def test_fail_above_is_a_gate(code: str, photos: Path) -> None:
@@ -173,6 +191,8 @@ def test_bad_input_is_one_line_with_the_remedy(code: str, photos: Path) -> None:
     Path("mixed").mkdir()
     Path("mixed/a.png").write_bytes((photos / "0.png").read_bytes())
     Image.new("RGB", (9, 12)).save("mixed/b.png")
+    Path("deep").mkdir()
+    Image.fromarray(np.full((12, 12), 40000, dtype=np.uint16)).save("deep/a.png")
     on = ("--images", photos, "--group", "rot4")
     wrong = {
         ("net.py:build", "--group", "rot4"): "needs images to be measured on: --images DIR",
@@ -199,7 +219,21 @@ def test_bad_input_is_one_line_with_the_remedy(code: str, photos: Path) -> None:
         ("syntax.py:build", *on): "syntax.py raised SyntaxError",
         ("nonet.py:build", *on): "there is no code file nonet.py",
         ("no.such.module:build", *on): "no.such.module cannot be imported: ModuleNotFoundError",
-        ("net.py", *on): "a run folder or a function in a code file, as in code.py:build; got 'net.py'",
+        ("net.py", *on): "there is no run folder net.py; a model from code is named as in code.py:build",
+        ("runs/nope",): "there is no run folder runs/nope",
+        (":build", *on): "as in code.py:build; got ':build'",
+        ("net.py:exits", *on): "net.py:exits raised SystemExit: 3",
+        ("net.py:build", *on, "--data", "here"): "--data is for a run",
+        ("net.py:build", *on, "--size", "99999"): "a size is at most 8192 pixels",
+        ("net.py:build", *on, "--fail-above", "nan"): "--fail-above takes a number such as 0.05; got nan",
+        ("net.py:build", *on, "--out", "net.py"): "net.py is a file, and --out names a folder",
+        (
+            "net.py:build",
+            "--images",
+            "deep",
+            "--group",
+            "rot4",
+        ): "deep/a.png cannot be read as an image (its pixels",
         ("empty",): "empty is not a run folder",
     }
     for arguments, message in wrong.items():

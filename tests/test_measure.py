@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -106,6 +107,8 @@ def test_elements_without_a_valid_pixel_are_left_out() -> None:
     layer = ien.measure(model, x, R8, ["0"], feature_groups=4).layers["0"]
     assert np.isnan(layer.per_element["45°"]) and layer.per_element["90°"] > 0
     assert abs(layer.raw - ien.measure(model, x, R4, ["0"], feature_groups=4).layers["0"].raw) < 1e-14
+    assert layer.warnings == ("4 of 7 elements leave no valid pixel of 2×2, and are left out",)
+    assert layer.between is None and layer.exact is not None and abs(layer.exact - layer.relative) < 1e-12
 
 
 def test_report_prints_a_table() -> None:
@@ -117,6 +120,13 @@ def test_report_prints_a_table() -> None:
 class NanMaps(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * float("nan")
+
+
+class InfiniteAtZero(nn.Module):
+    """Harmless on the images until a rotation fills a corner with zeros."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.repeat(1, 4, 1, 1) + x.abs().amin((2, 3), keepdim=True).log()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,12 @@ class NanMaps(nn.Module):
             {"model": nn.Sequential(*net(), nn.Flatten(), nn.Linear(7, 2).double())},
             "fails on images 1×.*shapes",
         ),
-        ({"model": nn.Sequential(*net()[:1], NanMaps())}, "layer '1' returned NaN"),
+        ({"model": nn.Sequential(*net()[:1], NanMaps())}, "layer '1' returned NaN or infinite values: "),
+        (
+            {"model": nn.Sequential(InfiniteAtZero(), nn.Identity()), "group": R8},
+            r"layer '1' returned .* under '45°'",
+        ),
+        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
         ({"layers": []}, "at least one layer"),
         ({"group": ien.rotation(1)}, "nothing to measure"),
         ({"group": "scale0.01", "images": images(2, 10)}, "too small for scale0.01"),
@@ -146,6 +161,59 @@ def test_bad_input_says_what_was_needed(change, match) -> None:
     arguments = {"model": net(), "images": images(2), "group": R4, "layers": ["1"], "feature_groups": 4}
     with pytest.raises(ValueError, match=match):
         ien.measure(**arguments | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"model": lambda x: x}, "takes a torch.nn.Module; got a function"),
+        ({"images": np.zeros((2, 1, 9, 9))}, "got a ndarray .*torch.from_numpy"),
+        ({"images": [{"image": images(2)}]}, "a tuple that begins with one; got a dict"),
+        ({"labels": [0, 1]}, r"labels are an integer tensor \(N,\).*got list"),
+        ({"labels": torch.zeros(2)}, "labels are an integer tensor .*got torch.float32"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(change, match) -> None:
+    arguments = {"model": net(), "images": images(2), "group": R4, "layers": ["1"], "feature_groups": 4}
+    with pytest.raises(TypeError, match=match):
+        ien.measure(**arguments | change)
+
+
+def test_a_model_that_writes_into_its_input_is_measured_like_one_that_does_not() -> None:
+    class Normalize(nn.Module):
+        def __init__(self, in_place: bool) -> None:
+            super().__init__()
+            self.in_place = in_place
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sub_(0.5).div_(0.25) if self.in_place else (x - 0.5) / 0.25
+
+    x, convs = images(6), net()
+    before = x.clone()
+    reports = [
+        ien.measure(nn.Sequential(Normalize(w), convs), x, R8, feature_groups=1) for w in (True, False)
+    ]
+    assert torch.equal(x, before) and reports[0].layers["1"] == reports[1].layers["1"]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-5, 1e-9])
+def test_the_relative_error_and_its_flags_do_not_depend_on_the_scale(factor: float) -> None:
+    model, x = net()[:1], images(8)
+    nn.init.zeros_(model[0].bias)
+    expected = ien.measure(model, x, R4, ["0"], 4).layers["0"]
+    with torch.no_grad():
+        model[0].weight *= factor
+    layer = ien.measure(model, x, R4, ["0"], 4).layers["0"]
+    assert abs(layer.relative / expected.relative - 1) < 1e-9 and not layer.constant
+    assert layer.diversity is not None and expected.diversity is not None
+    assert abs(layer.diversity / expected.diversity - 1) < 1e-9
+
+
+def test_a_faint_signal_on_a_large_constant_is_not_constant() -> None:
+    model = net()[:1]
+    with torch.no_grad():
+        model[0].bias.fill_(1000.0)
+    assert not ien.measure(model, images(4), R4, ["0"], 4).layers["0"].constant  # variance 1e-7 of the square
 
 
 def test_half_precision_nets_are_measured_in_float32() -> None:
@@ -220,10 +288,11 @@ def test_labels_are_in_the_order_of_the_batches_of_a_loader() -> None:
 @pytest.mark.parametrize(
     ("model", "labels", "match"),
     [
-        (classifier(), torch.zeros(5), r"a label for each image; got \(6, 5\) and labels \(5,\)"),
-        (classifier(), torch.zeros(7), "one for each image: got 7 for 6 images"),
-        (classifier(), torch.zeros(6, 1), r"got \(6, 5\) and labels \(6, 1\)"),
-        (net(), torch.zeros(6), r"an output \(B, classes\) and a label for each image; got \(6, 8, "),
+        (classifier(), torch.zeros(5).long(), r"a label for each image; got \(6, 5\) and labels \(5,\)"),
+        (classifier(), torch.zeros(7).long(), "one for each image: got 7 for 6 images"),
+        (classifier(), torch.zeros(6, 1).long(), r"got \(6, 5\) and labels \(6, 1\)"),
+        (classifier(), torch.full((6,), 5), "labels must be 0 to 4 for scores of 5 classes; got 5 to 5"),
+        (net(), torch.zeros(6).long(), r"an output \(B, classes\) and a label for each image; got \(6, 8, "),
     ],
 )
 def test_labels_that_do_not_fit_are_an_error(model: nn.Module, labels: Tensor, match: str) -> None:
@@ -324,6 +393,11 @@ def test_feature_groups_by_layer_name_choose_the_layers() -> None:
 def test_a_model_without_maps_says_so() -> None:
     with pytest.raises(ValueError, match="no layer of the model returns a map"):
         ien.measure(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8), "rot4")
+    conv = nn.Conv2d(1, 1, 3, padding=1)
+    with pytest.raises(
+        ValueError, match=r"runs more than once .*\(0\): give one of them a module of its own"
+    ):
+        choose_layers(nn.Sequential(conv, conv, nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8))
     with pytest.raises(TypeError, match=r"layer '1' returned a tensor of shape \(2, 2\).*\(B, C, H, W\)"):
         ien.measure(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8), "rot4", ["1"])
 
@@ -434,13 +508,19 @@ def test_diversity_equals_a_loop_and_flags_copies() -> None:
         model[2].weight[1:4], model[2].bias[1:4] = model[2].weight[:1], model[2].bias[:1]
     layer = ien.measure(model, x, R4, ["3"], 4, batch_size=4).layers["3"]
     h = model(x).detach().numpy()
-    groups = []
+    groups: list[float] = []
     for first in range(0, 8, 4):
         members = h[:, first : first + 4]
         groups.append(np.mean(members.var(1, ddof=1)) / members.var())
     assert abs(groups[0]) < 1e-20 and groups[1] > 0.1
     assert layer.diversity is not None and abs(layer.diversity - np.mean(groups)) < 1e-12
     assert layer.collapsed == (0,) and layer.num_groups == 2
+    with torch.no_grad():  # near copies still tell apart more than a hundredth
+        model[2].weight[1:4] += 0.3 * model[2].weight[4:7]
+    near = ien.measure(model, x, R4, ["3"], 4).layers["3"]
+    assert near.collapsed == () and near.diversity is not None and near.diversity < layer.diversity + 0.2
+    with torch.no_grad():
+        model[2].weight[1:4] = model[2].weight[:1]
     assert "members of 1 of 2 feature groups are copies" in str(ien.measure(model, x, R4, ["3"], 4))
 
 
@@ -493,7 +573,9 @@ def test_maps_as_output_have_no_predictions() -> None:
 
 
 def test_intervals_are_those_of_a_bootstrap() -> None:
-    model, x = net(), images(300)
+    # images of very different contrast: errors and variance rise together, and their ratio varies less
+    contrast = torch.logspace(-1, 1, 300, dtype=torch.float64)[torch.randperm(300)]
+    model, x = net(), images(300) * contrast.view(-1, 1, 1, 1)
     layer = ien.measure(model, x, R4, ["3"], 4, floors=False).layers["3"]
     h = ien.group_pool(model(x), 4).detach()
     errors = torch.stack(
@@ -564,9 +646,16 @@ def test_a_saved_report_holds_every_number_and_escapes_names(tmp_path: Path) -> 
     assert (
         "<b>&" not in page and "&lt;b&gt;&amp;" in page and "http://" not in page and "https://" not in page
     )
-    assert "<polyline" in page
+    heights = [float(y) for y in re.findall(r"[\d.]+,([\d.]+)", re.findall(r'points="([^"]*)"', page)[0])]
+    errors = [e.relative for e in report.layers["<b>&"].elements.values()]
+    assert np.argmin(heights) == np.argmax(errors) and np.argmax(heights) == np.argmin(errors)
     markdown = (tmp_path / "new/report.md").read_text(encoding="utf-8")
-    assert r"a\|b" in markdown and "Equivariance to rot8 over 4 images" in markdown
+    assert (
+        r"a\|b" in markdown
+        and "&lt;b&gt;&amp;" in markdown
+        and "<b>" not in markdown
+        and "Equivariance to rot8 over 4 images" in markdown
+    )
 
 
 def test_what_is_not_a_number_becomes_null(tmp_path: Path) -> None:

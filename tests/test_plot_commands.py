@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_costs_are_drawn_from_records_or_run_folders(runs: list[Path]) -> None:
     assert Path("plots/costs.png").exists() and Path("plots/costs.svg").exists()
     assert "no records of preset 'paper'" in error_of("plot", "costs", runs[0].parent, "--preset", "paper")
     assert "no records of *" in error_of("plot", "costs", ".")
+    assert "there is no folder nowhere" in error_of("plot", "costs", "nowhere")
+
+
+def test_runs_of_one_name_are_told_apart_and_a_run_is_drawn_once(runs: list[Path]) -> None:
+    copy = runs[0].parent / "copy"
+    shutil.copytree(runs[0], copy, dirs_exist_ok=True)
+    invoke("plot", "errors", runs[0], copy, "--number", "4", "--out", "two")
+    text = Path("two.svg").read_text()
+    assert "copy)" in text and "ien-r4)" in text
+    assert "was given twice" in error_of("plot", "errors", copy, copy)
 
 
 def test_bad_input_is_one_line(runs: list[Path]) -> None:

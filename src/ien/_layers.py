@@ -56,9 +56,18 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
             handle.remove()
     maps = [name for name, layer in seen.items() if layer.is_map]
     if not maps:
+        shared = [
+            name
+            for name, layer in seen.items()
+            if isinstance(layer.output, Tensor) and layer.output.ndim == 4
+        ]
+        if shared:
+            raise ValueError(
+                f"every layer that returns maps runs more than once or is overwritten in place "
+                f"({', '.join(shared[:5])}): give one of them a module of its own"
+            )
         raise ValueError(
-            "no layer of the model returns a map (B, C, H, W) that can be captured: name layers yourself, "
-            "as in layers=['backbone.stage1']"
+            "no layer of the model returns a map (B, C, H, W): nothing in it could turn with an image"
         )
     children = _children(model)
     chosen = [name for name in maps if name in children]

@@ -55,6 +55,7 @@ def measure(
     True
     """
     group = parse_group(group)
+    _check(model, images, labels, batch_size)
     if len(group) == 1:
         raise ValueError(f"group {group} has one element, the identity: there is nothing to measure")
     names = _names(layers, feature_groups)
@@ -64,8 +65,8 @@ def measure(
         for x in _shown(_checked(images, batch_size), _number_of_batches(images, batch_size), progress):
             x = x.to(device)
             if sums is None:
-                _try(model, x[:1])
-                chosen = choose_layers(model, x[:1]) if names is None else names
+                _try(model, x[:2].clone())
+                chosen = choose_layers(model, x[:2].clone()) if names is None else names
                 sums = _Sums(model, group, per_layer(feature_groups, chosen), labels, floors)
             sums.add(x)
     if sums is None or sums.count < 2:
@@ -123,7 +124,7 @@ class _Sums:
         self, x: Tensor, moved: Sequence[int], tallies: dict[str, Tally], look: Any = None
     ) -> tuple[dict[str, Tensor], list[Any]]:
         """Sum up the errors under the elements ``moved``; returns the originals' maps and all outputs."""
-        maps, output = self._run(x, look)
+        maps, output = self._run(x.clone(), look)  # a model may write into its input
         outputs, errors = [output], {name: {} for name in maps}  # type: ignore[var-annotated]
         for i in moved:
             g = torch.full((len(x),), i, device="cpu")
@@ -131,6 +132,8 @@ class _Sums:
             outputs.append(output)
             for name, h_g in transformed.items():
                 errors[name][i] = image_errors(maps[name], h_g, self.group, g)
+                if tallies is self.errors and not errors[name][i].isfinite().all():
+                    self._check_finite(name, maps[name], i)
         for name, h in maps.items():
             tallies[name].add(h, errors[name])
         return maps, outputs
@@ -146,27 +149,38 @@ class _Sums:
             output = self.model(x)
         return dict(features), output
 
+    def _check_finite(self, name: str, h: Tensor, i: int) -> None:
+        """An error that is not a number is right only where the map is too small to have a valid pixel."""
+        if self.group.coverage((h.shape[2], h.shape[3]))[i] > 0:
+            where = f" of images under {self.group.labels[i]!r}" if bool(h.isfinite().all()) else ""
+            raise ValueError(
+                f"layer {name!r} returned NaN or infinite values{where}: there is nothing to measure; "
+                f"look for a division by zero or a logarithm before it, or leave the layer out"
+            )
+
     def _look(self, name: str, h: Tensor) -> None:
         self.sizes[name] = (h.shape[2], h.shape[3])
         self.diversity[name].add(h)
 
     def _predict(self, outputs: list[Any], labels: Tensor | None) -> None:
         first = outputs[0]
-        if (
-            isinstance(first, Tensor)
-            and first.ndim == 2
-            and (labels is None or first.shape[:1] == labels.shape)
-        ):
-            if self.predictions is not None:
-                self.predictions.add(outputs, labels)
-            return
+        scores = isinstance(first, Tensor) and first.ndim == 2
         if labels is not None:
-            got = tuple(first.shape) if isinstance(first, Tensor) else f"a {type(first).__name__}"
-            raise ValueError(
-                f"labels need a classifier with an output (B, classes) and a label for each image; "
-                f"got {got} and labels {tuple(labels.shape)}"
-            )
-        self.predictions = None
+            if not scores or first.shape[:1] != labels.shape:
+                got = tuple(first.shape) if isinstance(first, Tensor) else f"a {type(first).__name__}"
+                raise ValueError(
+                    f"labels need a classifier with an output (B, classes) and a label for each image; "
+                    f"got {got} and labels {tuple(labels.shape)}"
+                )
+            low, high, classes = int(labels.min()), int(labels.max()), max(first.shape[1], 2)
+            if low < 0 or high >= classes:
+                raise ValueError(
+                    f"labels must be 0 to {classes - 1} for scores of {classes} classes; got {low} to {high}"
+                )
+        if not scores:
+            self.predictions = None
+        elif self.predictions is not None:
+            self.predictions.add(outputs, labels)
 
     def _there_and_back(self, h: Tensor) -> dict[int, Tensor]:
         """Each image's error of transforming its map and transforming it back, where that resamples."""
@@ -195,8 +209,6 @@ class _Sums:
 
     def _layer(self, name: str) -> LayerReport:
         tally, everything = self.errors[name], range(1, len(self.group))
-        if not tally.finite:
-            raise ValueError(f"layer {name!r} returned NaN or infinite values: there is nothing to measure")
         if math.isnan(tally.raw(everything)):
             raise ValueError(
                 f"the map of layer {name!r} is too small for {self.group}: no element leaves a valid pixel"
@@ -267,6 +279,21 @@ def _names(layers: str | Sequence[str] | None, feature_groups: Spec | Mapping[st
     return None
 
 
+def _check(model: object, images: object, labels: object, batch_size: int) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"measure takes a torch.nn.Module; got a {type(model).__name__}")
+    if not isinstance(images, Iterable) or type(images).__module__ == "numpy":
+        raise TypeError(
+            f"images are a tensor (N, C, H, W) or an iterable of batches; got a {type(images).__name__} "
+            f"(torch.from_numpy makes a tensor of an array)"
+        )
+    if labels is not None and (not isinstance(labels, Tensor) or labels.is_floating_point()):
+        got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels are an integer tensor (N,), such as torch.tensor([3, 1, 4]); got {got}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; got {batch_size}")
+
+
 def _try(model: nn.Module, x: Tensor) -> None:
     try:
         model(x)
@@ -275,7 +302,7 @@ def _try(model: nn.Module, x: Tensor) -> None:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
             f"the model fails on images {size} of {x.dtype} ({type(error).__name__}: {reason}): "
-            f"give images of the size and type that it is made for"
+            f"give images of the size, channels and type that it is made for (in the shell: --size CxHxW)"
         ) from error
 
 
@@ -302,7 +329,18 @@ def _batches(images: Images, batch_size: int) -> Iterator[Tensor]:
         yield from images.split(batch_size)
         return
     for batch in images:
-        yield batch if isinstance(batch, Tensor) else batch[0]
+        x = (
+            batch
+            if isinstance(batch, Tensor)
+            else batch[0]
+            if isinstance(batch, Sequence) and batch
+            else None
+        )
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"a batch is a tensor, or a tuple that begins with one; got a {type(batch).__name__}"
+            )
+        yield x
 
 
 def _number_of_batches(images: Images, batch_size: int) -> int | None:

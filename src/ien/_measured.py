@@ -88,6 +88,12 @@ class LayerReport:
             found.append("its maps are constant: an error of 0 says nothing")
         elif self.collapsed:
             found.append(f"members of {len(self.collapsed)} of {self.num_groups} feature groups are copies")
+        if missing := sum(math.isnan(element.relative) for element in self.elements.values()):
+            height, width = self.size
+            found.append(
+                f"{missing} of {len(self.elements)} elements leave no valid pixel of {height}×{width}, "
+                f"and are left out"
+            )
         return tuple(found)
 
 
@@ -242,7 +248,7 @@ def _points(layer: LayerReport) -> list[tuple[float, float]]:
     return sorted(
         (e.degrees, e.relative)
         for e in layer.elements.values()
-        if e.degrees is not None and not math.isnan(e.relative)
+        if e.degrees is not None and math.isfinite(e.relative)
     )
 
 

@@ -64,6 +64,7 @@ def number(value: float | None) -> str:
 
 def columns(rows: Table) -> list[str]:
     """Lines of a plain table: the first column to the left, the others to the right."""
+    rows = [[" ".join(cell.split()) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -75,8 +76,12 @@ def columns(rows: Table) -> list[str]:
 
 
 def markdown_table(rows: Table) -> str:
+    """A bar in a name would end the cell, a line break the table, and markup would act as such."""
     ruled = [rows[0], ["---"] + ["---:"] * (len(rows[0]) - 1), *rows[1:]]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in ruled)
+    cells = [
+        [" ".join(escape(cell, quote=False).replace("|", r"\|").split()) for cell in row] for row in ruled
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _table(rows: Table) -> str:

@@ -84,7 +84,7 @@ def resample(
     return F.grid_sample(x.to(dtype), grid, mode=mode, align_corners=False).to(x.dtype)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def valid_pixels(
     steps: tuple[Similarity, ...], height: int, width: int, device: torch.device
 ) -> Tensor | None:

@@ -41,11 +41,6 @@ class Tally:
         self._second += rows.T @ rows
 
     @property
-    def finite(self) -> bool:
-        """Whether the maps were free of NaN and infinity."""
-        return bool(self._first[-2:].isfinite().all())
-
-    @property
     def variance(self) -> float:
         mean, mean_square = (self._first[-2:] / self.count).tolist()
         return max(mean_square - mean**2, 0.0)
@@ -57,10 +52,12 @@ class Tally:
 
     def relative(self, elements: Sequence[int]) -> tuple[float, tuple[float, float]]:
         """The mean error over the variance, and its 95 % interval over images (a linearised ratio)."""
-        kept, variance = self._measured(elements), max(self.variance, 1e-12)
+        # guarded in the scale of the maps: what varies less than this is constant but for rounding
+        mean, mean_square = (self._first[-2:] / self.count).tolist()
+        kept, variance = self._measured(elements), max(self.variance, 1e-9 * mean_square, 1e-300)
         if not kept:
             return math.nan, (math.nan, math.nan)
-        ratio, mean = self.raw(elements) / variance, float(self._first[-2]) / self.count
+        ratio = self.raw(elements) / variance
         places = [*kept, self.elements, self.elements + 1]
         means = self._first[places] / self.count
         slope = means.new_tensor([1 / len(kept)] * len(kept) + [2 * mean * ratio, -ratio])
@@ -116,7 +113,7 @@ class Diversity:
         between, mean, mean_square = torch.cat(self._sums, 1) / self._count
         total = mean_square - mean.square()
         # members that are all constant are copies as well
-        return torch.where(total > 1e-12, between / total.clamp(min=1e-12), between * 0)
+        return torch.where(total > 1e-9 * mean_square, between / total, between * 0)
 
 
 class Predictions:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 __all__ = ["find_images", "image_batches"]
 
@@ -36,14 +41,17 @@ def image_batches(
     """Batches (B, C, H, W) of float32 in [0, 1], one after another from the files.
 
     ``size`` (C, H, W) with 1 or 3 channels scales every image to it. Without it all images must have one
-    size, and they have three channels unless the first is grey.
+    size, and they have three channels unless all are grey.
     """
-    channels, shape = None if size is None else size[0], None
+    channels = size[0] if size is not None else 1 if all(map(_is_grey, paths)) else 3
+    if channels not in (1, 3):
+        raise ValueError(f"images have 1 or 3 channels; the size asks for {channels}")
+    shape: torch.Size | None = None
     for start in range(0, len(paths), batch_size):
         batch = []
         for path in paths[start : start + batch_size]:
             image = _read(path, channels, None if size is None else (size[1], size[2]))
-            channels, shape = len(image), image.shape if shape is None else shape
+            shape = image.shape if shape is None else shape
             if image.shape != shape:
                 raise ValueError(
                     f"images must have one size: {path} is {image.shape[1]}×{image.shape[2]}, {paths[0]} is "
@@ -53,20 +61,35 @@ def image_batches(
         yield torch.stack(batch)
 
 
-def _read(path: Path, channels: int | None, size: tuple[int, int] | None) -> Tensor:
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
     try:
         from PIL import Image, UnidentifiedImageError
     except ModuleNotFoundError:
         raise ModuleNotFoundError('reading images needs pillow: pip install "ien[plots]"') from None
-    if channels not in (None, 1, 3):
-        raise ValueError(f"images have 1 or 3 channels; the size asks for {channels}")
     try:
         with Image.open(path) as file:
-            grey = channels == 1 if channels is not None else file.mode in ("1", "L", "I;16")
-            image = file.convert("L" if grey else "RGB")
-            if size is not None and image.size != (size[1], size[0]):
-                image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3)
-            pixels = numpy.array(image)
+            if file.mode.startswith(("I", "F")):
+                raise ValueError(f"its pixels are of mode {file.mode}, and 8 bits are needed")
+            yield file
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as an image ({error}): remove or replace it") from None
+        raise ValueError(
+            f"{path} cannot be read as an image ({error}): convert, replace or remove it"
+        ) from None
+
+
+def _is_grey(path: Path) -> bool:
+    with _opened(path) as file:
+        return file.mode in ("1", "L")
+
+
+def _read(path: Path, channels: int, size: tuple[int, int] | None) -> Tensor:
+    from PIL import ImageOps
+    from PIL.Image import Resampling
+
+    with _opened(path) as file:
+        image = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
+        if size is not None and image.size != (size[1], size[0]):
+            image = image.resize((size[1], size[0]), Resampling.BILINEAR, reducing_gap=3)
+        pixels = numpy.array(image)
     return torch.from_numpy(pixels).view(*pixels.shape[:2], -1).permute(2, 0, 1).float().div(255)

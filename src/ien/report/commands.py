@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .._errors import fail, one_line_errors
+from .._measured import ROOT
 
 __all__ = ["doctor", "measure", "report"]
 
@@ -86,8 +88,20 @@ def measure(
     with one_line_errors(TypeError, RuntimeError):
         from .._measure import measure as measure_
 
-        arguments = _from_run(Path(target), images, size, number, data) if _is_run(target) else None
-        arguments = arguments or _from_code(target, weights, images, size, number)
+        if out is not None and out.exists() and not out.is_dir():
+            raise ValueError(f"{out} is a file, and --out names a folder")
+        if fail_above is not None and not math.isfinite(fail_above):
+            raise ValueError(f"--fail-above takes a number such as 0.05; got {fail_above}")
+        if _is_run(target):
+            if weights is not None:
+                raise ValueError(
+                    f"--weights are for a model from code, and {target} is a run that has its own"
+                )
+            arguments = _from_run(Path(target), images, size, number, data)
+        else:
+            if data is not None:
+                raise ValueError("--data is for a run; a model from code is measured on --images DIR")
+            arguments = _from_code(target, weights, images, size, number)
         asked = {"group": group, "layers": names_in(layers), "feature_groups": feature_groups}
         arguments |= {key: value for key, value in asked.items() if value is not None}
         if arguments.get("group") is None:
@@ -121,13 +135,15 @@ def doctor(
     """
     with one_line_errors(TypeError, RuntimeError):
         from .._doctor import doctor as doctor_
+        from ..training import load
         from .subjects import build_model, open_run
 
+        given = _size(size)
         if _is_run(target):
-            subject = open_run(target, data, count=2)
-            model, input_size = subject.model, _size(size) or tuple(subject.images.shape[1:])
+            model = load(target)
+            input_size = given or tuple(open_run(target, data, count=2).images.shape[1:])
         else:
-            model, given = build_model(target), _size(size)
+            model = build_model(target)
             if given is None:
                 raise ValueError("say for which images: --size 3x224x224")
             input_size = given
@@ -189,6 +205,8 @@ def _from_code(
 ) -> dict[str, Any]:
     from .subjects import build_model, load_weights_into
 
+    if ":" not in target:
+        raise ValueError(f"there is no run folder {target}; a model from code is named as in code.py:build")
     if images is None:
         raise ValueError("a model from code needs images to be measured on: --images DIR")
     batches = _images(images, _size(size), number)
@@ -205,7 +223,8 @@ def _images(folder: Path, size: tuple[int, ...] | None, number: int) -> Any:
 
 
 def names_in(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
+    names = [name.strip() for name in (text or "").split(",")]
+    return [name.replace(ROOT, "") for name in names if name] or None
 
 
 def _size(text: str | None) -> tuple[int, int, int] | None:
@@ -219,4 +238,6 @@ def _size(text: str | None) -> tuple[int, int, int] | None:
         or 0 in (numbers := [int(n) for n in found.groups() if n])
     ):
         raise ValueError(f"a size is written 3x224x224 (channels, height, width) or 224; got {text!r}")
+    if max(numbers) > 8192:
+        raise ValueError(f"a size is at most 8192 pixels; got {text!r}")
     return (3, numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1], numbers[2])

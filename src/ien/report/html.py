@@ -15,10 +15,10 @@ from ..training.folder import replace_file
 from .explorer import ANGLES, explore
 from .records import summarise
 from .render import LIMIT, Examined, Figure, data_of, page
-from .subjects import Subject, open_run
+from .subjects import Subject, open_runs
 from .svg import as_svg
 
-__all__ = ["open_runs", "write_report"]
+__all__ = ["write_report"]
 
 Progress = Callable[[str], None]
 
@@ -46,7 +46,7 @@ def write_report(
     if min(images, maps, measured) < 1:
         raise ValueError(f"a report needs at least one image and map; got {images=}, {maps=}, {measured=}")
     _needed()
-    subjects = open_runs(folders, data, measured)
+    subjects = _side_by_side(open_runs(folders, data, measured))
     reports = {}
     for subject in subjects:
         say(f"measuring {subject.name} at {ANGLES} angles")
@@ -71,19 +71,10 @@ def write_report(
     return path
 
 
-def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int = 1000) -> list[Subject]:
-    """The finished runs in these folders, tested on the same images, each with a name of its own."""
-    if not folders:
-        raise ValueError("a report needs at least one run folder, such as runs/rot-mnist/ien-r4/small-seed1")
-    seen: dict[Path, Path] = {}
-    for folder in map(Path, folders):
-        if (place := folder.resolve()) in seen:
-            raise ValueError(f"{folder} was given twice: name each run once")
-        seen[place] = folder
-    subjects = [open_run(folder, data, count) for folder in seen.values()]
-    first = subjects[0]
+def _side_by_side(subjects: Sequence[Subject]) -> list[Subject]:
+    """The runs with as many images as all have, after a check that these are the same."""
+    first, n = subjects[0], min(len(subject.images) for subject in subjects)
     for other in subjects[1:]:
-        n = min(len(first.images), len(other.images))
         if first.images.shape[1:] != other.images.shape[1:] or not torch.equal(
             first.images[:n], other.images[:n]
         ):
@@ -92,17 +83,7 @@ def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int
                 f"{first.folder} on {data_of(first.record)}, {other.folder} on {data_of(other.record)}; "
                 f"write a report for each"
             )
-    n = min(len(subject.images) for subject in subjects)
-    names = [subject.name for subject in subjects]
-    return [
-        replace(
-            subject,
-            name=name if names.count(name) == 1 else f"{name} ({subject.folder})",
-            images=subject.images[:n],
-            labels=subject.labels[:n],
-        )
-        for subject, name in zip(subjects, names, strict=True)
-    ]
+    return [replace(subject, images=subject.images[:n], labels=subject.labels[:n]) for subject in subjects]
 
 
 def _examine(subject: Subject) -> Examined:

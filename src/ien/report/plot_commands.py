@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,8 +46,9 @@ def features(
     with one_line_errors():
         from .._groups import group as parse_group
         from .features import plot_features
+        from .subjects import open_runs
 
-        subjects = list(_opened(runs, data, max(image + 1, 2)))
+        subjects = open_runs(runs, data, max(image + 1, 2))
         chosen = None if group is None else parse_group(group)
         _save(plot_features(subjects, names_in(layers), image, group=chosen), out)
 
@@ -67,8 +67,9 @@ def errors(
     """
     with one_line_errors():
         from .plots import plot_errors
+        from .subjects import open_runs
 
-        subjects = _opened(runs, data, number)
+        subjects = open_runs(runs, data, number)
         _save(plot_errors({subject.name: _measured(subject, group) for subject in subjects}), out)
 
 
@@ -87,10 +88,11 @@ def angles(
     """
     with one_line_errors():
         from .plots import plot_angles
+        from .subjects import open_runs
 
         if 360 % step:
             raise ValueError(f"--step must divide 360, such as 5, 10 or 15; got {step}")
-        subjects = _opened(runs, data, number)
+        subjects = open_runs(runs, data, number)
         reports = {s.name: _measured(s, f"rot{360 // step}", floors=False) for s in subjects}
         _save(plot_angles(reports, layer), out)
 
@@ -126,17 +128,12 @@ def costs(
         from .plots import plot_costs
         from .records import collect, summarise
 
+        if not results.is_dir():
+            raise FileNotFoundError(f"there is no folder {results} with records")
         rows = [row for row in summarise(collect(results)) if preset in (None, row.preset)]
         if not rows:
             raise ValueError(f"no records of preset {preset!r} in {results}")
         _save(plot_costs(rows), out)
-
-
-def _opened(runs: list[Path], data: str | None, count: int) -> Iterator[Subject]:
-    from .subjects import open_run
-
-    for folder in runs:
-        yield open_run(folder, data, count)
 
 
 def _measured(subject: Subject, group: str | None, floors: bool = True) -> Report:

@@ -131,7 +131,7 @@ def _term_panels(figure: Figure, cells: Sequence[Any], runs: Mapping[str, Epochs
     ends: list[list[tuple[str, float, Look]]] = []
     for axes, (name, epochs) in zip(panels, runs.items(), strict=True):
         layers = list(dict.fromkeys(layer for e in epochs for layer in e["terms"]))
-        axes.set_title(f"terms of {plain(name, 24)}")
+        axes.set_title(f"terms of {plain(name, 24)}" if len(panels) == 1 else plain(name, 54 // len(panels)))
         shades = colormaps["viridis"]
         ends.append([])
         for i, layer in enumerate(layers):

@@ -6,8 +6,8 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +26,7 @@ from ..training.folder import read_config, read_data, read_result
 from ..training.setup import images
 from .records import Record, read
 
-__all__ = ["Subject", "build_model", "load_weights_into", "open_run"]
+__all__ = ["Subject", "build_model", "load_weights_into", "open_run", "open_runs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,27 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
     )
 
 
+def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int = 1000) -> list[Subject]:
+    """The finished runs in these folders, each once and with a name of its own."""
+    if not folders:
+        raise ValueError("name at least one run folder, such as runs/rot-mnist/ien-r4/small-seed1")
+    seen: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        if (place := folder.resolve()) in seen:
+            raise ValueError(f"{folder} was given twice: name each run once")
+        seen[place] = folder
+    subjects = [open_run(folder, data, count) for folder in seen.values()]
+    names = [subject.name for subject in subjects]
+    places = [folder.name for folder in seen.values()]
+    whole = len(set(places)) < len(places)  # else the last part of the path tells them apart
+    return [
+        subject
+        if names.count(subject.name) == 1
+        else replace(subject, name=f"{subject.name} ({subject.folder if whole else subject.folder.name})")
+        for subject in subjects
+    ]
+
+
 def build_model(target: str) -> nn.Module:
     """What ``path/to/code.py:build`` or ``package.module:build`` names: a model or a function for one.
 
@@ -94,7 +115,7 @@ def build_model(target: str) -> nn.Module:
     found = getattr(module, name)
     try:
         model = found if isinstance(found, nn.Module) else found()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{target} raised {_where(error)}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"{target} should return a torch.nn.Module; it returned a {type(model).__name__}")
@@ -134,7 +155,7 @@ def _import(place: str) -> ModuleType:
     if not place.endswith(".py"):
         try:
             return importlib.import_module(place)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(f"{place} cannot be imported: {_where(error)}") from error
     path = Path(place).expanduser()
     if not path.is_file():
@@ -146,14 +167,14 @@ def _import(place: str) -> ModuleType:
     sys.modules.setdefault(path.stem, module)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{path} raised {_where(error)}") from error
     finally:
         sys.path.remove(str(path.parent.absolute()))
     return module
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"

@@ -3,7 +3,7 @@
 
 const data = JSON.parse(document.getElementById("explorer-data").textContent);
 const find = (id) => document.getElementById(id);
-const state = { image: 0, layer: "", track: 0, index: 0, left: 0, right: 1 };
+const state = { image: 0, layer: "", track: 0, index: 0, left: 0, right: data.runs.length - 1 };
 const decoded = new Map();  // "run/image/layer" -> maps, each all its frames as bytes; null while it is decoded
 const LEAST = 1e-8;  // errors below it are those of rounding
 
@@ -275,7 +275,7 @@ function drawMaps(side) {
 
 function remarkOn(side, run, layer) {
   const which = layer.maps.length < layer.of ? `, the ${layer.maps.length} that vary most` : "";
-  const parts = [`Maps ${layer.maps.join(", ")} of ${layer.of}${which}; ${layer.size.join("×")} pixels.`];
+  const parts = [`Maps ${layer.maps.join(", ")} of ${layer.of}${which}, one for each feature group: the maximum over its channels; ${layer.size.join("×")} pixels.`];
   const error = errorsOf(side)[element()];
   if (error === null) parts.push("At this element no pixel of so small a map can be compared.");
   if (run.averaged) parts.push("One pass: its test accuracy averages over the group.");
