@@ -24,6 +24,7 @@ __all__ = [
     "leaves",
     "merge",
     "regroup",
+    "repeats",
     "single",
     "size",
 ]
@@ -69,6 +70,20 @@ def leaves(d: Dim) -> Iterator[tuple[str, int]]:
 def single(d: Dim) -> str:
     """``"H"`` or ``"W"`` if the dimension is that and nothing else, otherwise ``""``."""
     return d[0][0][0] if len(d) == 1 and len(d[0]) == 1 and d[0][0][0] in ("H", "W") else ""
+
+
+def repeats(d: Dim) -> tuple[str, int, int] | None:
+    """Rows or columns that come several times: the axis, how often all of them, and how often each.
+
+    >>> repeats(regroup([dim("=", 2), dim("H", 7), dim("=", 3)], [42])[0])
+    ('H', 2, 3)
+    """
+    kinds = [axis for axis, _ in d[0]]
+    places = [i for i, axis in enumerate(kinds) if axis != SAME]
+    if len(d) > 1 or len(kinds) < 2 or len(places) != 1 or kinds[places[0]] not in ("H", "W"):
+        return None
+    at = places[0]
+    return kinds[at], prod(n for _, n in d[0][:at]), prod(n for _, n in d[0][at + 1 :])
 
 
 def is_same(d: Dim) -> bool:
@@ -144,7 +159,7 @@ def regroup(dims: Sequence[Dim], shape: Sequence[int]) -> list[Dim] | None:
         if segment is None:
             return None
         alone = len(segment) == 1 and not isinstance(segment[0][0], str)
-        out.append(segment[0][0] if alone else (_tidy(segment),))
+        out.append(segment[0][0] if alone else (tuple(_squash(segment)),))
     return None if parts else out
 
 
@@ -178,14 +193,6 @@ def _squash(parts: Sequence[Part]) -> list[Part]:
     return out
 
 
-def _tidy(parts: Sequence[Part]) -> Segment:
-    out = _squash(parts)
-    places = [axis for axis, _ in out if axis != SAME]
-    if len(out) > 1 and len(places) == 1 and places[0] in ("H", "W"):  # rows repeated are rows
-        return ((places[0], prod(n for _, n in out)),)
-    return tuple(out)
-
-
 def _merge_segments(a: Segment, b: Segment) -> tuple[Segment, str]:
     left, right, out, problem = list(a), list(b), [], ""
     while left and right:
@@ -202,4 +209,4 @@ def _merge_segments(a: Segment, b: Segment) -> tuple[Segment, str]:
         if places and PLAIN in (x, y):
             problem = "values"
         out.append((places.pop() if places else SAME if x == y == SAME else PLAIN, k))
-    return _tidy(out), problem
+    return tuple(_squash(out)), problem

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .axes import dim
 from .explain import Finding
 from .follow import follow
 from .steps import exact, size_after
-from .tracks import Notes, Track, plain, set_track
+from .tracks import Notes, Track, plain, set_track, value_of
 
 __all__ = ["Pass", "Run", "borrowed"]
 
 BATCH = 2  # with one image, x.squeeze() would take the batch too
+KINDS: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
+LEAVES = (Tensor, str, bytes, int, float, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 class Pass(NamedTuple):
@@ -32,12 +36,18 @@ class Pass(NamedTuple):
 
     def may_fit(self, n: int) -> bool:
         """Whether the convolutions and pools that were seen are exact for a square input of size n."""
-        sizes = {0: (n, n)}
+        program, sizes, fit = self.notes.program, {0: (n, n)}, set(self.notes.cut_to_size)
         try:
-            for (before, step), node in self.notes.program.items():
-                if node not in self.notes.cut_to_size and not exact((step,), sizes[before]):
+            for (before, step), node in program.items():
+                here = sizes[before]
+                sizes[node] = size_after(step, here)
+                if node in fit or exact((step,), here):
+                    continue
+                next_steps = {m: s for (b, s), m in program.items() if b == node and m in self.notes.direct}
+                repaired = {m for m, s in next_steps.items() if exact((step, s), here)}
+                if not repaired:
                     return False
-                sizes[node] = size_after(step, sizes[before])
+                fit |= repaired
         except RuntimeError:  # too small for a kernel
             return False
         return True
@@ -50,21 +60,23 @@ Run = Callable[[tuple[int, int, int], bool], Pass]
 def borrowed(model: nn.Module) -> Iterator[Run]:
     """A function from ``(input size, stop at the first finding of the grid)`` to what a forward pass shows.
 
+    One that may stop does so too where the model fails, and raises nothing.
     While the block runs, the model holds fake parameters and is in eval mode; after it, it is as it was.
     """
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     modules = [""]
-    with _unchanged(model):
+    with _unchanged(_containers(model)):
         bare = _prepare(model, fake_mode)
         _name_modules(bare, modules)
+        containers = _containers(bare)
         like = next((p for p in bare.parameters() if p.is_floating_point()), torch.empty(0, device="cpu"))
 
         def run(input_size: tuple[int, int, int], stop_at_grid: bool) -> Pass:
             modules[:] = [""]
-            notes = Notes(stop_at_grid, modules=modules)
+            notes = Notes(stop_at_grid, square=input_size[1] == input_size[2], modules=modules)
             with ExitStack() as stack:
                 for context in (
-                    _unchanged(bare),
+                    _unchanged(containers),
                     torch.inference_mode(False),
                     torch.no_grad(),
                     _plain_attention(),
@@ -76,7 +88,12 @@ def borrowed(model: nn.Module) -> Iterator[Run]:
                 batch, channels, rows, columns = x.shape
                 dims = (*plain((batch, channels)).dims, dim("H", rows), dim("W", columns))
                 set_track(x, Track(dims, node=0))
-                follow(bare, x, notes)
+                try:
+                    follow(bare, x, notes)
+                except Exception:
+                    if not stop_at_grid:
+                        raise
+                    notes.stopped = True
             return Pass(list(notes.findings), notes)
 
         yield run
@@ -89,23 +106,40 @@ def _prepare(model: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
             if child is not None:
                 module._modules[name] = _bare(child)
     model = _bare(model)
-    fakes: dict[int, Tensor] = {}
+    names: dict[int, str] = {}
     for prefix, module in model.named_modules():
         _check(module, prefix)
         module.training = False
         if "_compiled_call_impl" in module.__dict__:
             module.__dict__["_compiled_call_impl"] = None
+        for key, hook in list(module._forward_hooks.items()):
+            if not _is_torch(hook):  # it would see fake tensors, and may keep them
+                del module._forward_hooks[key]
         for tensors in (module._parameters, module._buffers, module.__dict__):
-            for name, tensor in tensors.items():
-                if not isinstance(tensor, Tensor):
-                    continue
-                if id(tensor) not in fakes:
-                    fakes[id(tensor)] = fake_mode.from_tensor(tensor)
-                    known = plain(tensor.shape)
-                    known.name = f"{prefix}.{name}" if prefix else name
-                    set_track(fakes[id(tensor)], known)
-                tensors[name] = fakes[id(tensor)]
+            names |= {id(t): f"{prefix}.{name}" if prefix else name for name, t in tensors.items()}
+    _fake_tensors(_containers(model), names, fake_mode)
     return model
+
+
+def _fake_tensors(containers: list[Any], names: dict[int, str], fake_mode: FakeTensorMode) -> None:
+    """Fake ones in place of all tensors, one for one; those of a kind that cannot be faked stay."""
+    fakes: dict[int, Tensor] = {}
+    for container in containers:
+        pairs = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, value in list(pairs) if isinstance(container, dict | list) else []:
+            if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+                continue
+            if value.is_nested or value.is_quantized:
+                continue
+            if id(value) not in fakes:
+                fakes[id(value)] = fake_mode.from_tensor(value)
+                known = replace(plain(value.shape), name=names.get(id(value), ""), value=value_of(value))
+                set_track(fakes[id(value)], known)
+            container[key] = fakes[id(value)]
+
+
+def _is_torch(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).split(".")[0] == "torch"
 
 
 def _check(module: nn.Module, name: str) -> None:
@@ -114,10 +148,9 @@ def _check(module: nn.Module, name: str) -> None:
         raise ValueError(
             f"{where} is scripted, which hides what it does: give the model from before torch.jit"
         )
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module._parameters.values()):
-        raise ValueError(
-            f"{where} is lazy and has no parameters yet: run the model once on real images first"
-        )
+    tensors = (*module._parameters.values(), *module._buffers.values())
+    if any(t is not None and nn.parameter.is_lazy(t) for t in tensors):
+        raise ValueError(f"{where} is lazy and not set up yet: run the model once on real images first")
 
 
 def _bare(module: nn.Module) -> nn.Module:
@@ -145,30 +178,34 @@ def _name_modules(model: nn.Module, running: list[str]) -> None:
 
 
 @contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Takes back what the block does to the modules, their attributes, dicts, lists and sets."""
-    modules = list(model.modules())
-    before = [dict(module.__dict__) for module in modules]
-    held: dict[int, tuple[Any, Any]] = {}
-    for attributes in before:
-        _keep(list(attributes.values()), held)
+def _unchanged(containers: list[Any]) -> Iterator[None]:
+    """Takes back what the block does to the contents of dicts, lists, sets and deques."""
+    before = [dict(each) if isinstance(each, dict) else list(each) for each in containers]
     try:
         yield
     finally:
-        for module, attributes in zip(modules, before, strict=True):
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-        for value, contents in held.values():
-            value.clear()
-            value.extend(contents) if isinstance(value, list) else value.update(contents)
+        for each, contents in zip(containers, before, strict=True):
+            kind = next(kind for kind in KINDS if isinstance(each, kind))
+            kind.clear(each)
+            kind.extend(each, contents) if hasattr(kind, "extend") else kind.update(each, contents)
 
 
-def _keep(values: Iterable[Any], held: dict[int, tuple[Any, Any]]) -> None:
-    """Adds the contents of all dicts, lists and sets, and of those in them."""
-    for value in values:
-        if type(value) in (dict, OrderedDict, defaultdict, list, set) and id(value) not in held:
-            held[id(value)] = value, value.copy()
-            _keep(value.values() if isinstance(value, dict) else value, held)
+def _containers(model: nn.Module) -> list[Any]:
+    """What a forward pass may change: attributes, and the dicts, lists, sets and deques in them."""
+    found: dict[int, Any] = {}
+    left: list[Any] = [model]
+    while left:
+        value = left.pop()
+        if id(value) in found or isinstance(value, LEAVES):
+            continue
+        found[id(value)] = value
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, tuple | list | set | deque):
+            left += value
+        if isinstance(value, nn.Module) or (hasattr(value, "__dict__") and not _is_torch(value)):
+            left.append(vars(value))
+    return [value for value in found.values() if isinstance(value, KINDS)]
 
 
 @contextmanager

@@ -20,13 +20,19 @@ class Finding:
     size: tuple[int, int]
     """Height and width of the map that it met; 1 where there is none."""
     kind: str
-    """``"grid"``, ``"position"``, ``"flatten"``, ``"input"``, or ``"unknown"``: it could not be followed."""
+    """``"grid"``, ``"position"``, ``"flatten"``, ``"kernel"``: it is fixed and not symmetric, ``"input"``, or
+    ``"unknown"``: it could not be followed."""
     reason: str
     remedy: str
     cost: float | None = None
-    """Relative error that the operation alone makes on noise, for the worst element; None: not defined."""
+    """Relative error that the operation alone makes on noise, for the worst element; None: not defined.
+
+    A large map is tried with the rows and columns far from its edges left out.
+    """
     shift: float | None = None
     """How far it moves the centre of the grid, in pixels of the input; None: not defined."""
+    times: int = 1
+    """How often the module does this, give or take a number: a loop over rows slices every one."""
 
 
 def explain(steps: tuple[Step, ...], size: Size, module: str, pitch: float) -> Finding:
@@ -108,6 +114,8 @@ def _text(step: Step, before: Size, after: Size) -> str:
     if step.kind == "pad":
         left, right, top, bottom = args["pad"]
         return f"{args['mode']} padding: left {left}, right {right}, top {top}, bottom {bottom}"
+    if step.kind == "repeat":
+        return f"repeat {_times(before)} → {_times(after)}"
     dims = args.get("dim", args.get("dims"))
     axis = {2: "rows", 3: "columns"}.get(pair(dims)[0], "") if pair(dims)[0] == pair(dims)[1] else "both"
     if step.kind == "move":
@@ -131,13 +139,17 @@ def _reason(step: Step, before: Size, after: Size) -> tuple[str, str]:
     """Why it is not exact, and what helps."""
     uneven = "rows and columns are treated differently", "the same for rows and columns"
     if step.kind in ("conv", "pool"):
-        return _window_reason(step, before) if _is_square(step) else uneven
+        k = max(windows(step)[0])
+        remedy = f"a kernel {k}×{k}, with stride, padding and dilation the same for rows and columns"
+        return _window_reason(step, before) if _is_square(step) else (uneven[0], remedy)
     if step.kind == "resize":
         return _resize_reason(step, before, after) if after[0] == after[1] else uneven
     if step.kind == "pad":
         return "the edges are padded differently", "pad all four sides alike"
     if step.kind == "slice":
         return "more is cut off at one edge than at the other", "cut all four edges alike"
+    if step.kind == "repeat":
+        return "rows and columns are not repeated alike", "repeat both alike"
     if step.kind == "move":
         return "it moves the map to one side, or turns one axis round", "leave the map in place"
     return uneven
@@ -149,17 +161,29 @@ def _is_square(step: Step) -> bool:
 
 
 def _window_reason(step: Step, before: Size) -> tuple[str, str]:
-    args, n = dict(step.args), before[0]
+    args = dict(step.args)
     k, s, p, d = (value[0] for value in windows(step))
     if args.get("transposed"):
         return "output_padding adds at one edge only", "output_padding=0, as with a kernel 2×2 or 4×4"
-    total = n + 2 * p - d * (k - 1) - 1
-    near = [m for m in range(max(n - s, 1), n + s + 1) if _is_exact_at(step, m)]
-    remedy = f"a map of {' or '.join(map(str, near))}" if near else "a padding that fits the kernel"
-    if total % s == 0:
+    totals = [n + 2 * p - d * (k - 1) - 1 for n in before]
+    remedy = _fitting_sizes(step, before, s) or "a padding that fits the kernel"
+    if not any(total % s for total in totals):
         return "its windows do not lie symmetrically on the map", remedy
+    n, total = next((n, total) for n, total in zip(before, totals, strict=True) if total % s)
     reason = f"{n} + 2·{p} − {d}·({k}−1) − 1 = {total} is not divisible by the stride {s}"
     return reason + (": ceil_mode reaches over one edge" if args.get("ceil_mode") else ""), remedy
+
+
+def _fitting_sizes(step: Step, before: Size, reach: int) -> str:
+    """The nearest sizes of the map at which the step is exact; of a map that is not square, for each axis."""
+    near = []
+    for n, axis in zip(before, ("rows", "columns"), strict=True):
+        fits = [m for m in range(max(n - reach, 1), n + reach + 1) if _is_exact_at(step, m)]
+        if fits and n not in fits:
+            near.append((" or ".join(map(str, fits)), axis))
+    if before[0] == before[1]:
+        return f"a map of {near[0][0]}" if near else ""
+    return ", ".join(f"{sizes} {axis}" for sizes, axis in near)
 
 
 def _is_exact_at(step: Step, n: int) -> bool:

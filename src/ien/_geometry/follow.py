@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -13,26 +14,30 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
-from .axes import LOST, Dim, axes, dim, is_same, single, size
+from .axes import LOST, PLAIN, Dim, axes, dim, is_same, single, size
 from .maps import MAPS, pad
+from .steps import for_real
 from .structure import ELEMENTWISE, STRUCTURE, pointwise
 from .sums import SUMS
-from .tracks import Call, Notes, NotExact, Track, is_strange, lost, plain, set_track, track
+from .tracks import Call, Notes, NotExact, Track, is_strange, lost, plain, set_track, track, value_of
 
 __all__ = ["follow"]
 
 RULES = {**STRUCTURE, **SUMS, **MAPS}
 RESUMES = frozenset(name for name in RULES if "pool" in name or "upsample" in name or "_like" in name)
 RESUMES |= {"convolution"}  # what can be followed again after places were lost: it takes maps only
+SMALL = 4096  # elements of constants whose values are computed
 PARTS = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "detach", "alias"})
 
 
 def follow(model: nn.Module, x: Tensor, notes: Notes) -> None:
     """Run ``model`` on ``x``, a fake tensor whose track is known, and take notes."""
     with _Operations(notes) as operations, _Functions(operations):
-        output = model(x)
-    for tensor in _tensors(output):
+        output = list(_tensors(model(x)))  # here, as it may be a generator
+    notes.outputs = len(output)
+    for tensor in output:
         known = track(tensor)
         if is_strange(tensor):
             notes.note(
@@ -62,14 +67,15 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         traits = _traits(func)
         bound = {**traits.defaults, **dict(zip(traits.defaults, args, strict=False)), **kwargs}
-        out = _run(func, traits.name, bound, args, kwargs)
-        results = [
-            each for each in (out if isinstance(out, tuple | list) else [out]) if isinstance(each, Tensor)
-        ]
-        if results and not self.paused:
+        out = _run(func, traits, bound, args, kwargs)
+        results = list(_tensors(out))
+        if (results or traits.written) and not self.paused:
+            self.notes.operations += 1
             shapes = [tuple(each.shape) for each in results]
             call = Call(traits.name, func, bound, list(_tensors([args, kwargs])), shapes)
             _assign(self.notes, call, results, rule(self.notes, call), traits)
+            for tensor, value in zip(results, _values(call, args, kwargs, traits), strict=False):
+                track(tensor).value = value
         return out
 
 
@@ -82,6 +88,8 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
+            set_track(args[0], replace(track(args[1])))
         circular = func is F.pad and "circular" in (*args[2:3], kwargs.get("mode"))
         if self.operations.paused or not (circular or func is F.local_response_norm):
             return func(*args, **kwargs)
@@ -96,6 +104,8 @@ class _Functions(TorchFunctionMode):
         elif circular:
             amounts = args[1] if len(args) > 1 else kwargs["pad"]
             result = pad(self.operations.notes, call, amounts, "circular")
+        elif axes(call.tracks[0].dims[1:2]):
+            result = self.operations.notes.unknown(call, call.tracks[0])
         else:
             result = pointwise(self.operations.notes, call)
         _assign(self.operations.notes, call, [out], result, _Traits(func.__name__, {}, False, None))
@@ -125,10 +135,24 @@ def _traits(func: Any) -> _Traits:
     )
 
 
-def _run(func: Any, name: str, bound: dict[str, Any], args: Any, kwargs: Any) -> Any:
-    if name == "native_batch_norm" and not bound["training"]:  # torch takes 10 ms to find the same
+def _run(func: Any, traits: _Traits, bound: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    if traits.name == "native_batch_norm" and not bound["training"]:  # torch takes 10 ms to find the same
         return (torch.empty_like(bound["input"]), *(bound["input"].new_empty(0) for _ in range(2)))
+    if traits.written and not all(isinstance(t, FakeTensor) for t in _tensors(bound[traits.written])):
+        return bound[traits.written]  # a tensor that is not the model's stays as it is
     return func(*args, **kwargs)
+
+
+def _values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> list[Tensor]:
+    """The results of an operation on small constants, with what is in them."""
+    small = all(prod(shape) <= SMALL for shape in [*call.shapes, *(t.shape for t in call.tensors)])
+    if not small or traits.written or torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ()):
+        return []
+    values = {id(tensor): value_of(tensor) for tensor in call.tensors}
+    if not values or any(value is None for value in values.values()):
+        return []
+    args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (args, kwargs))
+    return list(_tensors(for_real(call.func)(*args, **kwargs)))
 
 
 def rule(notes: Notes, call: Call) -> Track | list[Track]:
@@ -158,12 +182,14 @@ def _assign(
     known = tracks if isinstance(tracks, list) else [tracks]
     known += [plain(tensor.shape) for tensor in results[len(known) :]]
     if traits.written is not None:
-        return _write(notes, call, call.args[traits.written], known[0])
+        for i, target in enumerate(_tensors(call.args[traits.written])):
+            _write(notes, call, target, known[i] if i < len(known) else plain(target.shape))
+        return
     for tensor, result in zip(results, known, strict=False):
         alone = [axis for axis in map(single, result.dims) if axis]
         if [size(d) for d in result.dims] != list(tensor.shape) or len(set(alone)) != len(alone):
             result = notes.unknown(call, call.tracks[0])[0]  # such as two maps in one tensor
-        set_track(tensor, replace(result, root=None, rearranged=False, writes=0))
+        set_track(tensor, replace(result, root=None, rearranged=False, writes=0, value=None))
         if traits.is_view and isinstance(call.tensors[0], FakeTensor):
             view, base = track(tensor), track(call.tensors[0])
             view.root = base.root or base
@@ -178,40 +204,49 @@ def _write(notes: Notes, call: Call, target: Any, new: Track) -> None:
             notes.unknown(call, new, "it writes a map into a tensor that is not the model's")
         return
     old = track(target)
-    root = old.root
-    if (old.dims, old.pending) != (new.dims, new.pending):
-        (root or old).writes += 1
-    if root is not None:
-        if axes(root.dims) or axes(new.dims):
-            root.dims = _written(notes, call, root, old, new)
-        old.writes = root.writes
+    root = old.root or old
+    dims = new.dims if root is old else _written(notes, call, root, old, new)
+    if (old.dims, old.pending, root.dims) != (new.dims, new.pending, dims):
+        root.writes += 1
+    root.dims, root.value = dims, None
     old.dims, old.pending, old.pitch, old.node, old.name = new.dims, new.pending, new.pitch, new.node, ""
+    old.writes, old.value, old.fresh = root.writes, None, False
 
 
 def _written(notes: Notes, call: Call, root: Track, old: Track, new: Track) -> tuple[Dim, ...]:
     """The dimensions of a tensor of which the view ``old`` becomes ``new``."""
+    if new.pending is not root.pending:
+        notes.flush(new, *([root] if axes(new.dims) else []))
+    alike = not old.rearranged and len(new.dims) == len(root.dims)
+    pairs = list(zip(new.dims if alike else [None] * len(root.dims), root.dims, strict=True))
+    kept = tuple(r if axes([r]) or n == r else dim(PLAIN, size(r)) for n, r in pairs)
+    if not axes([*root.dims, *new.dims]):
+        return kept
     if old.pending is root.pending:  # otherwise the view is a part of the map that is not symmetric
         if new.dims == old.dims:
-            return root.dims
+            return kept
         if not axes(new.dims) and all(
             is_same(n) for n, o in zip(new.dims, old.dims, strict=True) if axes([o])
         ):
-            return root.dims  # the same everywhere
-        if not axes(root.dims) and not old.rearranged and len(old.dims) == len(root.dims):
-            pairs = list(zip(new.dims, root.dims, strict=True))
-            if all(not axes([n]) or (is_same(r) and size(n) == size(r)) for n, r in pairs):
-                return tuple(n if axes([n]) else r for n, r in pairs)
+            return kept  # the same everywhere
+        if alike and not axes(root.dims):
+            if all(n is None or not axes([n]) or (is_same(r) and size(n) == size(r)) for n, r in pairs):
+                return tuple(n if n and axes([n]) else k for (n, _), k in zip(pairs, kept, strict=True))
     notes.unknown(call, root if axes(root.dims) else new, "it writes into a part of a map")
     return tuple(dim(LOST, size(d)) for d in root.dims)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: Any, inside: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    """All in it: in containers of any kind, and in the attributes of objects."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, list | tuple | set):
-        for each in value:
-            yield from _tensors(each)
-    elif hasattr(value, "__dict__") and not isinstance(value, type | nn.Module):
-        yield from _tensors(list(vars(value).values()))
+    if isinstance(value, Tensor | int | float | str | bytes | type | nn.Module) or id(value) in inside:
+        return
+    inside = (*inside, id(value))
+    if isinstance(value, Mapping):
+        value = value.values()
+    if not isinstance(value, Iterable):
+        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+        value = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+    for each in value:
+        yield from _tensors(each, inside)

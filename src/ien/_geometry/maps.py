@@ -9,18 +9,19 @@ from typing import Any
 import torch.nn.functional as F
 
 from .axes import LOST, PLAIN, SAME, axes, dim, is_same, single, size
-from .steps import Step
-from .tracks import Call, Notes, Pending, Track, map_size, plain
+from .steps import Step, is_symmetric
+from .tracks import Call, Notes, Pending, Track, map_size, plain, value_of
 
 __all__ = ["MAPS", "pad"]
 
 Result = Track | list[Track]
+LARGE = 1e3
 
 
 def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: float = 0.0) -> Result:
     """``amounts`` as in ``F.pad``: before and after, of the last dimension first."""
     before, shape = call.tracks[0], call.shapes[0]
-    x = before if axes(before.dims) else _as_map(before) or before
+    x = before if axes(before.dims) else _as_map(notes, call, before) or before
     dims, sides = list(x.dims), {"H": (0, 0), "W": (0, 0)}
     for i, (left, right) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
         d = dims[-1 - i]
@@ -34,11 +35,12 @@ def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: floa
     if sides == {"H": (0, 0), "W": (0, 0)}:
         notes.flush(x)
         return x.to(dims)
+    value = max(-LARGE, min(LARGE, value))  # an infinite one would drown the noise of a trial
     args = (("pad", (*sides["W"], *sides["H"])), ("mode", mode), ("value", value))
     return notes.apply(x, Step("pad", F.pad, args), dims)
 
 
-def _as_map(x: Track) -> Track | None:
+def _as_map(notes: Notes, call: Call, x: Track) -> Track | None:
     """Rows and columns last: as it is, or as it may count where places are lost or the same."""
     if len(x.dims) not in (3, 4):
         return None
@@ -54,13 +56,16 @@ def _as_map(x: Track) -> Track | None:
     if known[1] not in ("", columns):
         return None
     places = (((rows, size(last[0])),),), (((columns, size(last[1])),),)  # also where it is one pixel
+    if notes.square and not axes(x.dims) and size(last[0]) != size(last[1]):
+        reason = f"{size(last[0])} rows and {size(last[1])} columns are made of a square input"
+        notes.note(Track(places), "grid", call.title, reason, "as many rows as columns")
     return replace(x, dims=(*lead, *places), root=None)
 
 
 def _spatial(notes: Notes, call: Call, step: Step) -> Result:
     """A step on the last two dimensions of a map."""
     before, shape = call.tracks[0], call.shapes[0]
-    x = _as_map(before)
+    x = _as_map(notes, call, before)
     if x is None:
         return notes.unknown(call, before) if axes(before.dims) else [plain(shape) for shape in call.shapes]
     rows, columns = (single(d) for d in x.dims[-2:])
@@ -84,17 +89,22 @@ def _conv(notes: Notes, call: Call) -> Result:
         notes.flush(x)
         return x.to((x.dims[0], *plain(call.shapes[0][1:]).dims))
     kernel = tuple(a["weight"].shape[-2:])
-    names = ("stride", "padding", "dilation", "transposed", "output_padding")
-    args = (("kernel", kernel), *((name, _frozen(a[name])) for name in names))
+    value = value_of(a["weight"])
+    if value is not None and kernel[0] == kernel[1] and not is_symmetric(value):
+        name = f" of {weight.name!r}" if weight.name else ""
+        reason = "its kernel is fixed, not learnt, and changes when it is turned or flipped"
+        remedy = "a kernel that looks the same in all orientations, or one that is learnt"
+        notes.note(x, "kernel", f"conv {kernel[0]}×{kernel[1]}{name}", reason, remedy)
+    args = (("kernel", kernel), *call.options("weight", "bias", "groups"))
     return _spatial(notes, call, Step("conv", call.func, args))
 
 
 def _pool(notes: Notes, call: Call) -> Result:
-    return _spatial(notes, call, Step("pool", call.func, _options(call)))
+    return _spatial(notes, call, Step("pool", call.func, call.options()))
 
 
 def _resize(notes: Notes, call: Call) -> Result:
-    return _spatial(notes, call, Step("resize", call.func, _options(call)))
+    return _spatial(notes, call, Step("resize", call.func, call.options()))
 
 
 def _constant_pad(notes: Notes, call: Call) -> Result:
@@ -119,14 +129,6 @@ def _flip(notes: Notes, call: Call) -> Result:
     if "shifts" in a:
         args["shifts"] = tuple(a["shifts"][k] for k in kept)
     return notes.apply(x, Step("move", call.func, tuple(args.items())), x.dims)
-
-
-def _options(call: Call) -> tuple[tuple[str, Any], ...]:
-    return tuple((k, _frozen(v)) for k, v in call.args.items() if k not in ("self", "input"))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 MAPS: dict[str, Callable[[Notes, Call], Result]] = {

@@ -1,7 +1,7 @@
 """Spatial operations: from steps on a map of some size to whether quarter turns and flips pass through them.
 
-Nothing is derived: the steps run on a small map of noise, with symmetric kernels, and on that map turned and
-flipped. The formulas only explain what came out.
+Nothing is derived: the steps run on a map of noise, with symmetric kernels, and on that map turned and
+flipped; of a large one, what lies between the edges is left out. The formulas only explain what came out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,24 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .._kernels import average_over_d4
 
-__all__ = ["Size", "Step", "cost", "exact", "for_real", "noise", "pair", "size_after", "stride", "windows"]
+__all__ = [
+    "Size",
+    "Step",
+    "cost",
+    "exact",
+    "for_real",
+    "is_symmetric",
+    "pair",
+    "size_after",
+    "stride",
+    "windows",
+]
 
 Size = tuple[int, int]
 P = ParamSpec("P")
 R = TypeVar("R")
 TINY = 1e-20  # relative to the mean square: float64 leaves about 1e-32
+MANY = 256  # rows or columns that are enough for a cost
 
 
 class Step(NamedTuple):
@@ -40,7 +52,8 @@ class Step(NamedTuple):
     def __call__(self, x: Tensor) -> Tensor:
         args = dict(self.args)
         if self.kind == "conv":
-            out = self.func(x, _kernel(args.pop("kernel")), None, **args, groups=1)
+            bias = torch.ones(1, dtype=x.dtype, device=x.device)  # so that zero padding shows
+            out = self.func(x, _kernel(args.pop("kernel")).to(x.device), bias, **args, groups=1)
         else:
             out = self.func(x, **args)
         return out if isinstance(out, Tensor) else out[0]
@@ -59,16 +72,19 @@ def for_real(function: Callable[P, R]) -> Callable[P, R]:
 
 def exact(steps: tuple[Step, ...], size: Size) -> bool:
     """Whether the steps commute with the flips of a map of that size, and with its transpose if square."""
-    if len(steps) == 1 and size[0] == size[1] and steps[0].kind in ("conv", "pool"):
-        size = _smallest(steps[0], size[0])
-    return _commutes(steps, size)
+    square, after = size[0] == size[1], size
+    for step in steps:
+        after = size_after(step, after)
+    if square and after[0] != after[1]:
+        return False
+    return _commutes(*_shrunk(steps, size), square)
 
 
 @lru_cache(maxsize=8192)
 @for_real
-def _commutes(steps: tuple[Step, ...], size: Size) -> bool:
+def _commutes(steps: tuple[Step, ...], size: Size, square: bool) -> bool:
     x = _probes(size)
-    other = _transpose if size[0] == size[1] else _flip_rows  # with the flip of columns, all of them
+    other = _transpose if square else _flip_rows  # with the flip of columns, all of them
     y, *got = _run(steps, torch.cat([x, x.flip(-1), other(x)])).split(len(x))
     limit = TINY * float(y.square().mean())
     return all(
@@ -77,14 +93,25 @@ def _commutes(steps: tuple[Step, ...], size: Size) -> bool:
     )
 
 
-@lru_cache(maxsize=1024)
 @for_real
+def is_symmetric(kernel: Tensor) -> bool:
+    """Whether quarter turns and flips leave the kernel (…, k, k) as it is."""
+    kernel = kernel.double()
+    return bool((average_over_d4(kernel) - kernel).square().mean() <= 1e-10 * kernel.square().mean())
+
+
 def cost(steps: tuple[Step, ...], size: Size) -> float | None:
     """The relative error on noise for the worst of the turns and flips; None where shapes differ."""
-    x = noise(max(1, min(64, 2**17 // (size[0] * size[1]))), size)
+    return _cost(*_shrunk(steps, size, MANY), size[0] == size[1])
+
+
+@lru_cache(maxsize=1024)
+@for_real
+def _cost(steps: tuple[Step, ...], size: Size, square: bool) -> float | None:
+    x = _noise(max(1, min(64, 2**17 // (size[0] * size[1]))), size)
     y = _run(steps, x)
     errors = []
-    for turns in range(0, 4, 1 if size[0] == size[1] else 2):
+    for turns in range(0, 4, 1 if square else 2):
         for flipped in (x, x.flip(-1)):
             got = _run(steps, flipped.rot90(turns, (-2, -1)))
             expected = (y if flipped is x else y.flip(-1)).rot90(turns, (-2, -1))
@@ -104,13 +131,44 @@ def stride(step: Step, before: Size, after: Size) -> float:
     return dict(step.args).get("step", 1)
 
 
-def _smallest(step: Step, n: int) -> Size:
-    """A smaller map with the same answer: whole strides less between edges that do not meet."""
-    kernel, stride, padding, dilation = map(max, windows(step))
-    period = lcm(*windows(step)[1])
-    edges = 2 * (dilation * (kernel - 1) + 1 + padding + stride)
-    m = n - max(n - edges, 0) // period * period
-    return m, m
+def _shrunk(steps: tuple[Step, ...], size: Size, least: int = 0) -> tuple[tuple[Step, ...], Size]:
+    """The same on a smaller map: whole strides less between edges that do not meet."""
+    if not all(step.kind in ("conv", "pool", "slice", "pad") for step in steps):
+        return steps, size
+    edges, period, here = 0, 1, size
+    for step in steps:
+        edges += period * _reach(step, here)
+        period *= 1 if dict(step.args).get("transposed") else lcm(*_strides(step))
+        here = size_after(step, here)
+    less = [max(n - max(least, edges), 0) // period * period for n in size]
+    small, after = [], less
+    for step in steps:
+        args, strides = dict(step.args), _strides(step)
+        if step.kind == "slice":
+            args["stop"] -= after[args["dim"] - 2]
+        small.append(step._replace(args=tuple(args.items())))
+        after = [n * s if args.get("transposed") else n // s for n, s in zip(after, strides, strict=True)]
+    return tuple(small), (size[0] - less[0], size[1] - less[1])
+
+
+def _strides(step: Step) -> Size:
+    args = dict(step.args)
+    if step.kind == "slice":
+        return (args["step"], 1) if args["dim"] == 2 else (1, args["step"])
+    return (1, 1) if step.kind == "pad" else windows(step)[1]
+
+
+def _reach(step: Step, size: Size) -> int:
+    """How many rows or columns the edges touch, both together, with some to spare."""
+    args = dict(step.args)
+    if step.kind == "slice":
+        return args["start"] + max(size[args["dim"] - 2] - args["stop"], 0) + 2 * args["step"]
+    return 2 * (1 + max(map(abs, args["pad"]))) if step.kind == "pad" else _span(step)
+
+
+def _span(step: Step) -> int:
+    kernel, by, padding, dilation = map(max, windows(step))
+    return 2 * (dilation * (kernel - 1) + 1 + padding + by)
 
 
 def _transpose(x: Tensor) -> Tensor:
@@ -129,24 +187,29 @@ def _run(steps: tuple[Step, ...], x: Tensor) -> Tensor:
 
 def size_after(step: Step, size: Size) -> Size:
     """Height and width of what comes out."""
-    if size[0] != size[1] or step.kind not in ("conv", "pool"):
+    args = dict(step.args)
+    if step.kind == "slice":
+        n = len(range(*slice(args["start"], args["stop"], args["step"]).indices(size[args["dim"] - 2])))
+        return (n, size[1]) if args["dim"] == 2 else (size[0], n)
+    if step.kind == "pad":
+        left, right, top, bottom = args["pad"]
+        return size[0] + top + bottom, size[1] + left + right
+    if step.kind not in ("conv", "pool"):
         return _size_after(step, size)
-    small = _smallest(step, size[0])
-    (rows, columns), (down, right) = _size_after(step, small), windows(step)[1]
-    more = size[0] - small[0]
-    if dict(step.args).get("transposed"):
-        return rows + more * down, columns + more * right
-    return rows + more // down, columns + more // right
+    period = windows(step)[1]
+    less = [max(n - _span(step), 0) // s * s for n, s in zip(size, period, strict=True)]
+    rows, columns = _size_after(step, (size[0] - less[0], size[1] - less[1]))
+    more = [n * s if args.get("transposed") else n // s for n, s in zip(less, period, strict=True)]
+    return rows + more[0], columns + more[1]
 
 
 @lru_cache(maxsize=8192)
 @for_real
 def _size_after(step: Step, size: Size) -> Size:
-    height, width = step(noise(1, size)).shape[-2:]
+    height, width = step(torch.empty(1, 1, *size, dtype=torch.float64, device="meta")).shape[-2:]
     return height, width
 
 
-@lru_cache(maxsize=64)
 def _probes(size: Size) -> Tensor:
     """Noise, with a peak at the corners and edges, one in each map: a maximum sees little else."""
     h, w = size
@@ -154,21 +217,21 @@ def _probes(size: Size) -> Tensor:
     at = [(i, j) for i in rows for j in columns]
     if h * w <= 64:
         at = [(i, j) for i in range(h) for j in range(w)]
-    maps = noise(len(at), size).clone()
+    elif h * w > 64**2:
+        at = at[:1]
+    maps = _noise(len(at), size)
     for one, (i, j) in zip(maps, at, strict=True):
         one[0, i, j] += 16
     return maps
 
 
-@lru_cache(maxsize=64)
-def noise(count: int, size: Size) -> Tensor:
+def _noise(count: int, size: Size) -> Tensor:
     generator = torch.Generator("cpu").manual_seed(0)
     return torch.randn(count, 1, *size, generator=generator, dtype=torch.float64, device="cpu")
 
 
-@lru_cache(maxsize=64)
 def _kernel(size: Size) -> Tensor:
-    return average_over_d4(noise(1, size)) if size[0] == size[1] else noise(1, size)
+    return average_over_d4(_noise(1, size)) if size[0] == size[1] else _noise(1, size)
 
 
 def pair(value: Any) -> Size:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .axes import PLAIN, SAME, Dim, axes, cut, dim, is_same, join, regroup, single, size
+from .axes import PLAIN, SAME, Dim, axes, cut, dim, is_same, join, regroup, repeats, single, size
 from .steps import Step
 from .tracks import Call, Notes, Track, lost, plain, track
 
@@ -23,15 +23,11 @@ def pointwise(notes: Notes, call: Call) -> Result:
     dims = notes.broadcast(call, tracks, call.shapes[0])
     name = tracks[0].name if len(tracks) == 1 else ""
     first = next((x for x in tracks if axes(x.dims)), tracks[0])
-    return [replace(first, dims=dims, pending=notes.carried(tracks), name=name, root=None)] * len(call.shapes)
+    return [replace(first.to(dims), pending=notes.carried(tracks), name=name)] * len(call.shapes)
 
 
 def _same(notes: Notes, call: Call) -> Result:
     return [Track(tuple(dim(SAME, n) for n in shape)) for shape in call.shapes]
-
-
-def _random(notes: Notes, call: Call) -> Result:
-    return [plain(shape) for shape in call.shapes]
 
 
 def _copy(notes: Notes, call: Call) -> Result:
@@ -47,10 +43,28 @@ def _view(notes: Notes, call: Call) -> Result:
     x, shape = call.tracks[0], call.shapes[0]
     dims = regroup(x.dims, shape)
     if dims is not None:
-        return _restructured(x, dims)
+        return _repeated(notes, x, dims, [repeats(d) for d in dims])
     if not axes(x.dims):
         return _restructured(x, plain(shape).dims)
-    return notes.unknown(call, x, "it splits rows or columns")
+    remedy = "measure what it costs; a convolution or pool in place of windows can be followed"
+    return notes.unknown(call, x, "it splits rows or columns", remedy)
+
+
+def _repeated(
+    notes: Notes, x: Track, dims: Sequence[Dim], how: Sequence[tuple[str, int, int] | None]
+) -> Track:
+    """``x`` with the dimensions ``dims``, some of which are its rows or columns several times."""
+    times = {axis: (whole, each) for axis, whole, each in filter(None, how)}
+    if not times:
+        return _restructured(x, dims)
+    new = [d if r is None else dim(r[0], size(d)) for d, r in zip(dims, how, strict=True)]
+    args = tuple((name, times.get(axis, (1, 1))) for name, axis in (("rows", "H"), ("columns", "W")))
+    return replace(notes.apply(x, Step("repeat", _repeat_map, args), new), name=x.name)
+
+
+def _repeat_map(x: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
+    each = x.repeat_interleave(rows[1], 2).repeat_interleave(columns[1], 3)
+    return each.repeat(1, 1, rows[0], columns[0])
 
 
 def _permute(notes: Notes, call: Call) -> Result:
@@ -86,17 +100,17 @@ def _expand(notes: Notes, call: Call) -> Result:
 def _repeat(notes: Notes, call: Call) -> Result:
     x, shape = call.tracks[0], call.shapes[0]
     padded: list[Dim] = [((),)] * (len(shape) - len(x.dims)) + list(x.dims)
-    dims = []
+    dims: list[Dim] = []
+    how: list[tuple[str, int, int] | None] = []
     for d, n in zip(padded, shape, strict=True):
-        if size(d) == n:
-            dims.append(d)
-        elif is_same(d):
-            dims.append(dim(SAME, n))
-        elif single(d):
+        often = n // max(size(d), 1)
+        if often != 1 and single(d):
+            how.append((single(d), often, 1))
             dims.append(dim(single(d), n))
         else:
-            dims.append(join([d] * (n // size(d))) or d)
-    return _restructured(x, dims)
+            how.append(None)
+            dims.append(d if often == 1 else dim(SAME, n) if is_same(d) else join([d] * often) or d)
+    return _repeated(notes, x, dims, how)
 
 
 def _narrow(notes: Notes, call: Call, x: Track, i: int, start: int, stop: int, step: int = 1) -> Track:
@@ -180,12 +194,6 @@ def _index(notes: Notes, call: Call) -> Result:
     return notes.unknown(call, followed[0]) if followed else [plain(shape)]
 
 
-def _embedding(notes: Notes, call: Call) -> Result:
-    index = track(call.args["indices"])
-    notes.flush(index)
-    return index.to((*index.dims, dim(PLAIN, call.shapes[0][-1])))
-
-
 ELEMENTWISE = frozenset(  # those that torch does not mark as such
     "_to_copy alias contiguous detach hardswish lift lift_fresh lift_fresh_copy log_sigmoid_forward"
     " _prelu_kernel to _conj real resolve_conj resolve_neg complex __and __or __xor floor_divide"
@@ -205,15 +213,10 @@ STRUCTURE: dict[str, Callable[[Notes, Call], Result]] = {
     ),
     **dict.fromkeys(["cat", "stack"], _cat),
     **dict.fromkeys(["index", "index_select", "_unsafe_index"], _index),
-    "embedding": _embedding,
     "copy": _copy,
     **dict.fromkeys(
         "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor empty"
         " empty_like empty_strided empty_permuted new_empty new_empty_strided fill zero".split(),
         _same,
-    ),
-    **dict.fromkeys(
-        "rand_like randn_like randint_like bernoulli uniform normal exponential random multinomial".split(),
-        _random,
     ),
 }

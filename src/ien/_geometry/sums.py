@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from .axes import PLAIN, Dim, axes, dim, merge, single, size
+from .axes import PLAIN, Dim, axes, dim, leaves, merge, single, size
 from .steps import Step
 from .tracks import Call, Notes, Pending, Track, map_size, plain, track
 
 __all__ = ["SUMS"]
 
 Result = Track | list[Track]
+REDUCED = ("dim", "keepdim", "dtype")  # what a step says in its own way
 
 
 def _chosen(call: Call, x: Track) -> list[int]:
@@ -23,12 +23,17 @@ def _chosen(call: Call, x: Track) -> list[int]:
 
 def _is_whole(x: Track, dims: Sequence[Dim]) -> bool:
     """Whether the dimensions hold rows and columns, or all that the tensor has of them."""
-    return axes(dims) in ({"H", "W"}, axes(x.dims))
+    held, every = _places(dims), _places(x.dims)
+    if len("".join(held)) == len("".join(every)):
+        return True
+    torn, all_torn = ([d for d in places if d.replace("HW", "")] for places in (held, every))
+    balanced = "".join(held).count("H") == "".join(held).count("W")
+    return balanced and (not torn or torn == all_torn)  # of two maps, rows and columns of the same
 
 
-def _options(call: Call) -> tuple[tuple[str, Any], ...]:
-    kept = {k: v for k, v in call.args.items() if k not in ("self", "dim", "keepdim", "dtype")}
-    return tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in kept.items())
+def _places(dims: Sequence[Dim]) -> list[str]:
+    """The rows and columns of each dimension in their order."""
+    return ["".join(axis for axis, _ in leaves(d) if axis in ("H", "W")) for d in dims]
 
 
 def _reduce(notes: Notes, call: Call) -> Result:
@@ -42,23 +47,19 @@ def _reduce(notes: Notes, call: Call) -> Result:
     elif _is_whole(x, gone):
         several = isinstance(call.args.get("dim"), list)
         repaired = several and x.pending is not None and x.pending.steps
-        args = (("dim", (2, 3)), ("keepdim", True), *_options(call))
+        args = (("dim", (2, 3)), ("keepdim", True), *call.options(*REDUCED))
         out = x.to(dims)
         if not repaired or notes.apply(x, Step("reduce", call.func, args), dims).pending is not None:
             notes.flush(x)
     elif len(places := [i for i in chosen if axes([x.dims[i]])]) == 1 and single(x.dims[places[0]]):
         along = 2 if single(x.dims[places[0]]) == "H" else 3
-        chosen_dim = [along] if isinstance(call.args["dim"], list) else along
-        args = (("dim", _frozen(chosen_dim)), ("keepdim", True), *_options(call))
+        chosen_dim = (along,) if isinstance(call.args["dim"], list) else along
+        args = (("dim", chosen_dim), ("keepdim", True), *call.options(*REDUCED))
         out = notes.apply(x, Step("reduce", call.func, args), dims)
     else:
         return notes.unknown(call, x)
     index = Track(out.dims, Pending((), map_size(x), (notes.modules[-1],), x.pitch)) if axes(gone) else out
     return [index] if call.name in ("argmax", "argmin") else [out, index if _has_index(call) else out]
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _has_index(call: Call) -> bool:
@@ -78,13 +79,8 @@ def _along(notes: Notes, call: Call) -> Result:
     if "softmax" in call.name and _is_whole(x, [d]):
         notes.flush(x)
         return x.to(x.dims)
-    if not single(d):
-        return notes.unknown(call, x, "it depends on the order of the positions")
-    args = (("dim", 2 if single(d) == "H" else 3), *_options(call))
-    out = notes.apply(
-        x, Step("along", call.func, args), (*x.dims[:i], dim(single(d), shape[i]), *x.dims[i + 1 :])
-    )
-    return [out] * len(call.shapes)
+    reason = "it goes along rows or columns alone" if single(d) else "it depends on the order of the places"
+    return notes.unknown(call, x, reason)
 
 
 def _channel_norm(notes: Notes, call: Call) -> Result:
@@ -157,14 +153,6 @@ def _contract(notes: Notes, call: Call, a: Track, b: Track, p: Dim, q: Dim) -> N
         notes.note(x, "unknown", call.title, "it goes along rows or columns alone", "let it see all places")
 
 
-def _vector(notes: Notes, call: Call) -> Result:
-    """mv, dot: as matmul, with a vector."""
-    a, b = call.tracks[-2:]
-    notes.flush(*call.tracks)
-    _contract(notes, call, a, b, a.dims[-1], b.dims[-1])
-    return a.to(a.dims[:-1])
-
-
 SUMS: dict[str, Callable[[Notes, Call], Result]] = {
     **dict.fromkeys(
         "sum mean amax amin max min var std var_mean std_mean logsumexp linalg_vector_norm prod any all norm"
@@ -183,5 +171,4 @@ SUMS: dict[str, Callable[[Notes, Call], Result]] = {
     ),
     **dict.fromkeys(["native_layer_norm", "_fused_rms_norm"], _layer_norm),
     **dict.fromkeys(["mm", "bmm", "addmm", "baddbmm", "_addmm_activation"], _matmul),
-    **dict.fromkeys(["mv", "dot"], _vector),
 }

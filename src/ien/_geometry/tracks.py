@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .axes import LOST, PLAIN, Dim, axes, dim, leaves, merge, size
@@ -25,6 +25,7 @@ __all__ = [
     "plain",
     "set_track",
     "track",
+    "value_of",
 ]
 
 
@@ -62,10 +63,14 @@ class Track:
     """How often what is known of it changed by writing into it; of a view, how often its root had by then."""
     node: int | None = None
     """Its place in the program of the notes; None: its size depends on the input's in ways not recorded."""
+    fresh: bool = False
+    """Whether it is a step's result as it came out."""
+    value: Tensor | None = None
+    """Of a small constant: what is in it."""
 
     def to(self, dims: Iterable[Dim]) -> Track:
         """A result of it, with other dimensions and nothing pending."""
-        return replace(self, dims=tuple(dims), pending=None, name="", root=None, rearranged=False, writes=0)
+        return Track(tuple(dims), pitch=self.pitch, node=self.node)
 
 
 class Call(NamedTuple):
@@ -86,6 +91,12 @@ class Call(NamedTuple):
     def tracks(self) -> list[Track]:
         return [track(tensor) for tensor in self.tensors]
 
+    def options(self, *without: str) -> tuple[tuple[str, Any], ...]:
+        """The arguments but the first tensor and those named, as a value that can be compared."""
+        left_out = {"self", "input", *without}
+        kept = {k: v for k, v in self.args.items() if k not in left_out}
+        return tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in kept.items())
+
 
 def track(tensor: Tensor) -> Track:
     if is_strange(tensor):
@@ -100,6 +111,13 @@ def is_strange(tensor: Tensor) -> bool:
         return False  # a constant
     known: Track | None = getattr(tensor, "_ien_track", None)
     return known is None or (known.root is not None and known.root.writes != known.writes)
+
+
+def value_of(tensor: Tensor) -> Tensor | None:
+    """What is in a constant, if that is known; what can be learnt is not constant."""
+    if isinstance(tensor, FakeTensor):
+        return track(tensor).value
+    return None if tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.is_meta else tensor
 
 
 def set_track(tensor: Tensor, value: Track) -> None:
@@ -140,14 +158,22 @@ class Notes:
     """The findings of one forward pass, in order."""
 
     stop_at_grid: bool = False
+    square: bool = True
+    """Whether the input is."""
     stopped: bool = False
-    """Remains where the model catches the exception."""
+    """Whether it ended early; remains where the model catches the exception."""
     modules: list[str] = field(default_factory=lambda: [""])
     findings: dict[Finding, None] = field(default_factory=dict)
     program: dict[tuple[int, Step], int] = field(default_factory=dict)
     """Convolutions and pools by the node that they are applied to; node 0 is the input."""
     cut_to_size: set[int | None] = field(default_factory=set)
-    """Nodes of the program that are sliced or padded, which may repair them."""
+    """Nodes of the program that are sliced, padded or resized, which may repair them."""
+    direct: set[int] = field(default_factory=set)
+    """Nodes of the program that follow another at once, and may repair it."""
+    operations: int = 0
+    """How many there were."""
+    outputs: int = 0
+    """Tensors in what the model returned."""
 
     def add(self, finding: Finding) -> None:
         self.findings[finding] = None
@@ -181,9 +207,15 @@ class Notes:
         self.flush(x)
         self.add(Finding(self.modules[-1], op, map_size(x), kind, reason, remedy))
 
-    def unknown(self, call: Call, x: Track, reason: str = "it cannot be followed") -> list[Track]:
+    def unknown(
+        self,
+        call: Call,
+        x: Track,
+        reason: str = "it cannot be followed",
+        remedy: str = "measure what it costs, or do without",
+    ) -> list[Track]:
         """A finding, and results of which nothing is known."""
-        self.note(x, "unknown", call.title, reason, "measure what it costs, or do without")
+        self.note(x, "unknown", call.title, reason, remedy)
         return [lost(shape) for shape in call.shapes]
 
     def apply(self, x: Track, step: Step, dims: Iterable[Dim]) -> Track:
@@ -192,13 +224,15 @@ class Notes:
         if before is None:
             self.flush(x)
         here, module = map_size(x), self.modules[-1]
-        out = x.to(dims)
+        out = replace(x.to(dims), fresh=True)
         out.pitch *= stride(step, here, map_size(out))
         if step.passes_on or step.kind == "resize" or x.node is None:
             out.node = None
             self.cut_to_size.add(x.node)
         else:
             out.node = self.program.setdefault((x.node, step), len(self.program) + 1)
+            if x.fresh:
+                self.direct.add(out.node)
         if before is not None:
             steps = (*before.steps, step)
             if exact(steps, before.size):
@@ -232,14 +266,15 @@ class Notes:
         fixed = [t for t in tracks if len(t.dims) >= -i and size(t.dims[i]) > 1 and not axes([t.dims[i]])]
         name = next((f" of {t.name!r}" for t in fixed if t.name), "")
         reason = "its values differ from place to place and do not turn with the image"
-        self.note(held, "position", f"{call.title}{name}", reason, "one value for all places")
+        remedy = "one value for all places; instead of a position embedding, a relative one or none"
+        self.note(held, "position", f"{call.title}{name}", reason, remedy)
 
     def carried(self, tracks: Sequence[Track]) -> Pending | None:
-        """What stays pending through an operation on single elements: slices; anything else is used now."""
+        """What stays pending through an operation on single elements: which of them; else it is used now."""
         pending = next((x.pending for x in tracks if x.pending is not None), None)
         if pending is None:
             return None
-        if all(step.kind == "slice" for step in pending.steps) and pending.steps:
+        if all(step.kind in ("slice", "repeat", "move") for step in pending.steps) and pending.steps:
             if all(x.pending is pending for x in tracks if x.pending is not None or axes(x.dims)):
                 return pending
         self.flush(*tracks)
