@@ -19,7 +19,7 @@ import ien
 from ien._measured import ElementReport, LayerReport, Report
 from ien.report.figures import LEAST, LogAxis, log_ticks, look, styled
 from ien.report.labels import spread
-from ien.report.plots import plot_angles, plot_costs, plot_errors, plot_training, save_figure
+from ien.report.plots import plot_angles, plot_costs, plot_errors, plot_tradeoff, plot_training, save_figure
 from ien.report.records import Layer, Record, Row
 from ien.training import folder as run_folder
 from tests import toy
@@ -129,7 +129,7 @@ def test_nan_is_a_gap_and_nothing_but_nan_an_error() -> None:
         plot_errors({"a": {"c1": math.nan}})
 
 
-@pytest.mark.parametrize("plot", [plot_errors, plot_angles, plot_training, plot_costs])
+@pytest.mark.parametrize("plot", [plot_errors, plot_angles, plot_training, plot_costs, plot_tradeoff])
 def test_nothing_to_plot_is_an_error(plot: Any) -> None:
     with pytest.raises(ValueError, match="nothing to plot: give at least one"):
         plot({})
@@ -266,6 +266,16 @@ def test_costs_show_mean_spread_and_multiply_accumulates() -> None:
     (bar,) = [line.get_ydata() for line in axes.lines if line.get_label() == "_spread"]  # one seed has none
     spread_ = np.std([90, 92, 97], ddof=1)
     assert np.allclose(bar, (93 - spread_, 93 + spread_))
+
+
+def test_the_tradeoff_shows_accuracy_over_the_error_of_the_last_layer() -> None:
+    rows = [row("a", [0.90, 0.92], error=0.5), row("b", [0.8], error=1e-13)]
+    figure = plot_tradeoff(rows)
+    points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in figure.axes[0].lines}
+    assert np.allclose(points["a"], (0.5, 91)) and np.allclose(points["b"], (1e-8, 80))
+    assert "< 10⁻⁸" in texts(figure)
+    with pytest.raises(ValueError, match=r"^a has no accuracy or no relative error of its last layer"):
+        plot_tradeoff([row("a", [0.9], error=math.nan)])
 
 
 def test_labels_of_rows_at_one_place_lie_over_nothing() -> None:

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ien.report import PaperRow, as_markdown, as_rich, collect, page, read, section, summarise
+from ien.experiments.tables import write_page
+from ien.report import PaperRow, Part, as_rich, collect, read, summarise
+from ien.report import as_markdown as markdown_of
 
 LAYERS = [f"conv{i}" for i in range(1, 7)]
 PAPER = {
@@ -33,7 +35,10 @@ def content(row: str = "ien-r4", seed: int = 1, **fields: Any) -> dict[str, Any]
     rng = np.random.default_rng([seed, *row.encode()])
     record: dict[str, Any] = {
         "format": 1,
-        "config": {"experiment": f"rot-mnist/{row}", "preset": "small", "seed": seed, "epochs": 10},
+        "config": {
+            **{"experiment": f"rot-mnist/{row}", "preset": "small", "seed": seed, "epochs": 10},
+            **{"group": "rot4", "model": "cnn6", "feature_groups": "4", "width": 0.125},
+        },
         "changes": {},
         "data": {
             "name": "rot-mnist",
@@ -67,6 +72,10 @@ def content(row: str = "ien-r4", seed: int = 1, **fields: Any) -> dict[str, Any]
     return record
 
 
+def as_markdown(rows: list[Any], paper: dict[str, PaperRow]) -> str:
+    return markdown_of([Part("", rows)], paper)
+
+
 def write(folder: Path, *records: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     start = len(list(folder.iterdir()))
@@ -93,7 +102,7 @@ def parse(markdown: str) -> dict[str, list[dict[str, str]]]:
 
 def printed(rows: list[Any], width: int = 100) -> str:
     console = Console(width=width, file=StringIO(), record=True)
-    console.print(as_rich(rows, PAPER))
+    console.print(as_rich(Part("", rows), PAPER))
     return console.export_text()
 
 
@@ -307,20 +316,33 @@ def test_no_records_names_the_folder_and_the_command(tmp_path: Path) -> None:
             collect(folder, "rot-mnist/*")
 
 
-def test_page_has_a_section_for_each_data_set_and_its_reading(tmp_path: Path) -> None:
+def test_page_has_a_section_for_each_table_and_its_reading(tmp_path: Path) -> None:
     write(tmp_path / "rot-mnist" / "small", content("cnn"), content("ien-r4", accuracy=0.11))
-    other = content() | {"config": content()["config"] | {"experiment": "rot-tim/ien-r8"}}
-    write(tmp_path / "rot-tim", other)
+    resnet = {"experiment": "rot-tim/resnet18-r8-ien-beta0.1", "group": "rot8", "feature_groups": "8"}
+    het = {"experiment": "rot-tim/resnet18-r8-4-2-1-het-ien", "group": "rot8", "feature_groups": "8-4-2-1"}
+    for k, changed in enumerate((resnet, het)):
+        other = content(seed=k + 1) | {
+            "config": content()["config"] | changed | {"model": "resnet18", "width": 1.0}
+        }
+        for layer in other["layers"].values():
+            layer["per_element"] = {"45°": 0.5, "90°": 0.25, "135°": 0.7, "180°": 0.05}
+        write(tmp_path / "rot-tim", other)
     (tmp_path / "rot-mnist" / "reading.md").write_text("\nIt did not hold.\n")
-    parts = [section(tmp_path, name, ORDER, PAPER) for name in ("rot-mnist", "rot-tim")]
-    text = page(*parts)
+    write_page(tmp_path / "page.md", "rot-mnist", tmp_path)
+    text = (tmp_path / "page.md").read_text()
     headings = [line for line in text.splitlines() if line.startswith("#") and not line.startswith("### ")]
-    assert headings == ["# Results", "## rot-mnist", "## rot-tim"]
-    first, second = text.split("## rot-tim")
+    assert headings == ["# Results", "## rot-mnist", "## rot-tim", "## het"]
+    first, second, third = re.split("## rot-tim|## het", text)
     assert first.rstrip().endswith("### Reading\n\nIt did not hold.") and "### Reading" not in second
-    assert "`ien table`" in text and "| 11.00 |" in first and "| ien-r8 |" in second
+    assert "`ien table`" in text and "| 11.00 |" in first and "| resnet18-r8-ien-beta0.1 |" in second
+    assert "het-ien" not in second and "channels %" not in second
+    shares = [line["channels %"] for line in parse(third)["ResNet18: Accuracy and cost"]]
+    assert shares == ["100", "67"]  # 43 of 64
+    exact = parse(second)["ResNet18: Relative error of quarter turns and flips alone"]
+    between = parse(second)["ResNet18: Relative error of the angles in between alone"]
+    assert exact[0]["conv1"] == "1.5e-01" and between[0]["conv1"] == "6.0e-01"
+    assert "in between" not in first
     assert "\n\n\n" not in text and text.endswith("\n") and not text.endswith("\n\n")
-    assert page(*parts) == text
 
 
 def test_report_loads_neither_training_code_nor_rich() -> None:

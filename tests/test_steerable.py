@@ -1,4 +1,4 @@
-"""The E2CNN twin: exact by construction, equal to the library's own modules, a plain net once exported."""
+"""Steerable layers and the twin of cnn6: exact, equal to the library's own, a plain net once exported."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from torch import Tensor, nn
 
 import ien
 from ien import baselines, models
-from ien.baselines.steerable import SteerableConv2d
+from ien.baselines.steerable import DEFAULT, WIDE, FieldNorm, SteerableConv2d, Symmetry, library, steer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("e2cnn")
     from e2cnn import gspaces
-    from e2cnn import nn as library
+    from e2cnn import nn as e2nn
 
+SPACES = {
+    "rot4": (gspaces.Rot2dOnR2, 4),
+    "rot8": (gspaces.Rot2dOnR2, 8),
+    "rot4xflip": (gspaces.FlipRot2dOnR2, 4),
+}
 TAPS = ("conv1", "conv2", "conv3", "conv4", "conv5", "conv6")
 
 
@@ -92,41 +97,89 @@ def test_the_ruler_finds_a_plain_net_and_a_turn_between_the_pixels_far_from_exac
     assert all(layer.per_element["90°"] < 1e-24 for layer in eighth.layers.values())
 
 
-@pytest.mark.parametrize("rotations", [4, 8])
-def test_blocks_equal_those_of_the_library_in_both_modes(rotations) -> None:
-    model, h = net(rotations=rotations), images(3)
-    space = gspaces.Rot2dOnR2(rotations)
-    before = library.FieldType(space, [space.trivial_repr])
-    for tap, kernel, padding in zip(TAPS[:3], (7, 5, 5), (1, 2, 2), strict=True):
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Bases are sampled in float64, here and in the library."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def types(group: str, *fields: int, from_image: bool = False) -> list[e2nn.FieldType]:
+    """The library's types for layers with this many fields, the first of which may be an image's channels."""
+    make, rotations = SPACES[group]
+    space = make(rotations)
+    kinds = [space.trivial_repr if from_image else space.regular_repr, *[space.regular_repr] * len(fields)]
+    return [e2nn.FieldType(space, [kind] * n) for kind, n in zip(kinds, fields, strict=False)]
+
+
+@pytest.mark.parametrize("group", SPACES)
+def test_blocks_equal_those_of_the_library_in_both_modes(group) -> None:
+    model, h = net(group=group), images(3)
+    before, *others = types(group, 1, 4, 6, 8, from_image=True)
+    for tap, after, kernel, padding in zip(TAPS[:3], others, (7, 5, 5), (1, 2, 2), strict=True):
         ours = model.get_submodule(tap)
-        after = library.FieldType(space, [space.regular_repr] * ours[2].num_features)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            conv = library.R2Conv(
-                before, after, kernel, padding, bias=False, recompute=True, initialize=False
-            )
-        theirs = library.SequentialModule(conv, library.InnerBatchNorm(after), library.ELU(after)).double()
+        with library():
+            conv = e2nn.R2Conv(before, after, kernel, padding, bias=False, recompute=True, initialize=False)
+            theirs = e2nn.SequentialModule(conv, e2nn.InnerBatchNorm(after), e2nn.ELU(after)).double()
         conv.weights.data = ours[0].weight.detach().flatten().clone()
         for mode in (True, False):
-            expected = theirs.train(mode)(library.GeometricTensor(h, before)).tensor.detach()
+            with library():
+                expected = theirs.train(mode)(e2nn.GeometricTensor(h, before)).tensor.detach()
             assert (ours.train(mode)(h) - expected).abs().max() < 1e-12
         h, before = expected, after
 
 
-def test_weights_start_with_the_generalised_he_scale_of_the_library() -> None:
-    space = gspaces.Rot2dOnR2(4)
-    fields = [library.FieldType(space, [space.regular_repr] * n) for n in (3, 2)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        conv = library.R2Conv(*fields, 5, bias=False, initialize=False)
+@pytest.mark.parametrize("group", SPACES)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "from_image", "functions"),
+    [(3, 1, True, WIDE), (3, 2, False, WIDE), (1, 2, False, WIDE), (3, 1, False, DEFAULT)],
+)
+def test_a_layer_with_a_bias_equals_that_of_the_library(
+    group, kernel, stride, from_image, functions, double
+) -> None:
+    before, after = types(group, 3, 2, from_image=from_image)
+    options = {"frequencies_cutoff": functions.cutoff, "sigma": functions.sigma}
+    with library():
+        theirs = e2nn.R2Conv(
+            before, after, kernel, kernel // 2, stride, recompute=True, initialize=False, **options
+        )
+    shape = {"from_image": from_image, "stride": stride, "padding": kernel // 2, "functions": functions}
+    ours = SteerableConv2d(3, 2, kernel, group, bias=True, **shape)
+    torch.nn.init.normal_(ours.bias)
+    theirs.weights.data, theirs.bias.data = ours.weight.detach().flatten().clone(), ours.bias.detach().clone()
+    x = torch.rand(2, before.size, 9, 9)
+    expected = theirs(e2nn.GeometricTensor(x, before)).tensor
+    assert expected.std() > 0.1 and (ours(x) - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("group", SPACES)
+@pytest.mark.parametrize(("functions", "count"), [(DEFAULT, 6), (WIDE, 8)])
+def test_a_3x3_filter_has_6_functions_or_8(group, functions, count) -> None:
+    members = Symmetry.of(group).members
+    assert SteerableConv2d(2, 3, 3, group, functions=functions).weight.shape == (3, 2, members * count)
+    assert SteerableConv2d(2, 3, 3, group, from_image=True, functions=functions).weight.shape == (3, 2, count)
+
+
+@pytest.mark.parametrize("group", SPACES)
+def test_weights_start_with_the_generalised_he_scale_of_the_library(group) -> None:
+    with library():
+        conv = e2nn.R2Conv(*types(group, 3, 2), 5, bias=False, initialize=False)
     torch.manual_seed(5)
-    library.init.generalized_he_init(conv.weights.data, conv.basisexpansion)
+    e2nn.init.generalized_he_init(conv.weights.data, conv.basisexpansion)
     torch.manual_seed(5)
-    ours = SteerableConv2d(3, 2, 5, padding=2, rotations=4, from_image=False)
+    ours = SteerableConv2d(3, 2, 5, group, padding=2)
     torch.testing.assert_close(ours.weight.detach().flatten(), conv.weights.detach())
 
 
-@pytest.mark.parametrize("options", [{}, {"rotations": 8, "num_classes": 3, "in_channels": 2}])
+def test_the_norm_of_fields_survives_the_exchange_for_one_that_averages_over_processes() -> None:
+    norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(FieldNorm(3, 4))).eval()
+    x = torch.rand(2, 12, 5, 5)
+    assert isinstance(norm[0][1], nn.SyncBatchNorm) and norm[0][1].num_features == 3
+    assert (norm(x) - x).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("options", [{}, {"group": "rot4xflip", "num_classes": 3, "in_channels": 2}])
 def test_the_exported_net_is_a_plain_cnn6_with_equal_maps_and_outputs(options) -> None:
     model = net(**options)
     channels = options.get("in_channels", 1)
@@ -136,7 +189,7 @@ def test_the_exported_net_is_a_plain_cnn6_with_equal_maps_and_outputs(options) -
     plain = model.export()
     assert torch.equal(torch.get_rng_state(), rng) and model.training and not plain.training
     assert type(plain) is models.CNN6 and plain.taps == model.taps
-    like = models.cnn6(options.get("rotations", 4), 1 / 8, options.get("num_classes", 10), channels)
+    like = models.cnn6(model.feature_groups, 1 / 8, options.get("num_classes", 10), channels)
     assert [(k, v.shape) for k, v in plain.state_dict().items()] == [
         (k, v.shape) for k, v in like.state_dict().items()
     ]
@@ -224,20 +277,64 @@ def test_building_and_running_says_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_library_has_its_own_numpy_back_afterwards() -> None:
+    from e2cnn.kernels import utils
+
+    before = utils.np
+    with pytest.raises(KeyError), library():
+        assert utils.np is not before and utils.np.array(3, copy=False) == 3
+        raise KeyError
+    assert utils.np is before
+
+
+@pytest.mark.parametrize(
+    "options", [{"groups": 4}, {"dilation": 2}, {"padding_mode": "circular"}, {"stride": (1, 2)}], ids=str
+)
+def test_convolutions_without_a_steerable_form_are_refused(options) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, **options))
+    with pytest.raises(
+        ValueError, match="square, without dilation and groups, padded with zeros; got Conv2d"
+    ):
+        steer(net, Symmetry(4, False))
+    with pytest.raises(ValueError, match=r"10 channels cannot be split into feature groups 4: .*8 or 12"):
+        steer(nn.Sequential(nn.Conv2d(3, 10, 3)), Symmetry(4, False))
+
+
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    baselines.steerable_cnn6(width=1 / 8)  # also when all bases are known
     monkeypatch.setitem(sys.modules, "e2cnn.gspaces", None)
     with pytest.raises(ModuleNotFoundError, match=r'need e2cnn: pip install "ien\[steerable\]"'):
         baselines.steerable_cnn6(width=1 / 8)
 
 
-@pytest.mark.parametrize("rotations", [1, 0, True, 4.0, "4"])
-def test_rotations_must_be_a_whole_number_of_at_least_two(rotations) -> None:
-    with pytest.raises(ValueError, match="rotations must be a whole number of at least 2, such as 4; got"):
-        baselines.steerable_cnn6(rotations)
+def test_a_group_is_read_from_its_name_or_its_elements() -> None:
+    assert Symmetry.of("r4r") == Symmetry.of(ien.rotation(4) * ien.reflection("vertical")) == (4, True)
+    assert Symmetry.of("rot6") == (6, False) and Symmetry.of("rot2xflip").members == 4
+    assert baselines.steerable_cnn6("rot6", 1 / 8).feature_groups.sizes == (6,)
+
+
+@pytest.mark.parametrize("group", ["rot1", "flip", "scale0.7", "rot4xscale0.7", "rot3xrot2xscale2"])
+def test_other_groups_are_refused_with_those_that_work(group) -> None:
+    with pytest.raises(ValueError, match=r"rotations \(rot4, rot8\), also with flips \(rot4xflip\); got "):
+        baselines.steerable_cnn6(group)
+
+
+@pytest.mark.parametrize("mix", ["4-2-1", "4", 4, {4: 0.5, 2: 0.5}, ien.FeatureGroups.of("8-4-2")], ids=str)
+def test_feature_groups_in_place_of_a_group_are_refused(mix) -> None:
+    with pytest.raises(
+        ValueError, match="takes a group, such as rot4, and its feature groups are of one size"
+    ):
+        baselines.steerable_cnn6(mix)
+
+
+@pytest.mark.parametrize(("group", "error"), [("turn", ValueError), (None, TypeError)])
+def test_what_is_no_group_is_refused(group, error) -> None:
+    with pytest.raises(error, match="rot4xflip"):
+        baselines.steerable_cnn6(group)
 
 
 def test_an_unknown_name_or_width_says_what_works() -> None:
-    with pytest.raises(ValueError, match=r"no baseline 'e2cnn'; did you mean e2cnn-cnn6\?"):
-        baselines.create("e2cnn")
+    with pytest.raises(ValueError, match=r"no baseline 'cnn6'; did you mean e2cnn-cnn6"):
+        baselines.create("cnn6")
     with pytest.raises(ValueError, match="width must be a positive factor"):
         baselines.create("e2cnn-cnn6", width=-1)

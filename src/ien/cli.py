@@ -59,13 +59,13 @@ def list_() -> None:
     """
     from .experiments import config, names, paper
 
-    typer.echo(f"{'experiment':26} {'model':11} {'feature groups':14} {'beta':>5}  {'paper':>6}")
+    typer.echo(f"{'experiment':34} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>6}")
     for name in names():
         settings, figures = config(name, "paper"), paper(name.split("/")[0]).get(name)
         beta = f"{settings.beta:g}" if settings.augment else "–"
         accuracy = f"{figures.accuracy} %" if figures else "–"
-        typer.echo(f"{name:26} {settings.model:11} {settings.feature_groups:14} {beta:>5}  {accuracy:>6}")
-    typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table rot-mnist compares.")
+        typer.echo(f"{name:34} {settings.model:14} {settings.feature_groups:14} {beta:>5}  {accuracy:>6}")
+    typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table TABLE compares.")
 
 
 @app.command()
@@ -169,7 +169,9 @@ def resume(
 
 @app.command()
 def table(
-    dataset: Annotated[str, typer.Argument(metavar="TABLE", help="The table: rot-mnist.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="TABLE", help="The table: rot-mnist, rot-tim, het or r2-tim.")
+    ],
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder with records, or with run folders.")
     ] = Path("results"),

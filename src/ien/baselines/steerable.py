@@ -1,63 +1,75 @@
-"""Steerable nets: e2cnn's kernel bases in, modules that commute with rotations by construction out."""
+"""Steerable layers: a group and e2cnn's kernel bases in, modules that commute with the group out."""
 
 from __future__ import annotations
 
 import importlib
+import math
 import warnings
 from collections import Counter
-from fractions import Fraction
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._feature_groups import FeatureGroups
-from ..models.cnn6 import CNN6, KERNELS, PADDINGS, cnn6, num_groups
+from .._groups import Group, reflection, rotation
+from .._groups import group as parse_group
 
-__all__ = ["SteerableCNN6", "SteerableConv2d", "steerable_cnn6"]
-
-
-def steerable_cnn6(
-    rotations: int = 4, width: float | Fraction = 1, num_classes: int = 10, in_channels: int = 1
-) -> SteerableCNN6:
-    """The E2CNN twin of :func:`ien.models.cnn6`: same blocks and channels, regular fields as feature groups.
-
-    Exact for quarter turns; for the rotations between them as exact as the pixels allow.
-    """
-    if isinstance(rotations, bool) or not isinstance(rotations, int) or rotations < 2:
-        raise ValueError(f"rotations must be a whole number of at least 2, such as 4; got {rotations!r}")
-    return SteerableCNN6(rotations, width, num_classes, in_channels)
+__all__ = ["DEFAULT", "WIDE", "FieldNorm", "Functions", "SteerableConv2d", "Symmetry", "library", "steer"]
 
 
-class SteerableCNN6(CNN6):
-    """A :class:`CNN6` with steerable convolutions and BatchNorms that share statistics within a field."""
+class Symmetry(NamedTuple):
+    """Rotations about a point, with or without flips: what a field's members are indexed by."""
 
-    def __init__(self, rotations: int, width: float | Fraction, num_classes: int, in_channels: int) -> None:
-        fields = num_groups(rotations, width)
-        blocks = []
-        for i, (kernel, padding, after) in enumerate(zip(KERNELS, PADDINGS, fields, strict=True)):
-            before = in_channels if i == 0 else fields[i - 1]
-            conv = SteerableConv2d(before, after, kernel, padding, rotations, from_image=i == 0)
-            members = nn.Unflatten(1, (after, rotations))
-            blocks.append(nn.Sequential(conv, members, nn.BatchNorm3d(after), nn.ELU(), nn.Flatten(1, 2)))
-        super().__init__(blocks, FeatureGroups.of(rotations), fields[-1], num_classes)
-        self._plain = partial(cnn6, rotations, width, num_classes, in_channels)
+    rotations: int
+    flips: bool
 
-    def export(self) -> CNN6:
-        """The plain net that computes the same in eval mode, with weights of its own."""
-        (members,) = self.feature_groups.sizes
-        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
-        for tap in self.taps:
-            conv, _, norm, *_ = self.get_submodule(tap).children()
-            state[f"{tap}.0.weight"] = conv.kernel().detach()  # type: ignore[operator]
-            for name in norm.state_dict():
-                value = state.pop(f"{tap}.2.{name}")
-                state[f"{tap}.1.{name}"] = value.repeat_interleave(members) if value.ndim else value
-        with torch.device("meta"):  # without drawing weights that are replaced at once
-            plain = self._plain()
-        plain.load_state_dict(state, assign=True)
-        return plain.eval()
+    @classmethod
+    def of(cls, group: str | Group) -> Symmetry:
+        """Read ``rot4``, ``rot8``, ``rot4xflip``, or a group with these elements.
+
+        >>> Symmetry.of("rot8"), Symmetry.of(ien.rotation(4) * ien.reflection()).members
+        (Symmetry(rotations=8, flips=False), 8)
+        """
+        if isinstance(group, int | Mapping | FeatureGroups) or str(group)[:1].isdecimal():
+            raise ValueError(
+                f"a steerable net takes a group, such as rot4, and its feature groups are of one size, "
+                f"the number of the group's elements; got {group!r}"
+            )
+        read = parse_group(group)
+        n, elements = len(read), set(read.elements)
+        if n > 1 and elements == set(rotation(n).elements):
+            return cls(n, False)
+        if n > 2 and elements == set((rotation(n // 2) * reflection()).elements):
+            return cls(n // 2, True)
+        raise ValueError(
+            f"steerable nets are built for rotations (rot4, rot8), also with flips (rot4xflip); got {read}"
+        )
+
+    @property
+    def members(self) -> int:
+        """Channels of a regular field."""
+        return self.rotations * (1 + self.flips)
+
+
+class Functions(NamedTuple):
+    """Which functions make up the kernels; None is e2cnn's own policy."""
+
+    cutoff: float | None = None
+    """The highest frequency on a ring, for each pixel of its radius."""
+    sigma: float | None = None
+    """The width of the rings, in pixels."""
+
+
+DEFAULT = Functions()
+"""6 functions for a 3×3 filter."""
+WIDE = Functions(cutoff=math.pi, sigma=0.45)
+"""8 functions for a 3×3 filter, as in e2cnn's wide residual nets."""
 
 
 class SteerableConv2d(nn.Module):
@@ -70,14 +82,28 @@ class SteerableConv2d(nn.Module):
     basis: Tensor
 
     def __init__(
-        self, before: int, after: int, kernel_size: int, padding: int, rotations: int, *, from_image: bool
+        self,
+        before: int,
+        after: int,
+        kernel_size: int,
+        group: str | Group | Symmetry,
+        *,
+        from_image: bool = False,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = False,
+        functions: Functions = DEFAULT,
     ) -> None:
         super().__init__()
-        basis, scale = _basis(rotations, kernel_size, from_image)
-        self.padding = padding
+        symmetry = group if isinstance(group, Symmetry) else Symmetry.of(group)
+        with library():  # its absence is told also when the basis is at hand
+            basis, scale = _basis(symmetry, kernel_size, from_image, functions, torch.get_default_dtype())
+        self.stride, self.padding = stride, padding
         self.shape = basis.shape[1:]  # (members out, members in, k, k)
-        self.register_buffer("basis", basis.flatten(1), persistent=False)
-        self.weight = nn.Parameter(torch.randn(after, before, len(basis)) * scale / before**0.5)
+        weight = torch.randn(after, before, len(basis))
+        self.weight = nn.Parameter(weight * scale.to(weight.device) / before**0.5)
+        self.bias = nn.Parameter(torch.zeros(after)) if bias else None  # one for each field
+        self.register_buffer("basis", basis.flatten(1).to(weight.device, copy=True), persistent=False)
 
     def kernel(self) -> Tensor:
         """The weight of the plain convolution that does the same."""
@@ -86,33 +112,138 @@ class SteerableConv2d(nn.Module):
         kernel = (self.weight @ self.basis).unflatten(2, self.shape)
         return kernel.transpose(1, 2).reshape(after * out, before * inner, *size)
 
+    def plain_bias(self) -> Tensor | None:
+        """The bias of the plain convolution: as in e2cnn, a field's own is the length of its members'."""
+        if self.bias is None:
+            return None
+        members = self.shape[0]
+        return (self.bias / members**0.5).repeat_interleave(members)
+
+    def plain_state(self) -> dict[str, Tensor]:
+        """The state of the plain convolution that does the same."""
+        bias = self.plain_bias()
+        return {"weight": self.kernel()} | ({} if bias is None else {"bias": bias})
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.kernel(), padding=self.padding)
+        return F.conv2d(x, self.kernel(), self.plain_bias(), self.stride, self.padding)
 
     def extra_repr(self) -> str:
         after, before, n = self.weight.shape
         out, inner, *size = self.shape
         return (
-            f"{before}×{inner}, {after}×{out}, kernel_size={tuple(size)}, padding={self.padding}, basis={n}"
+            f"{before}×{inner}, {after}×{out}, kernel_size={tuple(size)}, stride={self.stride}, "
+            f"padding={self.padding}, basis={n}, bias={self.bias is not None}"
         )
 
 
-def _basis(rotations: int, kernel_size: int, from_image: bool) -> tuple[Tensor, Tensor]:
-    """The basis between one field and another, and the scale of generalised He initialisation for it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # e2cnn is older than the torch and numpy it meets
-        try:
-            gspaces, steerable = map(importlib.import_module, ("e2cnn.gspaces", "e2cnn.nn"))
-        except ImportError as error:
-            raise ModuleNotFoundError('steerable nets need e2cnn: pip install "ien[steerable]"') from error
-        space = gspaces.Rot2dOnR2(rotations)
+class FieldNorm(nn.Sequential):
+    """BatchNorm with one mean, variance, weight and bias for all members of a field."""
+
+    def __init__(self, fields: int, members: int, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
+        norm = nn.BatchNorm3d(fields, eps, momentum)  # within a Sequential SyncBatchNorm can take its place
+        super().__init__(nn.Unflatten(1, (fields, members)), norm, nn.Flatten(1, 2))
+        self.members = members
+
+    def plain_state(self) -> dict[str, Tensor]:
+        """The state of the plain BatchNorm that does the same in eval mode."""
+        return {
+            name: value.repeat_interleave(self.members) if value.ndim else value.clone()
+            for name, value in self[1].state_dict().items()
+        }
+
+
+def steer(net: nn.Module, symmetry: Symmetry, functions: Functions = DEFAULT) -> None:
+    """Replace every convolution and BatchNorm of maps in ``net`` by its steerable form, freshly initialised.
+
+    Channels become fields of ``symmetry.members`` consecutive ones; the first convolution reads an image.
+    """
+    first = True
+    for name, layer in list(net.named_modules()):
+        if isinstance(layer, nn.Conv2d):
+            net.set_submodule(name, _steered(layer, symmetry, functions, from_image=first))
+            first = False
+        elif isinstance(layer, nn.BatchNorm2d):
+            fields = _fields(layer.num_features, symmetry.members)
+            net.set_submodule(name, FieldNorm(fields, symmetry.members, layer.eps, layer.momentum))
+
+
+def _steered(
+    conv: nn.Conv2d, symmetry: Symmetry, functions: Functions, *, from_image: bool
+) -> SteerableConv2d:
+    members = symmetry.members
+    same = nn.Conv2d(1, 1, conv.kernel_size[0], conv.stride[0], conv.padding[0], device="meta")
+    given, needed = (
+        (c.kernel_size, c.stride, c.padding, c.dilation, c.groups, c.padding_mode) for c in (conv, same)
+    )
+    if given != needed:
+        raise ValueError(
+            f"a steerable convolution is square, without dilation and groups, padded with zeros; got {conv}"
+        )
+    return SteerableConv2d(
+        conv.in_channels if from_image else _fields(conv.in_channels, members),
+        _fields(conv.out_channels, members),
+        conv.kernel_size[0],
+        symmetry,
+        from_image=from_image,
+        stride=conv.stride[0],
+        padding=int(conv.padding[0]),
+        bias=conv.bias is not None,
+        functions=functions,
+    )
+
+
+def _fields(channels: int, members: int) -> int:
+    return FeatureGroups.of(members).num_groups(channels)
+
+
+@lru_cache(maxsize=64)
+def _basis(
+    symmetry: Symmetry, kernel_size: int, from_image: bool, functions: Functions, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The basis between one field and another, and the scale of generalised He initialisation for it.
+
+    ``dtype`` is the default one, in which the library samples.
+    """
+    with torch.device("cpu"), library() as (gspaces, steerable):
+        space = (gspaces.FlipRot2dOnR2 if symmetry.flips else gspaces.Rot2dOnR2)(symmetry.rotations)
         source = space.trivial_repr if from_image else space.regular_repr
         field, regular = (steerable.FieldType(space, [kind]) for kind in (source, space.regular_repr))
-        conv = steerable.R2Conv(field, regular, kernel_size, bias=False, initialize=False)
-    (block,) = conv.basisexpansion.children()
-    # each output irrep hears each kind of input irrep equally loud
-    ways = [(a["in_irrep"], a["out_irreps_position"]) for a in conv.basisexpansion.get_basis_info()]
-    count, kinds = Counter(ways), Counter(out for _, out in set(ways))
-    scale = torch.tensor([(count[way] * kinds[way[1]]) ** -0.5 for way in ways])
-    # a copy: the library hands out one tensor to all layers, and .double() would change it in all of them
-    return block.sampled_basis.detach().clone().unflatten(-1, (kernel_size, kernel_size)), scale
+        options = {"frequencies_cutoff": functions.cutoff, "sigma": functions.sigma}
+        # its cache would hand out one tensor to all layers, whatever the dtype
+        conv = steerable.R2Conv(
+            field, regular, kernel_size, bias=False, initialize=False, recompute=True, **options
+        )
+        (block,) = conv.basisexpansion._modules.values()  # children() needs a hash, which new numpy breaks
+        # each output irrep hears each kind of input irrep equally loud
+        ways = [(a["in_irrep"], a["out_irreps_position"]) for a in conv.basisexpansion.get_basis_info()]
+        count, kinds = Counter(ways), Counter(out for _, out in set(ways))
+        scale = torch.tensor([(count[way] * kinds[way[1]]) ** -0.5 for way in ways])
+        return block.sampled_basis.detach().unflatten(-1, (kernel_size, kernel_size)), scale
+
+
+@contextmanager
+def library() -> Iterator[tuple[Any, Any]]:
+    """``e2cnn.gspaces`` and ``e2cnn.nn``, quiet and with the numpy that they were written for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # e2cnn is older than the torch and numpy it meets
+        names = ("e2cnn.gspaces", "e2cnn.nn", "e2cnn.kernels.utils")
+        try:
+            modules: list[Any] = [importlib.import_module(name) for name in names]
+        except ImportError as error:
+            raise ModuleNotFoundError('steerable nets need e2cnn: pip install "ien[steerable]"') from error
+        gspaces, steerable, utils = modules
+        before, utils.np = utils.np, _OlderNumpy()
+        try:
+            yield gspaces, steerable
+        finally:
+            utils.np = before
+
+
+class _OlderNumpy:
+    """numpy with ``copy=False`` as before 2.0: no copy unless one is needed; flips fail without it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(numpy, name)
+
+    def array(self, value: Any, copy: bool = True) -> Any:
+        return numpy.array(value) if copy else numpy.asarray(value)

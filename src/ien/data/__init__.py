@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from .._names import nearest
-from . import rot_mnist
+from . import rot_mnist, rot_tim
 from .dataset import Dataset as Dataset
 from .dataset import data_folder as data_folder
 from .dataset import to_float as to_float
 from .digits import embedded_digits as embedded_digits
 
-DATASETS = {"rot-mnist": (rot_mnist.rot_mnist, rot_mnist.embedded)}
-"""Name → how it is read from a folder, and how it is made of the embedded digits."""
+DATASETS: dict[str, tuple[Callable[..., Dataset], Callable[[int], Dataset] | None]] = {
+    "rot-mnist": (rot_mnist.rot_mnist, rot_mnist.embedded),
+    "rot-tim": (rot_tim.rot_tim, None),
+    "r2-tim": (rot_tim.r2_tim, None),
+}
+"""Name → how it is read from a folder, and how it is made of the embedded digits, if it can be."""
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "rot-mnist": (),
+    "rot-tim": ("classes", "image_size", "mask"),
+    "r2-tim": ("classes", "image_size", "mask"),
+}
+"""Name → the settings that it takes, besides a seed."""
 
 
-def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> Dataset:
+def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0, **settings: Any) -> Dataset:
     """A data set by name from ``folder``: by default ``$IEN_DATA``, else ``data`` in the current folder.
 
     ``folder="embedded"`` takes the 5,000 digits that come with the installation. Where a data set is made and
-    not read, everything random about it comes from ``seed``.
+    not read, everything random about it comes from ``seed``. The ``settings`` are those that it takes:
+    ``classes``, ``image_size`` and ``mask`` for ``rot-tim`` and ``r2-tim``.
     """
     if name not in DATASETS:
         raise ValueError(f"there is no data set {name!r}; {nearest(name, DATASETS)}")
+    known = SETTINGS.get(name, ())
+    for setting in settings:
+        if setting not in known:
+            meant = nearest(setting, known) if known else "it takes none"
+            raise ValueError(f"{name} takes no setting {setting!r}; {meant}")
     from_files, from_embedded = DATASETS[name]
     place = data_folder(folder)
-    return from_embedded(seed) if str(place) == "embedded" else from_files(place, seed)
+    if str(place) != "embedded":
+        return from_files(place, seed, **settings)
+    if from_embedded is None:
+        raise ValueError(
+            f"{name} is not made of the embedded digits: give a folder with Tiny ImageNet, "
+            f"which `ien data get tiny-imagenet` downloads"
+        )
+    return from_embedded(seed)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._errors import one_line_errors
 from .._names import nearest
-from . import digits, mnist, rot_mnist
+from . import digits, mnist, rot_mnist, rot_tim, tiny_imagenet
 from .cache import cache_folder
 from .dataset import data_folder
 from .fetch import RemoteFile, fetch_all, md5
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
 app = typer.Typer(help="Data sets: what is there, and getting what is not.", no_args_is_help=True)
 
-DOWNLOADS = {"mnist": mnist.FILES}
+DOWNLOADS = {"mnist": mnist.FILES, "tiny-imagenet": (tiny_imagenet.ARCHIVE,)}
 
 Folder = Annotated[
     str | None,
@@ -31,7 +34,8 @@ def get(
 ) -> None:
     """Download a data set into the data folder and check it.
 
-    A download that was cut short is continued. Files that are there are checked and left as they are.
+    A download that was cut short is continued. Files that are there are checked and left as they are. The
+    archive of Tiny ImageNet is unpacked; after that it is not needed any more.
 
     Example: ien data get mnist --data ~/data
     """
@@ -40,8 +44,10 @@ def get(
             raise ValueError(f"there is nothing to download for {name!r}; {nearest(name, DOWNLOADS)}")
         if data == "embedded":
             raise ValueError("the embedded digits come with the installation: there is nothing to download")
-        folder = data_folder(data)
-        files, place = DOWNLOADS[name], _find(folder) or folder / "mnist"
+        folder, files = data_folder(data), DOWNLOADS[name]
+        if name == "tiny-imagenet":
+            return _get_tiny_imagenet(files, folder)
+        place = _find(folder) or folder / "mnist"
         _download(files, place)
         typer.echo(
             f"{name}: {len(files)} files in {place}, {_size(sum(file.size for file in files))}, checked"
@@ -57,9 +63,9 @@ def list_(data: Folder = None) -> None:
     with one_line_errors():
         folder = data_folder(data)
         typer.echo(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist)'}")
-        for lines in (_mnist_lines(folder), _rot_mnist_lines(folder), _embedded_lines()):
-            for first, second, third in lines:
-                typer.echo(f"{first:<11} {second:<27} {third}")
+        for lines in (_mnist_lines, _rot_mnist_lines, _tiny_imagenet_lines, _embedded_lines):
+            for first, second, third in lines(folder):
+                typer.echo(f"{first:<13} {second:<27} {third}")
         cache = cache_folder()
         kept = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
         typer.echo(f"cache folder: {cache} ({_size(kept) if kept else 'empty'})")
@@ -102,7 +108,23 @@ def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
             yield "", "cached", "nothing made of these files yet"
 
 
-def _embedded_lines() -> Iterator[Line]:
+def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
+    file, source = tiny_imagenet.ARCHIVE, None
+    try:
+        source = tiny_imagenet.find(folder)
+        yield "tiny-imagenet", _size(file.size), f"{source} in {source.folder}"
+    except (ValueError, OSError) as error:
+        yield "tiny-imagenet", _size(file.size), f"{error}"
+        yield "", file.name, f"{_size(file.size)}, {_state(file, folder / file.name)}"
+    for name in ("rot-tim", "r2-tim"):
+        yield name, "generated", "made from tiny-imagenet" if source else "needs tiny-imagenet"
+        pattern = f"{name}-*-{rot_tim.digest(source)}.safetensors" if source else "nothing"
+        for path in sorted(cache_folder().glob(pattern)):
+            label = path.stem.removeprefix(f"{name}-").rpartition("-")[0]
+            yield "", "cached", f"{label}, {_size(path.stat().st_size)}"
+
+
+def _embedded_lines(folder: Path) -> Iterator[Line]:
     try:
         path = digits.find()
     except (ModuleNotFoundError, FileNotFoundError) as error:
@@ -127,23 +149,53 @@ def _state(file: RemoteFile, path: Path) -> str:
     return "found" if md5(path) == file.md5 else f"damaged: its md5 is not {file.md5}"
 
 
-def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+def _get_tiny_imagenet(files: tuple[RemoteFile, ...], folder: Path) -> None:
+    place = tiny_imagenet.place_in(folder)
+    if not place.exists():
+        _download(files, place.parent)
+        _unpack(place.parent / files[0].name, place.parent)
+    found = tiny_imagenet.find(place.parent)
+    if not found.whole:
+        raise ValueError(
+            f"{place} is a part of Tiny ImageNet ({found}): move or delete it and run this again to get the "
+            f"whole, or use the part as it is"
+        )
+    typer.echo(f"tiny-imagenet: {found} in {place}")
 
-    console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+
+def _unpack(archive: Path, folder: Path) -> None:
+    from rich.progress import MofNCompleteColumn
+
+    with _progress(MofNCompleteColumn()) as bar:
+        task = bar.add_task("unpacking", total=None)
+        tiny_imagenet.unpack(
+            archive, folder, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+
+
+def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
+    from rich.progress import DownloadColumn, TaskID
+
+    with _progress(DownloadColumn()) as bar:
         tasks: dict[RemoteFile, TaskID] = {}
 
         def report(file: RemoteFile, done: int) -> None:
             if file not in tasks:
                 tasks[file] = bar.add_task(file.name, total=file.size)
             bar.update(tasks[file], completed=done)
-            if done == file.size and not console.is_terminal:
+            if done == file.size and not bar.console.is_terminal:
                 typer.echo(f"{file.name}: {file.size:,} bytes")
 
         fetch_all(files, place, report)
+
+
+def _progress(column: ProgressColumn) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), column, TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def _size(count: int) -> str:

@@ -10,10 +10,11 @@ from .._names import nearest
 from ..report import PaperRow
 from ..training import Config
 from . import rot_mnist
+from .tim import R2_TIM, ROT_TIM, Rows
 
 __all__ = ["DATASETS", "PRESETS", "check_preset", "config", "deviations", "find", "names", "paper"]
 
-DATASETS: dict[str, ModuleType] = {"rot-mnist": rot_mnist}
+DATASETS: dict[str, ModuleType | Rows] = {"rot-mnist": rot_mnist, "rot-tim": ROT_TIM, "r2-tim": R2_TIM}
 PRESETS = ("paper", "small", "demo", "smoke")
 
 

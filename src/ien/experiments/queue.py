@@ -157,7 +157,8 @@ def _weights(
     """The run folder whose weights a row without training tests; a record of that row does not do."""
     if not config.weights_of or processes.from_first(partial(read_result, folder)) is not None:
         return None
-    base = replace(config, experiment=config.weights_of, weights_of="", average=False)
+    group = preset_config(config.weights_of, config.preset).group  # it may be tested under another
+    base = replace(config, experiment=config.weights_of, weights_of="", average=False, group=group)
     weights = runs / run_name(base, data)
     _say(console, processes, f"{config.experiment} tests the weights in {weights}")
     _finish(weights, base, results, data, None, processes, console)
@@ -194,7 +195,7 @@ def _recorded(path: Path, config: Config, data: str | None) -> dict[str, Any] | 
         for name, value in asdict(config).items()
         if name not in MACHINE and found[name] != value
     ]
-    if (source := _source(data)) is not None and record.source != source:
+    if (source := _source(config, data)) is not None and record.source != source:
         changed.append(f"data {record.source} and now {source}")
     if changed:
         raise ValueError(
@@ -222,9 +223,11 @@ def _check_resumable(folder: Path, config: Config, data: str, processes: Process
         raise FileNotFoundError(f"{data} with the data of {folder} is not there: give its new place, --data")
 
 
-def _source(data: str | None) -> str | None:
+def _source(config: Config, data: str | None) -> str | None:
     """What the images in the data folder would be called; None where there is no folder to look into."""
     folder = data_folder(data)
+    if config.dataset != "rot-mnist":
+        return "generated"
     if _embedded(data):
         return "embedded-5k"
     return None if not folder.is_dir() else "original" if find_original(folder) else "generated"

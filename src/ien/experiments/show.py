@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..data.rot_mnist import TRAIN
+from ..data.tiny_imagenet import TRAIN as TRAIN_OF_CLASS
 from ..report import read
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
@@ -86,7 +87,7 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     except ModuleNotFoundError as error:
         return [f"unknown: {error}"]
     plain = plain_of(network)
-    numbers = cost(config, plain, torch.zeros(1, 1, 28, 28))
+    numbers = cost(config, plain, torch.zeros(1, *_image_shape(config)))
     convs = (module for module in plain.modules() if isinstance(module, nn.Conv2d))
     lines = [
         f"channels of the layers: {', '.join(str(conv.out_channels) for conv in convs)}",
@@ -97,13 +98,18 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
         return [*lines, f"trains nothing: tests the weights of {config.weights_of}"]
     if train_images is None:
         held_out = config.validation_images if config.test_on == "validation" else 0
-        train_images = config.train_images or TRAIN - held_out
+        there = TRAIN if config.dataset == "rot-mnist" else TRAIN_OF_CLASS * config.classes
+        train_images = config.train_images or there - held_out
     objective = objective_of(config, network)
     views = 1 if objective is None else objective.views
     trained = sum(parameter.numel() for parameter in network.parameters())
     steps = config.epochs * math.ceil(train_images / config.batch_size)
     seen = f"{config.epochs * train_images * views:,} images seen"
     return [*lines, f"{trained:,} parameters trained, {steps:,} steps, {seen} ({views} for each image)"]
+
+
+def _image_shape(config: Config) -> tuple[int, int, int]:
+    return (1, 28, 28) if config.dataset == "rot-mnist" else (3, config.image_size, config.image_size)
 
 
 def _text(value: Any) -> str:

@@ -2,41 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rich.console import Console
 
 from .._names import nearest
-from ..report import as_rich, collect, page, section, summarise
+from ..report import Part, Row, Section, as_rich, collect, page, summarise
 from ..training.folder import replace_file
-from . import DATASETS, check_preset, names, paper
+from . import check_preset, names, paper
 
-__all__ = ["print_table", "write_page"]
+__all__ = ["TABLES", "print_table", "write_page"]
 
 
-def print_table(
-    dataset: str, results: Path, preset: str | None = None, console: Console | None = None
-) -> None:
-    """Print the table of a data set, of the records of one preset or of all."""
-    _check(dataset)
-    rows = summarise(collect(results, f"{dataset}/*"), names())
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows stand together in a table."""
+
+    title: str
+    patterns: Sequence[str]
+    layers: Sequence[str] | None = None
+    """Those that the paper shows; None for all."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    dataset: str
+    parts: Sequence[_Rows]
+
+
+_VGG_LAYERS = ("conv1", "conv3", "conv5", "conv7")
+TABLES = {
+    "rot-mnist": _Table("rot-mnist", [_Rows("", ["*"])]),
+    "rot-tim": _Table(
+        "rot-tim",
+        [
+            _Rows("ResNet18", ["resnet18-r4-[!2]*", "resnet18-r8-[!4]*"]),
+            _Rows("VGG", ["vgg-r4-[!2]*", "vgg-r8-[!4]*"], _VGG_LAYERS),
+        ],
+    ),
+    "het": _Table(
+        "rot-tim",
+        [
+            _Rows(
+                "ResNet18", ["resnet18-*-e2cnn", "resnet18-*-ien-beta0.1", "resnet18-r4-2*", "resnet18-r8-4*"]
+            ),
+            _Rows("VGG", ["vgg-*-e2cnn", "vgg-*-ien-beta0.1", "vgg-r4-2*", "vgg-r8-4*"], _VGG_LAYERS),
+        ],
+    ),
+    "r2-tim": _Table("r2-tim", [_Rows("ResNet18", ["resnet18-*"]), _Rows("VGG", ["vgg-*"], _VGG_LAYERS)]),
+}
+"""Tables of the paper by name; ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels."""
+
+
+def print_table(name: str, results: Path, preset: str | None = None, console: Console | None = None) -> None:
+    """Print a table, of the records of one preset or of all."""
+    _check(name)
     if preset is not None:
         check_preset(preset)
-        rows = [row for row in rows if row.preset == preset]
-        if not rows:
-            raise ValueError(f"no records of preset {preset!r} in {results}")
-    (console or Console()).print(as_rich(rows, paper(dataset)))
+    parts = _parts(name, results, preset)
+    if not parts:
+        raise ValueError(f"no records of preset {preset!r} in {results}")
+    for part in parts:
+        (console or Console()).print(as_rich(part, paper(TABLES[name].dataset)))
 
 
-def write_page(path: Path, dataset: str, results: Path) -> None:
+def write_page(path: Path, name: str, results: Path) -> None:
     """Write the page of this table and all others that have records, whole or not at all."""
-    _check(dataset)
-    recorded = [name for name in DATASETS if name == dataset or (results / name).is_dir()]
-    text = page(*(section(results, name, names(), paper(name)) for name in recorded))
+    _check(name)
+    recorded = [
+        other for other, table in TABLES.items() if other == name or (results / table.dataset).is_dir()
+    ]
+    sections = [
+        Section(each, _parts(each, results), paper(TABLES[each].dataset), _reading(each, results))
+        for each in recorded
+    ]
+    text = page(*(section for section in sections if section.parts))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _check(dataset: str) -> None:
-    if dataset not in DATASETS:
-        raise ValueError(f"there is no table {dataset!r}; {nearest(dataset, DATASETS)}")
+def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
+    table = TABLES[name]
+    rows = summarise(collect(results, f"{table.dataset}/*"), names())
+    parts = []
+    for part in table.parts:
+        chosen = [row for row in rows if preset in (None, row.preset) and _stands_in(row, part)]
+        parts += [Part(part.title, chosen, part.layers)] if chosen else []
+    return parts
+
+
+def _stands_in(row: Row, part: _Rows) -> bool:
+    return any(fnmatchcase(row.experiment.split("/", 1)[-1], pattern) for pattern in part.patterns)
+
+
+def _reading(name: str, results: Path) -> str:
+    """What the numbers say, from ``results/name/reading.md``."""
+    path = results / name / "reading.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _check(name: str) -> None:
+    if name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; {nearest(name, TABLES)}")

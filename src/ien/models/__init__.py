@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from .._feature_groups import FeatureGroups, Spec
 from .._names import nearest
+from . import cnn6 as _cnn6
+from . import resnet18 as _resnet18
+from . import vgg as _vgg
 from .cnn6 import CNN6 as CNN6
 from .cnn6 import cnn6 as cnn6
+from .resnet18 import ResNet18 as ResNet18
+from .resnet18 import resnet18 as resnet18
+from .vgg import VGG as VGG
+from .vgg import vgg as vgg
 
-__all__ = ["CNN6", "MODELS", "cnn6", "create"]
+__all__ = ["CNN6", "MODELS", "VGG", "ResNet18", "channel_share", "cnn6", "create", "resnet18", "vgg"]
 
-MODELS = {"cnn6": cnn6}
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn6": cnn6, "resnet18": resnet18, "vgg": vgg}
+_NUM_GROUPS = {"cnn6": _cnn6.num_groups, "resnet18": _resnet18.num_groups, "vgg": _vgg.num_groups}
 
 
 def create(name: str, **options: Any) -> nn.Module:
@@ -24,3 +34,16 @@ def create(name: str, **options: Any) -> nn.Module:
     if name not in MODELS:
         raise ValueError(f"there is no model {name!r}; {nearest(name, MODELS)}")
     return MODELS[name](**options)
+
+
+def channel_share(name: str, feature_groups: Spec, width: float = 1) -> float:
+    """Channels of a model, all layers together, relative to feature groups that all have the largest size.
+
+    >>> round(channel_share("resnet18", "4-2-1"), 3), channel_share("vgg", 4)
+    (0.685, 1.0)
+    """
+    spec = FeatureGroups.of(feature_groups)
+    whole = FeatureGroups.of(spec.sizes[0])
+    num_groups = _NUM_GROUPS[name]
+    channels = [sum(map(mix.channels, num_groups(mix, width))) for mix in (spec, whole)]
+    return channels[0] / channels[1]

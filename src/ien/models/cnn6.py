@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 from torch import Tensor, nn
 
 from .._feature_groups import FeatureGroups, GroupPool, Spec
+from .widths import rounded
 
 __all__ = ["CNN6", "cnn6"]
 
@@ -80,10 +80,4 @@ def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]
     >>> num_groups(4, 1 / 8), num_groups("4-2-1", 1 / 8)  # 6 lies between 4 and 8
     ((4, 6, 8, 8, 12, 16), (4, 4, 8, 8, 12, 16))
     """
-    if isinstance(width, bool) or not isinstance(width, int | float | Fraction):
-        raise TypeError(f"width is a number such as 1 or 1/8; got {width!r}")
-    if not (math.isfinite(width) and width > 0):
-        raise ValueError(f"width must be a positive factor such as 1 or 1/8; got {width!r}")
-    factor = Fraction(width).limit_denominator(1000)  # 0.1 is meant as a tenth
-    unit = FeatureGroups.of(feature_groups).unit
-    return tuple(max(1, math.ceil(n * factor / unit - Fraction(1, 2))) * unit for n in NUM_GROUPS)
+    return rounded(NUM_GROUPS, feature_groups, width)

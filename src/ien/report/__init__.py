@@ -6,8 +6,8 @@ from .records import collect as collect
 from .records import read as read
 from .records import summarise as summarise
 from .table import PaperRow as PaperRow
+from .table import Part as Part
 from .table import Section as Section
 from .table import as_markdown as as_markdown
 from .table import as_rich as as_rich
 from .table import page as page
-from .table import section as section

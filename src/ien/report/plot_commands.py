@@ -14,6 +14,7 @@ from .commands import Data, GroupName, Layers, Number, Runs, names_in
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .records import Row
     from .subjects import Subject
 
 __all__ = ["app"]
@@ -112,28 +113,45 @@ def training(
         _save(plot_training(runs), out)
 
 
+Results = Annotated[Path, typer.Argument(metavar="DIR", help="A folder with records, or with run folders.")]
+Preset = Annotated[str | None, typer.Option(help="Only rows of this preset.")]
+
+
 @app.command()
-def costs(
-    results: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder with records, or with run folders.")
-    ] = Path("results"),
-    preset: Annotated[str | None, typer.Option(help="Only rows of this preset.")] = None,
-    out: Out = Path("plots/costs"),
-) -> None:
+def costs(results: Results = Path("results"), preset: Preset = None, out: Out = Path("plots/costs")) -> None:
     """Draw accuracy against the cost of inference, for all rows that have records.
 
     Example: ien plot costs results/rot-mnist --preset small
     """
     with one_line_errors():
         from .plots import plot_costs
-        from .records import collect, summarise
 
-        if not results.is_dir():
-            raise FileNotFoundError(f"there is no folder {results} with records")
-        rows = [row for row in summarise(collect(results)) if preset in (None, row.preset)]
-        if not rows:
-            raise ValueError(f"no records of preset {preset!r} in {results}")
-        _save(plot_costs(rows), out)
+        _save(plot_costs(_rows(results, preset)), out)
+
+
+@app.command()
+def tradeoff(
+    results: Results = Path("results"), preset: Preset = None, out: Out = Path("plots/tradeoff")
+) -> None:
+    """Draw accuracy against the relative error of the last layer, for all rows that have records.
+
+    Example: ien plot tradeoff results/rot-tim --preset small
+    """
+    with one_line_errors():
+        from .plots import plot_tradeoff
+
+        _save(plot_tradeoff(_rows(results, preset)), out)
+
+
+def _rows(results: Path, preset: str | None) -> list[Row]:
+    from .records import collect, summarise
+
+    if not results.is_dir():
+        raise FileNotFoundError(f"there is no folder {results} with records")
+    rows = [row for row in summarise(collect(results)) if preset in (None, row.preset)]
+    if not rows:
+        raise ValueError(f"no records of preset {preset!r} in {results}")
+    return rows
 
 
 def _measured(subject: Subject, group: str | None, floors: bool = True) -> Report:

@@ -11,13 +11,13 @@ from .._measured import LayerReport, Report
 from .._names import nearest
 from .figures import GREY, LogAxis, Look, look, plain, save_figure, styled
 from .labels import label_ends, legend, legend_columns
-from .run_plots import plot_costs, plot_training
+from .run_plots import plot_costs, plot_tradeoff, plot_training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_angles", "plot_costs", "plot_errors", "plot_training", "save_figure"]
+__all__ = ["plot_angles", "plot_costs", "plot_errors", "plot_tradeoff", "plot_training", "save_figure"]
 
 Errors = Mapping[str, float]
 """Layer → relative error."""

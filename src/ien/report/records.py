@@ -10,8 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from .._groups import group as parse_group
+from .._similarity import Similarity
+from ..models import channel_share
 
 __all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
 
@@ -24,6 +29,10 @@ class Layer(NamedTuple):
 
     raw: float
     relative: float
+    exact: float = math.nan
+    """The relative error of quarter turns and flips alone."""
+    between: float = math.nan
+    """The relative error of all other elements, which resample."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +145,16 @@ class Row:
         known = [r.images_per_second for r in self.records if math.isfinite(r.images_per_second)]
         return statistics.median(known) if known else math.nan
 
+    @property
+    def channel_shares(self) -> list[float]:
+        """Channels relative to feature groups all of the largest size, for each different network."""
+        shares = (_channel_share(record.config) for record in self.records)
+        return list(dict.fromkeys(share for share in shares if share is not None))
+
     def layer(self, name: str) -> Layer:
         """Means over the seeds, NaN when one of them lacks the value."""
         layers = [record.layers.get(name, Layer(math.nan, math.nan)) for record in self.records]
-        return Layer(statistics.fmean(x.raw for x in layers), statistics.fmean(x.relative for x in layers))
+        return Layer(*map(statistics.fmean, zip(*layers, strict=True)))
 
 
 def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]:
@@ -208,14 +223,42 @@ def _record(path: Path, content: Mapping[str, object]) -> Record:
         finished=finished,
         accuracy=accuracy,
         accuracy_with_copies=with_copies,
-        layers={
-            name: Layer(_number(layers, name, "raw"), _number(layers, name, "relative")) for name in layers
-        },
+        layers={name: _layer(layers, name, _take(config, "group", kind=str)) for name in layers},
         parameters=_take(content, "parameters", kind=int),
         trained_parameters=_take(content, "trained_parameters", kind=int),
         macs=_number(content, "macs"),
         images_per_second=_number(content, "images_per_second"),
     )
+
+
+def _channel_share(config: Mapping[str, object]) -> float | None:
+    model, mix, width = (config.get(name) for name in ("model", "feature_groups", "width"))
+    if not isinstance(model, str) or not isinstance(mix, str) or not isinstance(width, int | float):
+        return None
+    return channel_share(model.removeprefix("e2cnn-"), mix, width)
+
+
+def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:
+    raw, relative = _number(layers, name, "raw"), _number(layers, name, "relative")
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    elements = _take(layers, name, kind=dict).get("per_element", {})
+    is_exact = exact_labels(group)
+    for label in elements:
+        if label in is_exact and math.isfinite(error := _number(layers, name, "per_element", label)):
+            errors[is_exact[label]].append(error)
+    means = (statistics.fmean(errors[kind]) if errors[kind] else math.nan for kind in (True, False))
+    return Layer(raw, relative, *means)
+
+
+@lru_cache
+def exact_labels(group: str) -> dict[str, bool]:
+    """For each element of a group, by its label, whether it only permutes pixels."""
+    parsed = parse_group(group)
+    return {
+        label: all(isinstance(step, Similarity) and step.exact for step in element)
+        for label, element in zip(parsed.labels, parsed.elements, strict=True)
+        if element
+    }
 
 
 def _take(content: Mapping[str, object], *names: str, kind: type[T]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_costs", "plot_training"]
+__all__ = ["plot_costs", "plot_tradeoff", "plot_training"]
 
 Epochs = Sequence[Mapping[str, Any]]
 CURVES = {
@@ -59,17 +59,75 @@ def plot_costs(rows: Sequence[Row]) -> Figure:
     The darker a point, the larger its relative error, the mean over the layers. Points that would hide each
     other stand side by side. Rows without a count of multiply-accumulates are an error.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import ScaledTranslation
+    macs = [statistics.fmean(record.macs for record in row.records) for row in rows]
+    _check(rows, [count if count > 0 else math.nan for count in macs], "no count of multiply-accumulates")
+    figure, axes = _accuracy_axes(rows, macs, "multiply-accumulates for one image", _short)
+    _draw_rows(figure, axes, rows, macs, _shades(figure, axes, [_mean_error(row) for row in rows]))
+    return figure
 
+
+@styled()
+def plot_tradeoff(rows: Sequence[Row]) -> Figure:
+    """Accuracy against the relative error of the last layer: does equivariance decide how well a net does?
+
+    A point a row, the spread over its seeds as a bar, a colour for each network. Errors of rounding are
+    drawn at 1e-8.
+    """
+    errors = [row.layer(list(row.records[0].layers)[-1]).relative for row in rows]
+    _check(rows, errors, "no relative error of its last layer")
+    places = [max(error, LEAST) for error in errors]
+    of_rows = [str(row.records[0].config.get("model")).removeprefix("e2cnn-") for row in rows]
+    nets = list(dict.fromkeys(of_rows))
+    figure, axes = _accuracy_axes(rows, places, "relative error of the last layer", _error_text)
+    _draw_rows(figure, axes, rows, places, [look(nets.index(net)).color for net in of_rows])
+    if len(nets) > 1:
+        legend(figure, [(net, look(i)._replace(marker="o", linestyle="")) for i, net in enumerate(nets)])
+    return figure
+
+
+def _check(rows: Sequence[Row], values: Sequence[float], lacking: str) -> None:
     if not rows:
         raise ValueError("there is nothing to plot: give at least one row")
-    marks = [_mark(row) for row in rows]
+    for row, value in zip(rows, values, strict=True):
+        if not (math.isfinite(value) and math.isfinite(row.accuracy[0])):
+            raise ValueError(f"{row.label} has no accuracy or {lacking}: run it again")
+
+
+def _accuracy_axes(
+    rows: Sequence[Row], places: Sequence[float], name: str, text: Callable[[float], str]
+) -> tuple[Figure, Axes]:
+    """Axes for the accuracies of the rows, over ``places`` on a logarithmic scale."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    _cost_axes(axes, marks)
-    colours = _shades(figure, axes, [_mean_error(row) for row in rows])
-    marks = side_by_side(axes, marks)
+    low, high = min(places) / 1.6, max(places) * 1.6
+    axes.set(xscale="log", xlabel=name, ylabel="accuracy, %", xlim=(low, high))
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    digits = (1, 2, 5) if len(decades) <= 4 else (1,)
+    ticks = [d * 10.0**e for e in decades for d in digits if low <= d * 10.0**e <= high]
+    axes.set_xticks(ticks, [text(tick) for tick in ticks])
+    axes.minorticks_off()
+    means, spreads = zip(*(row.accuracy for row in rows), strict=True)
+    ends = [
+        mean + sign * (spread or 0) for mean, spread in zip(means, spreads, strict=True) for sign in (-1, 1)
+    ]
+    margin = max(0.15 * (max(ends) - min(ends)), 0.2)
+    axes.set_ylim(min(ends) - margin, max(ends) + margin)
+    return figure, axes
+
+
+def _draw_rows(
+    figure: Figure, axes: Axes, rows: Sequence[Row], places: Sequence[float], colours: Sequence[Any]
+) -> None:
+    """A point with a bar and a name for each row; points that would hide each other side by side."""
+    from matplotlib.transforms import ScaledTranslation
+
+    accuracies = [row.accuracy for row in rows]
+    marks = side_by_side(
+        axes,
+        [Mark(x, y, y - (s or 0), y + (s or 0)) for x, (y, s) in zip(places, accuracies, strict=True)],
+    )
     for mark, colour, row in zip(marks, colours, rows, strict=True):
         place = axes.transData + ScaledTranslation(mark.shift / 72, 0, figure.dpi_scale_trans)
         if mark.high > mark.low:
@@ -80,7 +138,6 @@ def plot_costs(rows: Sequence[Row]) -> Figure:
         point: dict[str, Any] = {"markersize": 8, "markeredgecolor": "#333333", "markerfacecolor": colour}
         axes.plot([mark.x], [mark.y], "o", transform=place, zorder=3, label=plain(row.label), **point)
     label_marks(axes, marks, _labels(rows))
-    return figure
 
 
 def _named(folders: Mapping[str, Path] | Sequence[Path]) -> dict[str, Path]:
@@ -167,31 +224,9 @@ def _log_scale(axes: Axes, values: Sequence[float]) -> None:
     axes.minorticks_off()
 
 
-def _mark(row: Row) -> Mark:
-    macs, (mean, spread) = statistics.fmean(record.macs for record in row.records), row.accuracy
-    if not (math.isfinite(macs) and macs > 0 and math.isfinite(mean)):
-        raise ValueError(f"{row.label} has no accuracy or no count of multiply-accumulates: run it again")
-    return Mark(macs, mean, mean - (spread or 0), mean + (spread or 0))
-
-
 def _mean_error(row: Row) -> float:
     layers = list(row.records[0].layers)
     return statistics.fmean(row.layer(name).relative for name in layers) if layers else math.nan
-
-
-def _cost_axes(axes: Axes, marks: Sequence[Mark]) -> None:
-    low, high = min(mark.x for mark in marks) / 1.6, max(mark.x for mark in marks) * 1.6
-    axes.set(
-        xscale="log", xlabel="multiply-accumulates for one image", ylabel="accuracy, %", xlim=(low, high)
-    )
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = (1, 2, 5) if len(decades) <= 4 else (1,)
-    ticks = [d * 10.0**e for e in decades for d in digits if low <= d * 10.0**e <= high]
-    axes.set_xticks(ticks, [_short(tick) for tick in ticks])
-    axes.minorticks_off()
-    bottom, top = min(mark.low for mark in marks), max(mark.high for mark in marks)
-    margin = max(0.15 * (top - bottom), 0.2)
-    axes.set_ylim(bottom - margin, top + margin)
 
 
 def _shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[Any]:
@@ -215,6 +250,12 @@ def _shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[Any]:
     return [
         shade.cmap(float(norm(e))) if e >= LEAST else "#ffffff" if e < LEAST else "#cccccc" for e in errors
     ]
+
+
+def _error_text(error: float) -> str:
+    exponent = round(math.log10(error))
+    near = power(exponent) if math.isclose(error, 10.0**exponent) else f"{error:g}"
+    return f"< {near}" if error < 1.1 * LEAST else near
 
 
 def _short(count: float) -> str:

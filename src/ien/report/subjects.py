@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from .._feature_groups import Spec
 from .._groups import Group
 from .._groups import group as parse_group
-from ..data import load as load_data
 from ..data import to_float
 from ..training import load
 from ..training.config import Config
 from ..training.folder import read_config, read_data, read_result
+from ..training.run import dataset_of
 from ..training.setup import images
 from .records import Record, read
 
@@ -60,7 +60,7 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
     if read_result(folder) is None:
         raise ValueError(f"{folder} is not finished: go on with ien resume {folder}")
     model, record = load(folder), read(folder / "result.json")
-    dataset = load_data(config.dataset, data or read_data(folder)["folder"], config.data_seed)
+    dataset = dataset_of(config, data or read_data(folder)["folder"])
     _, (x, y) = images(config, dataset)
     changes = "".join(f" {field}={value}" for field, value in record.changes)
     return Subject(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from .records import Record, Row, collect, ranges, summarise
+from .records import Record, Row, ranges
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["PaperRow", "Section", "as_markdown", "as_rich", "page", "section"]
+__all__ = ["PaperRow", "Part", "Section", "as_markdown", "as_rich", "page"]
 
 TEXT_COLUMNS = ("row", "preset", "data", "seeds")
 
@@ -29,7 +28,18 @@ class PaperRow:
     """Of ten, for L_G, from the first layer to the last."""
 
 
-def as_rich(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> RenderableType:
+@dataclass(frozen=True)
+class Part:
+    """Rows that are shown together, such as those of one network."""
+
+    title: str
+    """Before the title of each table; may be empty."""
+    rows: Sequence[Row]
+    layers: Sequence[str] | None = None
+    """Those that the paper shows; None for all."""
+
+
+def as_rich(part: Part, paper: Mapping[str, PaperRow]) -> RenderableType:
     """For a terminal of 80 columns or more: tables of their own for each preset and data source."""
     from rich import box
     from rich.console import Group
@@ -37,9 +47,9 @@ def as_rich(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> RenderableTyp
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for preset, data in dict.fromkeys((row.preset, row.data) for row in rows):
-        alike = [row for row in rows if (row.preset, row.data) == (preset, data)]
-        for title, header, lines in _tables(alike, paper):
+    for preset, data in dict.fromkeys((row.preset, row.data) for row in part.rows):
+        alike = [row for row in part.rows if (row.preset, row.data) == (preset, data)]
+        for title, header, lines in _tables(replace(part, rows=alike), paper):
             shown = [i for i, name in enumerate(header) if name not in ("preset", "data")]
             table = Table(
                 title=f"{title} ({preset}, {data})",
@@ -57,36 +67,30 @@ def as_rich(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> RenderableTyp
             for line in lines:
                 table.add_row(*(Text(line[i]) for i in shown))
             parts.append(table)
-    return Group(*parts, *map(Text, _notes(rows, paper)))
+    return Group(*parts, *map(Text, _notes(part.rows, paper)))
 
 
-def as_markdown(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> str:
+def as_markdown(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> str:
     """The same tables and notes for a document, under headings of the third level."""
-    parts = []
-    for title, header, lines in _tables(rows, paper):
+    texts = []
+    for title, header, lines in (table for part in parts for table in _tables(part, paper)):
         rule = ["---" if name in TEXT_COLUMNS else "---:" for name in header]
         table = [_markdown_line(line) for line in (header, rule, *lines)]
-        parts.append(f"### {title}\n\n" + "\n".join(table))
-    parts.append("### How these were measured\n\n" + "\n".join(f"- {note}" for note in _notes(rows, paper)))
-    return "\n\n".join(parts) + "\n"
+        texts.append(f"### {title}\n\n" + "\n".join(table))
+    rows = [row for part in parts for row in part.rows]
+    texts.append("### How these were measured\n\n" + "\n".join(f"- {note}" for note in _notes(rows, paper)))
+    return "\n\n".join(texts) + "\n"
 
 
 @dataclass(frozen=True)
 class Section:
-    """The part of the results page about one data set."""
+    """The section of the results page about one table of the paper."""
 
     name: str
-    rows: Sequence[Row]
+    parts: Sequence[Part]
     paper: Mapping[str, PaperRow]
     reading: str = ""
     """What the numbers say, in Markdown, with headings of the fourth level at most."""
-
-
-def section(folder: Path | str, name: str, order: Sequence[str], paper: Mapping[str, PaperRow]) -> Section:
-    """All records of experiments ``name/…`` in ``folder``, and the reading in ``folder/name/reading.md``."""
-    reading = Path(folder, name, "reading.md")
-    text = reading.read_text(encoding="utf-8") if reading.is_file() else ""
-    return Section(name, summarise(collect(folder, f"{name}/*"), order), paper, text)
 
 
 def page(*sections: Section) -> str:
@@ -96,7 +100,7 @@ def page(*sections: Section) -> str:
         "whatever it shows.\n"
     ]
     for part in sections:
-        parts.append(f"## {part.name}\n\n{as_markdown(part.rows, part.paper)}")
+        parts.append(f"## {part.name}\n\n{as_markdown(part.parts, part.paper)}")
         if part.reading.strip():
             parts.append(f"### Reading\n\n{part.reading.strip()}\n")
     return "\n".join(parts)
@@ -108,10 +112,13 @@ class _Table(NamedTuple):
     lines: list[list[str]]
 
 
-def _tables(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[_Table]:
-    layers = list(dict.fromkeys(name for row in rows for record in row.records for name in record.layers))
+def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[_Table]:
+    rows, layers = part.rows, list(part.layers or ())
+    if part.layers is None:
+        layers = list(dict.fromkeys(name for row in rows for record in row.records for name in record.layers))
     of_layers = ["row", "preset", "data", *layers]
-    costs, raw, relative = [], [], []
+    shares = {share for row in rows for share in row.channel_shares}
+    costs, raw, relative, exact, between = [], [], [], [], []
     for row in rows:
         known = _figures(row, paper)
         mean, spread = row.accuracy
@@ -121,6 +128,7 @@ def _tables(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[_Table]:
                 f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}",
                 _number(row.accuracy_with_copies, ".2f"),
                 f"{known.accuracy:.1f}" if known else "–",
+                *[" / ".join(f"{100 * share:.0f}" for share in row.channel_shares)] * (len(shares) > 1),
                 " / ".join(dict.fromkeys(_human(record.parameters) for record in row.records)),
                 " / ".join(dict.fromkeys(_human(record.macs) for record in row.records)),
                 _number(row.images_per_second, ",.0f"),
@@ -133,12 +141,22 @@ def _tables(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[_Table]:
             padded = [*powers, *["–"] * len(layers)][: len(layers)]
             raw.append(["in the paper", "", "", *padded])
         relative.append([row.label, row.preset, row.data, *(_number(x.relative, ".1e") for x in means)])
-    measures = ["accuracy %", "with copies %", "paper %", "params", "MACs", "images/s"]
-    return [
-        _Table("Accuracy and cost", [*TEXT_COLUMNS, *measures], costs),
-        _Table("Equivariance loss L_G: lower is better", of_layers, raw),
-        _Table("Relative error, L_G over variance: lower is better", of_layers, relative),
+        exact.append([row.label, row.preset, row.data, *(_number(x.exact, ".1e") for x in means)])
+        between.append([row.label, row.preset, row.data, *(_number(x.between, ".1e") for x in means)])
+    measures = ["accuracy %", "with copies %", "paper %", *["channels %"] * (len(shares) > 1)]
+    measures += ["params", "MACs", "images/s"]
+    title = f"{part.title}: " if part.title else ""
+    tables = [
+        _Table(f"{title}Accuracy and cost", [*TEXT_COLUMNS, *measures], costs),
+        _Table(f"{title}Equivariance loss L_G: lower is better", of_layers, raw),
+        _Table(f"{title}Relative error, L_G over variance: lower is better", of_layers, relative),
     ]
+    if any(cell != "–" for line in between for cell in line[3:]):
+        tables += [
+            _Table(f"{title}Relative error of quarter turns and flips alone", of_layers, exact),
+            _Table(f"{title}Relative error of the angles in between alone", of_layers, between),
+        ]
+    return tables
 
 
 def _notes(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[str]:

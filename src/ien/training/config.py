@@ -35,7 +35,11 @@ class Config:
     classes: int = 10
     """Classes of the data set."""
     data_seed: int = 0
-    """Of a generated data set: which digits, which angles. The same for all seeds of a row."""
+    """Of a generated data set: which images, which angles. The same for all seeds of a row."""
+    image_size: int = 64
+    """rot-tim, r2-tim: pixels of a side; less than 64 scales the images down before they are rotated."""
+    mask: bool = True
+    """rot-tim, r2-tim: black outside of the disc that fits into the image."""
     train_images: int | None = None
     """Train on the first so many images only; none for all."""
     test_images: int | None = None
@@ -46,7 +50,7 @@ class Config:
     """How many training images test_on=validation holds out."""
 
     model: str = "cnn6"
-    """cnn6, or e2cnn-cnn6 for the steerable net with the same inference channels."""
+    """cnn6, resnet18 or vgg; with e2cnn- before it the steerable net with the same channels at inference."""
     feature_groups: str = "4"
     """Members of a feature group, 4, or a mix, 4-2-1."""
     width: float = 1.0
@@ -132,6 +136,11 @@ class Config:
             raise ValueError(
                 f"{self.model} has feature groups of one size, such as 4; got {self.feature_groups}"
             )
+        if self.model in BASELINES and sizes[0] != others + 1:
+            raise ValueError(
+                f"{self.model} under {self.group} has feature groups of {others + 1}, the elements of the "
+                f"group; got {self.feature_groups}"
+            )
 
     @property
     def row(self) -> str:
@@ -145,6 +154,7 @@ _RANGES: list[tuple[str, float, float]] = [
     ("test_images", 1, math.inf),
     ("classes", 2, math.inf),
     ("validation_images", 1, math.inf),
+    ("image_size", 8, 64),
     ("width", 1 / 256, 16),
     ("samples", 1, math.inf),
     ("beta", 0, 1e9),

@@ -17,7 +17,7 @@ from rich.console import Console
 from torch import nn
 
 from .. import models
-from ..data import Dataset, data_folder, to_float
+from ..data import SETTINGS, Dataset, data_folder, to_float
 from ..data import load as load_data
 from . import folder as run_folder
 from .config import Config
@@ -27,7 +27,7 @@ from .loop import Stopped, train
 from .progress import shown
 from .setup import channels_last, images, plain_of
 
-__all__ = ["load", "processor", "run"]
+__all__ = ["dataset_of", "load", "processor", "run"]
 
 
 def load(folder: Path | str) -> nn.Module:
@@ -53,6 +53,12 @@ def load(folder: Path | str) -> nn.Module:
             f"({str(error).splitlines()[0]}): delete it and run ien resume {folder}"
         ) from None
     return model.eval()
+
+
+def dataset_of(config: Config, folder: str | None = None) -> Dataset:
+    """The data set of a run, made with the settings of its configuration."""
+    settings = {name: getattr(config, name) for name in SETTINGS.get(config.dataset, ())}
+    return load_data(config.dataset, folder, config.data_seed, **settings)
 
 
 def run(
@@ -148,7 +154,7 @@ def _load_in_turn(config: Config, data: str | None, processes: Processes) -> Dat
     """The first process may have to make the data set's cache, the others then find it."""
     if not processes.first:
         processes.wait()
-    dataset = load_data(config.dataset, data, config.data_seed)
+    dataset = dataset_of(config, data)
     if processes.first:
         processes.wait()
     return dataset

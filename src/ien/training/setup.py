@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from .. import baselines, models
-from .._feature_groups import FeatureGroups
 from .._loss import EquivarianceLoss
 from ..data import Dataset
 from .config import Config
@@ -85,9 +84,8 @@ def build(config: Config) -> nn.Module:
     """The network of a run with its initial weights."""
     torch.manual_seed(seed_of(config.seed, "weights"))
     if config.model in baselines.BASELINES:
-        (rotations,) = FeatureGroups.of(config.feature_groups).sizes
         return baselines.create(
-            config.model, rotations=rotations, width=config.width, num_classes=config.classes
+            config.model, group=config.group, width=config.width, num_classes=config.classes
         )
     return models.create(
         config.model, feature_groups=config.feature_groups, width=config.width, num_classes=config.classes
