@@ -29,16 +29,9 @@ SPACES = {
     "rot8": (gspaces.Rot2dOnR2, 8),
     "rot4xflip": (gspaces.FlipRot2dOnR2, 4),
 }
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TAPS = ("conv1", "conv2", "conv3", "conv4", "conv5", "conv6")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Nets this small gain nothing from a second thread, and lose much when the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def images(count: int = 6, channels: int = 1) -> Tensor:

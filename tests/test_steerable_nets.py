@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,19 +15,12 @@ from ien.baselines.steerable import SteerableConv2d
 
 pytest.importorskip("e2cnn")
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 GROUPS = ("rot4", "rot8", "rot4xflip")
 NETS = ("resnet18", "vgg")
 SIZES = [("resnet18", 17), ("resnet18", 16), ("vgg", 32)]  # 16 is enlarged to 17
 TYPES = {"resnet18": models.ResNet18, "vgg": models.VGG}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Nets this small gain nothing from a second thread, and lose much when the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def twin(name: str, group: str, **options: object) -> nn.Module:

@@ -77,6 +77,13 @@ class Group:
         return tuple(" ".join(step.label for step in reversed(e)) or "identity" for e in self.elements)
 
     @property
+    def exact(self) -> tuple[bool, ...]:
+        """For each element, whether it only permutes the pixels of a square map: quarter turns and flips."""
+        return tuple(
+            all(isinstance(step, Similarity) and step.exact for step in element) for element in self.elements
+        )
+
+    @property
     def matrices(self) -> Tensor:
         """What each element does to a point (x right, y up): float64 (n, 2, 2). Black boxes have none."""
         rows = [self._similarity(i).matrix for i in range(len(self))]

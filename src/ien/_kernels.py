@@ -50,8 +50,7 @@ class _Symmetric(TorchDispatchMode):
         if kernel.shape[-1] != kernel.shape[-2] or kernel.shape[-1] == 1:
             return kernel
         key = kernel.data_ptr(), kernel._version
-        if (
-            key not in self._averaged
-        ):  # the kernel is kept with its average, so that its address stays its own
+        if key not in self._averaged:
+            # the kernel is kept with its average, so that its address stays its own
             self._averaged[key] = (kernel, average_over_d4(kernel))
         return self._averaged[key][1]

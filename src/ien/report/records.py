@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from .._groups import group as parse_group
-from .._similarity import Similarity
 from ..models import channel_share
 
 __all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
@@ -252,13 +251,9 @@ def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:
 
 @lru_cache
 def exact_labels(group: str) -> dict[str, bool]:
-    """For each element of a group, by its label, whether it only permutes pixels."""
+    """For each element of a group but the identity, by its label, whether it only permutes pixels."""
     parsed = parse_group(group)
-    return {
-        label: all(isinstance(step, Similarity) and step.exact for step in element)
-        for label, element in zip(parsed.labels, parsed.elements, strict=True)
-        if element
-    }
+    return dict(list(zip(parsed.labels, parsed.exact, strict=True))[1:])
 
 
 def _take(content: Mapping[str, object], *names: str, kind: type[T]) -> T:

@@ -13,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .._groups import group as parse_group
 from .._measure import measure
-from .._similarity import Similarity
 from ..data import to_float
 from .config import Config
 
@@ -38,9 +37,7 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
     clean, *copies = report.accuracy.values()
     both: float | None = (clean + statistics.mean(copies)) / 2
     if config.average:  # averaged over an exact group, the prediction for a copy is that for the image
-        steps = [step for element in parse_group(config.group).elements for step in element]
-        exact = all(isinstance(step, Similarity) and step.exact for step in steps)
-        both = report.averaged_accuracy if exact else None
+        both = report.averaged_accuracy if all(parse_group(config.group).exact) else None
     return {
         "accuracy": report.averaged_accuracy if config.average else clean,
         "accuracy_with_copies": both,
