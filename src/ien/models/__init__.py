@@ -9,20 +9,52 @@ from torch import nn
 
 from .._feature_groups import FeatureGroups, Spec
 from .._names import nearest
+from . import cnn3 as _cnn3
 from . import cnn6 as _cnn6
 from . import resnet18 as _resnet18
 from . import vgg as _vgg
+from . import wide_resnet as _wide_resnet
+from .cnn3 import CNN3 as CNN3
+from .cnn3 import cnn3 as cnn3
 from .cnn6 import CNN6 as CNN6
 from .cnn6 import cnn6 as cnn6
 from .resnet18 import ResNet18 as ResNet18
 from .resnet18 import resnet18 as resnet18
 from .vgg import VGG as VGG
 from .vgg import vgg as vgg
+from .wide_resnet import WideResNet as WideResNet
+from .wide_resnet import wide_resnet as wide_resnet
 
-__all__ = ["CNN6", "MODELS", "VGG", "ResNet18", "channel_share", "cnn6", "create", "resnet18", "vgg"]
+__all__ = [
+    "CNN3",
+    "CNN6",
+    "MODELS",
+    "VGG",
+    "ResNet18",
+    "WideResNet",
+    "channel_share",
+    "cnn3",
+    "cnn6",
+    "create",
+    "resnet18",
+    "vgg",
+    "wide_resnet",
+]
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn6": cnn6, "resnet18": resnet18, "vgg": vgg}
-_NUM_GROUPS = {"cnn6": _cnn6.num_groups, "resnet18": _resnet18.num_groups, "vgg": _vgg.num_groups}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn6": cnn6,
+    "resnet18": resnet18,
+    "vgg": vgg,
+    "cnn3": cnn3,
+    "wide-resnet": wide_resnet,
+}
+_NUM_GROUPS = {
+    "cnn6": _cnn6.num_groups,
+    "resnet18": _resnet18.num_groups,
+    "vgg": _vgg.num_groups,
+    "cnn3": _cnn3.num_groups,
+    "wide-resnet": _wide_resnet.num_groups,
+}
 
 
 def create(name: str, **options: Any) -> nn.Module:

@@ -76,7 +76,10 @@ class ResNet18(nn.Module):
 
 
 class Block(nn.Module):
-    """Twice BatchNorm, ReLU and convolution, added to the input or to ``shortcut`` of the first ReLU."""
+    """Twice BatchNorm, ReLU and convolution, added to the input or to ``shortcut`` of the first ReLU.
+
+    ``dropout`` comes before the second convolution.
+    """
 
     def __init__(
         self,
@@ -85,15 +88,18 @@ class Block(nn.Module):
         norm2: nn.Module,
         conv2: nn.Module,
         shortcut: nn.Module | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.norm1, self.conv1 = norm1, conv1
         self.norm2, self.conv2 = norm2, conv2
         self.shortcut = shortcut
+        self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
         active = torch.relu(self.norm1(x))
-        h = self.conv2(torch.relu(self.norm2(self.conv1(active))))
+        h = torch.relu(self.norm2(self.conv1(active)))
+        h = self.conv2(F.dropout(h, self.dropout, self.training) if self.dropout else h)
         return h + (x if self.shortcut is None else self.shortcut(active))
 
 
