@@ -12,6 +12,7 @@ import torch
 
 import ien
 from ien.experiments import config, deviations, find, paper
+from ien.experiments.tables import TABLES
 from tests.test_cli import invoke
 from tests.tiny import make_tiny_imagenet
 
@@ -47,6 +48,27 @@ def test_there_is_every_row_of_the_papers_tables_with_its_figures() -> None:
     assert {name: row.accuracy for name, row in printed.items()} == expected
     same_width = {f"rot-tim/{name}-cnn-aug" for name in HET}  # the paper leaves these out
     assert set(find("rot-tim/*", "r2-tim/*")) == set(expected) | same_width
+
+
+@pytest.mark.parametrize(("net", "matches"), [("resnet18", True), ("vgg", False)])
+def test_what_the_tables_say_of_parameters_is_counted(net: str, matches: bool) -> None:
+    (note,) = {
+        note
+        for table in TABLES.values()
+        for part in table.parts
+        for note in part.notes
+        if net in note.lower()
+    }
+    with torch.device("meta"):
+        base = ien.models.create(net, feature_groups=1)
+    nets = [
+        base,
+        *(ien.baselines.create(f"e2cnn-{net}", group=group) for group in ("rot4", "rot8", "rot4xflip")),
+    ]
+    counts = [sum(parameter.numel() for parameter in each.parameters()) for each in nets]
+    assert all(f"{count / 1e6:.2f} M" in note for count in counts)
+    assert matches == all(abs(count / counts[0] - 1) < 0.005 for count in counts)
+    assert ("does not hold" in note) != matches
 
 
 def test_the_powers_of_ten_fall_as_beta_rises_and_are_lowest_when_built_in() -> None:

@@ -37,6 +37,8 @@ class Part:
     rows: Sequence[Row]
     layers: Sequence[str] | None = None
     """Those that the paper shows; None for all."""
+    notes: Sequence[str] = ()
+    """What a reader of these rows has to know, besides how they were measured."""
 
 
 def as_rich(part: Part, paper: Mapping[str, PaperRow]) -> RenderableType:
@@ -67,7 +69,7 @@ def as_rich(part: Part, paper: Mapping[str, PaperRow]) -> RenderableType:
             for line in lines:
                 table.add_row(*(Text(line[i]) for i in shown))
             parts.append(table)
-    return Group(*parts, *map(Text, _notes(part.rows, paper)))
+    return Group(*parts, *map(Text, [*part.notes, *_notes(part.rows, paper)]))
 
 
 def as_markdown(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> str:
@@ -78,7 +80,8 @@ def as_markdown(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> str:
         table = [_markdown_line(line) for line in (header, rule, *lines)]
         texts.append(f"### {title}\n\n" + "\n".join(table))
     rows = [row for part in parts for row in part.rows]
-    texts.append("### How these were measured\n\n" + "\n".join(f"- {note}" for note in _notes(rows, paper)))
+    notes = [*dict.fromkeys(note for part in parts for note in part.notes), *_notes(rows, paper)]
+    texts.append("### How these were measured\n\n" + "\n".join(f"- {note}" for note in notes))
     return "\n\n".join(texts) + "\n"
 
 
