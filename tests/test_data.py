@@ -6,7 +6,6 @@ import gzip
 import math
 import os
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +17,12 @@ from typer.testing import CliRunner
 import ien
 from ien.data import Dataset, commands, load, mnist, rot_mnist, to_float
 from ien.data.fetch import md5
-from ien.data.rotate import rotate
+
+from .test_augment import turned
+from .tiny import idx, make_mnist, tagged_digits, write_gz
 
 COUNTS = {"train": (12, 8, 10, 10, 10, 10, 10, 10, 10, 10), "t10k": (2, 3, 1, 2, 2, 2, 2, 2, 2, 2)}
 TRAIN, TEST = 40, 70
-
-
-def idx(values: np.ndarray, magic: int | None = None) -> bytes:
-    """An idx file written from its description: big-endian magic and sizes, then the bytes."""
-    magic = 0x0800 + values.ndim if magic is None else magic
-    return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.astype(np.uint8).tobytes()
-
-
-def tagged_digits(count: int, start: int) -> np.ndarray:
-    """Discs whose grey value is the number of the image, with a bright dot right of the centre."""
-    y, x = np.mgrid[:28, :28] - 13.5
-    disc, dot = np.hypot(x, y) < 5, np.hypot(x - 9, y) < 2
-    return np.stack([disc * (start + i) + dot * 255 for i in range(1, count + 1)]).astype(np.uint8)
 
 
 @pytest.fixture
@@ -45,19 +33,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("ien.data.mnist.DIGITS", COUNTS)
     monkeypatch.setattr("ien.data.rot_mnist.TRAIN", TRAIN)
     monkeypatch.setattr("ien.data.rot_mnist.TEST", TEST)
-    place = tmp_path / "data" / "mnist"
-    place.mkdir(parents=True)
-    start = 0
-    for part, counts in COUNTS.items():
-        labels = np.repeat(np.arange(10), counts)
-        write(place / f"{part}-labels-idx1-ubyte.gz", idx(labels))
-        write(place / f"{part}-images-idx3-ubyte.gz", idx(tagged_digits(len(labels), start)))
-        start += len(labels)
+    make_mnist(tmp_path / "data", COUNTS)
     return tmp_path / "data"
-
-
-def write(path: Path, content: bytes) -> None:
-    path.write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
 
 
 def all_labels() -> Tensor:
@@ -128,7 +105,7 @@ def test_mnist_is_the_training_images_then_the_test_images(inside: bool, folder:
     ],
 )
 def test_labels_that_are_not_those_of_mnist_are_refused(labels: list[int], match: str, folder: Path) -> None:
-    write(folder / "mnist" / "train-labels-idx1-ubyte.gz", idx(np.array(labels)))
+    write_gz(folder / "mnist" / "train-labels-idx1-ubyte.gz", idx(np.array(labels)))
     with pytest.raises(ValueError, match=rf"train-labels-idx1-ubyte\.gz .*{match}"):
         mnist.mnist(folder)
 
@@ -159,66 +136,6 @@ def test_incomplete_mnist_names_the_missing_file(inside: bool, folder: Path) -> 
     ) as caught:
         mnist.mnist(folder if inside else folder / "mnist")
     assert f"put t10k-labels-idx1-ubyte.gz into {folder / 'mnist'}" in str(caught.value)
-
-
-# rotation
-
-
-def turned(image: np.ndarray, degrees: float) -> np.ndarray:
-    """Bilinear rotation counter-clockwise about the centre, pixel by pixel, zeros outside."""
-    height, width = image.shape
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    result = np.zeros((height, width))
-    for i in range(height):
-        for j in range(width):
-            right, up = j - (width - 1) / 2, (height - 1) / 2 - i
-            column = (width - 1) / 2 + cos * right + sin * up
-            row = (height - 1) / 2 - (-sin * right + cos * up)
-            for r in (math.floor(row), math.floor(row) + 1):
-                for c in (math.floor(column), math.floor(column) + 1):
-                    if 0 <= r < height and 0 <= c < width:
-                        result[i, j] += image[r, c] * (1 - abs(row - r)) * (1 - abs(column - c))
-    return result
-
-
-@pytest.mark.parametrize("n", [4, 8])
-def test_rotation_by_elements_of_a_group_is_that_of_the_group(n: int) -> None:
-    x, g = torch.rand(2 * n, 3, 9, 9), torch.arange(2 * n) % n
-    expected = ien.rotation(n).act(x, g)
-    degrees = 360 / n * torch.arange(2 * n)  # the second half goes beyond a full turn
-    torch.testing.assert_close(rotate(x, degrees), expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(rotate(x, degrees - 720), expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("size", [(7, 7), (6, 9)])
-def test_rotation_equals_a_loop_over_pixels(size: tuple[int, int]) -> None:
-    x = torch.rand(5, 2, *size, dtype=torch.float64)
-    degrees = torch.tensor([0.0, 12.3, 133.7, -77.7, 400.1])
-    result = rotate(x, degrees)
-    for k, c in np.ndindex(5, 2):
-        expected = torch.from_numpy(turned(x[k, c].numpy(), float(degrees[k])))
-        torch.testing.assert_close(result[k, c], expected, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_rotation_keeps_the_dtype_and_the_input(dtype: torch.dtype) -> None:
-    x = torch.rand(2, 1, 5, 5, dtype=dtype)
-    before = x.clone()
-    assert rotate(x, torch.tensor([10, 20])).dtype == dtype and torch.equal(x, before)
-    assert rotate(x[:0], torch.zeros(0)).shape == (0, 1, 5, 5)
-
-
-@pytest.mark.parametrize(
-    ("images", "degrees"),
-    [
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2)),
-        (torch.zeros(2, 4, 4), torch.zeros(2)),
-        (torch.zeros(2, 1, 4, 4), torch.zeros(3)),
-    ],
-)
-def test_rotation_says_what_it_needs(images: Tensor, degrees: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"floating-point images \(N, C, H, W\) and an angle for each"):
-        rotate(images, degrees)
 
 
 # Rot-MNIST made from MNIST
@@ -311,7 +228,7 @@ def test_changed_source_is_not_served_from_the_cache(folder: Path, tmp_path: Pat
     before = load("rot-mnist", folder)
     path = folder / "mnist" / "train-images-idx3-ubyte.gz"
     stamp = path.stat()
-    write(path, idx(255 - tagged_digits(100, 0)))
+    write_gz(path, idx(255 - tagged_digits(100, 0)))
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     after = load("rot-mnist", folder)
     assert not torch.equal(before.train_x, after.train_x) and len(cache_files(tmp_path)) == 2

@@ -339,9 +339,9 @@ def test_page_has_a_section_for_each_table_and_its_reading(tmp_path: Path) -> No
     shares = [line["channels %"] for line in parse(third)["ResNet18: Accuracy and cost"]]
     assert shares == ["100", "67"]  # 43 of 64
     exact = parse(second)["ResNet18: Relative error of quarter turns and flips alone"]
-    between = parse(second)["ResNet18: Relative error of the angles in between alone"]
+    between = parse(second)["ResNet18: Relative error of the other elements alone, which resample"]
     assert exact[0]["conv1"] == "1.5e-01" and between[0]["conv1"] == "6.0e-01"
-    assert "in between" not in first
+    assert "which resample" not in first
     assert "the base net 11.22 M" in second and "base net" not in first and "VGG" not in text
     assert "\n\n\n" not in text and text.endswith("\n") and not text.endswith("\n\n")
 

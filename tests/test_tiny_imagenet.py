@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import inspect
 import json
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from ien.data import SETTINGS, Dataset, commands, load, rot_tim, tiny_imagenet
+from ien.data import DATASETS, SETTINGS, Dataset, commands, load, rot_tim, tiny_imagenet
 from ien.data.cache import cache_folder
 from ien.data.fetch import RemoteFile, md5
 from ien.data.tiny_imagenet import ARCHIVE, find, read_images, unpack
@@ -452,7 +453,7 @@ def test_images_are_those_that_pillow_turns(size: int, folder: Path) -> None:
 
 
 def test_unmasked_images_are_turned_with_zeros_from_outside(folder: Path) -> None:
-    from .test_data import turned  # pixel by pixel
+    from .test_augment import turned  # pixel by pixel
 
     data, part = load("rot-tim", folder, 5, classes=CLASSES, mask=False), plans(folder, 5)["test"]
     for k in (0, 13):
@@ -689,10 +690,11 @@ def test_it_is_not_made_of_the_embedded_digits(name: str) -> None:
 
 
 def test_settings_are_those_that_the_functions_take() -> None:
-    assert SETTINGS == {
-        "rot-mnist": (),
-        **dict.fromkeys(("rot-tim", "r2-tim"), ("classes", "image_size", "mask")),
-    }
+    for name, (function, _) in DATASETS.items():
+        first, second, *settings = inspect.signature(function).parameters
+        assert (first, second) == ("folder", "seed")
+        assert SETTINGS[name] == tuple(setting for setting in settings if setting != "reflect")
+    assert SETTINGS["rot-tim"] == ("classes", "image_size", "mask") and DATASETS.keys() == SETTINGS.keys()
 
 
 # the real files

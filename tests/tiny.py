@@ -1,7 +1,10 @@
-"""A folder like that of Tiny ImageNet, with few and simple images."""
+"""Folders like those of Tiny ImageNet, MNIST and STL-10, with few and simple images."""
 
 from __future__ import annotations
 
+import gzip
+import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +39,55 @@ def make_tiny_imagenet(folder: Path, classes: int = 4, train: int = 6, val: int 
                 lines.append(f"{file}\t{name}\t0\t0\t62\t62")
     (place / "val" / "val_annotations.txt").write_text("\n".join(sorted(lines)) + "\n")
     return place
+
+
+def make_mnist(folder: Path, counts: Mapping[str, Sequence[int]]) -> Path:
+    """``mnist`` in ``folder``: tagged images, ``counts[part][label]`` of each label, in order."""
+    place = folder / "mnist"
+    place.mkdir(parents=True)
+    start = 0
+    for part, some in counts.items():
+        labels = np.repeat(np.arange(len(some)), some)
+        write_gz(place / f"{part}-labels-idx1-ubyte.gz", idx(labels))
+        write_gz(place / f"{part}-images-idx3-ubyte.gz", idx(tagged_digits(len(labels), start)))
+        start += len(labels)
+    return place
+
+
+def idx(values: np.ndarray, magic: int | None = None) -> bytes:
+    """An idx file written from its description: big-endian magic and sizes, then the bytes."""
+    magic = 0x0800 + values.ndim if magic is None else magic
+    return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.astype(np.uint8).tobytes()
+
+
+def write_gz(path: Path, content: bytes) -> None:
+    path.write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
+
+
+def tagged_digits(count: int, start: int) -> np.ndarray:
+    """Discs whose grey value is the number of the image, with a bright dot right of the centre."""
+    y, x = np.mgrid[:28, :28] - 13.5
+    disc, dot = np.hypot(x, y) < 5, np.hypot(x - 9, y) < 2
+    return np.stack([disc * (start + i) + dot * 255 for i in range(1, count + 1)]).astype(np.uint8)
+
+
+def make_stl10(folder: Path, train: int = 7, test: int = 5) -> dict[str, tuple[list[np.ndarray], list[int]]]:
+    """``stl10_binary`` in ``folder``; returns the images (3, 96, 96) and the labels 1–10 of each part."""
+    place, rng = folder / "stl10_binary", np.random.default_rng(0)
+    place.mkdir(parents=True)
+    made = {}
+    for part, count in (("train", train), ("test", test)):
+        images = [rng.integers(0, 256, (3, 96, 96), dtype=np.uint8) for _ in range(count)]
+        labels = [1 + (3 * k) % 10 for k in range(count)]
+        with (place / f"{part}_X.bin").open("wb") as file:
+            for image in images:
+                for channel in image:  # the columns one after another, from the left
+                    for column in range(96):
+                        file.write(bytes(channel[row, column] for row in range(96)))
+        (place / f"{part}_y.bin").write_bytes(bytes(labels))
+        made[part] = (images, labels)
+    (place / "class_names.txt").write_text("airplane\nbird\n")
+    return made
 
 
 def _pixels(k: int, i: int) -> np.ndarray:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._errors import one_line_errors
 from .._names import nearest
-from . import digits, mnist, rot_mnist, rot_tim, tiny_imagenet
+from . import digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
 from .cache import cache_folder
 from .dataset import data_folder
 from .fetch import RemoteFile, fetch_all, md5
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Data sets: what is there, and getting what is not.", no_args_is_help=True)
 
-DOWNLOADS = {"mnist": mnist.FILES, "tiny-imagenet": (tiny_imagenet.ARCHIVE,)}
+DOWNLOADS = {"mnist": mnist.FILES, "tiny-imagenet": (tiny_imagenet.ARCHIVE,), "stl10": (stl10.ARCHIVE,)}
+UNPACKED: dict[str, tuple[str, ModuleType]] = {
+    "tiny-imagenet": ("Tiny ImageNet", tiny_imagenet),
+    "stl10": ("STL-10", stl10),
+}
+"""Those that are published as one archive."""
 
 Folder = Annotated[
     str | None,
@@ -35,7 +41,8 @@ def get(
     """Download a data set into the data folder and check it.
 
     A download that was cut short is continued. Files that are there are checked and left as they are. The
-    archive of Tiny ImageNet is unpacked; after that it is not needed any more.
+    archives of Tiny ImageNet and STL-10 are unpacked; after that they are not needed any more. The 100,000
+    images of STL-10 that have no labels are not unpacked.
 
     Example: ien data get mnist --data ~/data
     """
@@ -45,8 +52,8 @@ def get(
         if data == "embedded":
             raise ValueError("the embedded digits come with the installation: there is nothing to download")
         folder, files = data_folder(data), DOWNLOADS[name]
-        if name == "tiny-imagenet":
-            return _get_tiny_imagenet(files, folder)
+        if name in UNPACKED:
+            return _get_unpacked(name, files, folder)
         place = _find(folder) or folder / "mnist"
         _download(files, place)
         typer.echo(
@@ -63,9 +70,16 @@ def list_(data: Folder = None) -> None:
     with one_line_errors():
         folder = data_folder(data)
         typer.echo(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist)'}")
-        for lines in (_mnist_lines, _rot_mnist_lines, _tiny_imagenet_lines, _embedded_lines):
+        for lines in (
+            _mnist_lines,
+            _rot_mnist_lines,
+            _scale_mnist_lines,
+            _tiny_imagenet_lines,
+            _stl10_lines,
+            _embedded_lines,
+        ):
             for first, second, third in lines(folder):
-                typer.echo(f"{first:<13} {second:<27} {third}")
+                typer.echo(f"{first:<15} {second:<27} {third}")
         cache = cache_folder()
         kept = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
         typer.echo(f"cache folder: {cache} ({_size(kept) if kept else 'empty'})")
@@ -108,6 +122,14 @@ def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
             yield "", "cached", "nothing made of these files yet"
 
 
+def _scale_mnist_lines(folder: Path) -> Iterator[Line]:
+    there = _find(folder)
+    for name in (scale_mnist.NAME, scale_mnist.ROTATED):
+        yield name, "generated", f"{'made from' if there else 'needs'} mnist"
+        pattern = scale_mnist.cache_name(folder, "*", name == scale_mnist.ROTATED) if there else "nothing"
+        yield from _cached_lines(name, pattern)
+
+
 def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
     file, source = tiny_imagenet.ARCHIVE, None
     try:
@@ -118,10 +140,25 @@ def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
         yield "", file.name, f"{_size(file.size)}, {_state(file, folder / file.name)}"
     for name in ("rot-tim", "r2-tim"):
         yield name, "generated", "made from tiny-imagenet" if source else "needs tiny-imagenet"
-        pattern = f"{name}-*-{rot_tim.digest(source)}.safetensors" if source else "nothing"
-        for path in sorted(cache_folder().glob(pattern)):
-            label = path.stem.removeprefix(f"{name}-").rpartition("-")[0]
-            yield "", "cached", f"{label}, {_size(path.stat().st_size)}"
+        yield from _cached_lines(name, f"{name}-*-{rot_tim.digest(source)}" if source else "nothing")
+
+
+def _stl10_lines(folder: Path) -> Iterator[Line]:
+    file = stl10.ARCHIVE
+    try:
+        found = stl10.find(folder)
+    except (ValueError, OSError) as error:
+        yield "stl10", _size(file.size), f"{error}"
+        yield "", file.name, f"{_size(file.size)}, {_state(file, folder / file.name)}"
+    else:
+        yield "stl10", _size(file.size), f"{found} in {found.folder}"
+        yield from _cached_lines("stl10", stl10.cache_name(found, "*"))
+
+
+def _cached_lines(name: str, pattern: str) -> Iterator[Line]:
+    for path in sorted(cache_folder().glob(f"{pattern}.safetensors")):
+        label = path.stem.removeprefix(f"{name}-").rpartition("-")[0]  # without the digest
+        yield "", "cached", f"{label}, {_size(path.stat().st_size)}"
 
 
 def _embedded_lines(folder: Path) -> Iterator[Line]:
@@ -149,28 +186,27 @@ def _state(file: RemoteFile, path: Path) -> str:
     return "found" if md5(path) == file.md5 else f"damaged: its md5 is not {file.md5}"
 
 
-def _get_tiny_imagenet(files: tuple[RemoteFile, ...], folder: Path) -> None:
-    place = tiny_imagenet.place_in(folder)
+def _get_unpacked(name: str, files: tuple[RemoteFile, ...], folder: Path) -> None:
+    title, module = UNPACKED[name]
+    place = module.place_in(folder)
     if not place.exists():
         _download(files, place.parent)
-        _unpack(place.parent / files[0].name, place.parent)
-    found = tiny_imagenet.find(place.parent)
+        _unpack(module, place.parent / files[0].name, place.parent)
+    found = module.find(place.parent)
     if not found.whole:
         raise ValueError(
-            f"{place} is a part of Tiny ImageNet ({found}): move or delete it and run this again to get the "
+            f"{place} is a part of {title} ({found}): move or delete it and run this again to get the "
             f"whole, or use the part as it is"
         )
-    typer.echo(f"tiny-imagenet: {found} in {place}")
+    typer.echo(f"{name}: {found} in {place}")
 
 
-def _unpack(archive: Path, folder: Path) -> None:
-    from rich.progress import MofNCompleteColumn
+def _unpack(module: ModuleType, archive: Path, folder: Path) -> None:
+    from rich.progress import TaskProgressColumn
 
-    with _progress(MofNCompleteColumn()) as bar:
+    with _progress(TaskProgressColumn()) as bar:
         task = bar.add_task("unpacking", total=None)
-        tiny_imagenet.unpack(
-            archive, folder, lambda done, total: bar.update(task, completed=done, total=total)
-        )
+        module.unpack(archive, folder, lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _download(files: tuple[RemoteFile, ...], place: Path) -> None:

@@ -18,7 +18,7 @@ class Dataset:
 
     name: str
     source: str
-    """Where the images are from, as every report calls it: ``original``, ``generated``, ``embedded-5k``."""
+    """Where the images are from: ``original``, ``subset``, ``generated``, ``embedded-5k``."""
     train_x: Tensor
     train_y: Tensor
     test_x: Tensor

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
+import shutil
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from urllib import request
 from urllib.error import HTTPError, URLError
 
-__all__ = ["RemoteFile", "by_hand", "fetch", "fetch_all", "md5"]
+__all__ = ["RemoteFile", "by_hand", "check_path", "fetch", "fetch_all", "md5", "unpacking"]
 
 TIMEOUT = 20.0
 """Seconds without an answer, or without a byte more, after which the next mirror is tried."""
@@ -84,6 +90,44 @@ def md5(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+@contextmanager
+def unpacking(archive: Path, place: Path) -> Iterator[Path]:
+    """A new folder to unpack into; the folder of the name of ``place`` in it is put there at the end.
+
+    An attempt that fails or is interrupted leaves nothing; what one leaves that was killed is cleared away by
+    the next.
+    """
+    part = place.with_name(f"{place.name}.part")
+    if place.exists():
+        raise FileExistsError(f"{place} is there already: move or delete it and run this again")
+    try:
+        _clear(part)
+        part.mkdir()
+        yield part
+        if not (part / place.name).is_dir():
+            raise ValueError(f"{archive} holds no folder {place.name}: it is not the published archive")
+        os.rename(part / place.name, place)
+    except _DAMAGED as error:
+        raise ValueError(f"{archive} is damaged ({error}): delete it and run this again") from None
+    except OSError as error:
+        raise OSError(f"cannot unpack {archive} into {place.parent} ({error.strerror or error})") from None
+    finally:
+        _clear(part)
+
+
+def check_path(archive: Path, name: str, folder: str) -> None:
+    """Refuse an archive with a path that leads elsewhere than into ``folder``, on whatever system."""
+    path = PurePosixPath(name)
+    inside = path.parts[:1] == (folder,) and ".." not in path.parts
+    plain = not {"\\", ":", "\0"} & set(name) and not PureWindowsPath(name).is_absolute()
+    if not inside or not plain:
+        raise ValueError(f"{archive} is refused: {name!r} does not lead into {folder}")
+
+
+# RuntimeError: zipfile's word for an encrypted member
+_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class _MirrorFailed(Exception):
@@ -196,3 +240,10 @@ def _chunks(response: HTTPResponse, limit: int) -> Iterator[bytes]:
             return
         limit -= len(chunk)
         yield chunk
+
+
+def _clear(part: Path) -> None:
+    if part.is_symlink() or part.is_file():
+        part.unlink()
+    elif part.exists():
+        shutil.rmtree(part)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .augment import rotate
 from .cache import cached
 from .dataset import Dataset
 from .digits import embedded_digits
 from .fetch import md5
 from .mnist import FILES, find, mnist
-from .rotate import rotate
 
 __all__ = ["cache_name", "embedded", "find_original", "generate", "rot_mnist"]
 

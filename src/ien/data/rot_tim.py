@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .augment import rotate
 from .cache import cached
 from .dataset import Dataset
-from .rotate import rotate
 from .tiny_imagenet import SIZE, TinyImageNet, find, need_pillow, read_images
 
 __all__ = ["digest", "draw_classes", "r2_tim", "rot_tim"]

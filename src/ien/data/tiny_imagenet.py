@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import md5
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .fetch import RemoteFile
+from .fetch import RemoteFile, check_path, unpacking
 
 __all__ = ["ARCHIVE", "TinyImageNet", "find", "need_pillow", "place_in", "read_images", "unpack"]
 
@@ -116,29 +114,15 @@ def unpack(
 
     An archive with a path that leads elsewhere, or with a link, is refused before anything is written.
     """
-    folder = Path(folder)
-    place, part = folder / FOLDER, folder / f"{FOLDER}.part"
-    if place.exists():
-        raise FileExistsError(f"{place} is there already: move or delete it and run this again")
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            members = opened.infolist()
-            for member in members:
-                _check_member(archive, member)
-            _clear(part)  # of an earlier attempt that was cut short
-            for done, member in enumerate(members, 1):
-                opened.extract(member, part)
-                if progress:
-                    progress(done, len(members))
-        if not (part / FOLDER).is_dir():
-            raise ValueError(f"{archive} holds no folder {FOLDER}: it is not the published archive")
-        os.rename(part / FOLDER, place)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise ValueError(f"{archive} is damaged ({error}): delete it and run this again") from None
-    except OSError as error:
-        raise OSError(f"cannot unpack {archive} into {folder} ({error.strerror or error})") from None
-    finally:
-        _clear(part)
+    place = Path(folder) / FOLDER
+    with unpacking(archive, place) as part, zipfile.ZipFile(archive) as opened:
+        members = opened.infolist()
+        for member in members:
+            _check_member(archive, member)
+        for done, member in enumerate(members, 1):
+            opened.extract(member, part)
+            if progress:
+                progress(done, len(members))
     return place
 
 
@@ -216,22 +200,10 @@ def _read(path: Path) -> np.ndarray[Any, Any]:
 
 def _check_member(archive: Path, member: zipfile.ZipInfo) -> None:
     name = member.orig_filename
-    path, kind = PurePosixPath(name), stat.S_IFMT(member.external_attr >> 16)
-    inside = path.parts[:1] == (FOLDER,) and ".." not in path.parts
-    plain = (
-        "\\" not in name and ":" not in name and "\0" not in name and not PureWindowsPath(name).is_absolute()
-    )
-    if not inside or not plain:
-        raise ValueError(f"{archive} is refused: {name!r} does not lead into {FOLDER}")
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    check_path(archive, name, FOLDER)
     if kind not in (0, stat.S_IFDIR, stat.S_IFREG):  # 0: made on a system without kinds
         raise ValueError(f"{archive} is refused: {name!r} is a link or a device, not a file")
-
-
-def _clear(part: Path) -> None:
-    if part.is_symlink() or part.is_file():
-        part.unlink()
-    elif part.exists():
-        shutil.rmtree(part)
 
 
 def _remedy(place: Path) -> str:

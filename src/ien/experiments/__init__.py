@@ -10,11 +10,20 @@ from .._names import nearest
 from ..report import PaperRow
 from ..training import Config
 from . import rot_mnist
-from .tim import R2_TIM, ROT_TIM, Rows
+from .rows import Rows
+from .scale import ROT_SCALE_MNIST, SCALE_MNIST, STL10
+from .tim import R2_TIM, ROT_TIM
 
 __all__ = ["DATASETS", "PRESETS", "check_preset", "config", "deviations", "find", "names", "paper"]
 
-DATASETS: dict[str, ModuleType | Rows] = {"rot-mnist": rot_mnist, "rot-tim": ROT_TIM, "r2-tim": R2_TIM}
+DATASETS: dict[str, ModuleType | Rows] = {
+    "rot-mnist": rot_mnist,
+    "rot-tim": ROT_TIM,
+    "r2-tim": R2_TIM,
+    "scale-mnist": SCALE_MNIST,
+    "stl10": STL10,
+    "rot-scale-mnist": ROT_SCALE_MNIST,
+}
 PRESETS = ("paper", "small", "demo", "smoke")
 
 

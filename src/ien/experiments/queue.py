@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ..baselines import BASELINES
 from ..data import data_folder
 from ..data.rot_mnist import find_original
 from ..report import read
@@ -157,8 +156,15 @@ def _weights(
     """The run folder whose weights a row without training tests; a record of that row does not do."""
     if not config.weights_of or processes.from_first(partial(read_result, folder)) is not None:
         return None
-    group = preset_config(config.weights_of, config.preset).group  # it may be tested under another
-    base = replace(config, experiment=config.weights_of, weights_of="", average=False, group=group)
+    trained = preset_config(config.weights_of, config.preset)  # it may be tested under another group
+    base = replace(
+        config,
+        experiment=config.weights_of,
+        weights_of="",
+        average=False,
+        group=trained.group,
+        measured=trained.measured,
+    )
     weights = runs / run_name(base, data)
     _say(console, processes, f"{config.experiment} tests the weights in {weights}")
     _finish(weights, base, results, data, None, processes, console)
@@ -206,7 +212,7 @@ def _recorded(path: Path, config: Config, data: str | None) -> dict[str, Any] | 
 
 
 def _check_installed(config: Config) -> None:
-    if config.model in BASELINES and importlib.util.find_spec("e2cnn") is None:
+    if config.steerable and importlib.util.find_spec("e2cnn") is None:
         raise ModuleNotFoundError(f'{config.experiment} needs e2cnn: pip install "ien[steerable]"')
 
 
@@ -226,10 +232,10 @@ def _check_resumable(folder: Path, config: Config, data: str, processes: Process
 def _source(config: Config, data: str | None) -> str | None:
     """What the images in the data folder would be called; None where there is no folder to look into."""
     folder = data_folder(data)
-    if config.dataset != "rot-mnist":
-        return "generated"
     if _embedded(data):
         return "embedded-5k"
+    if config.dataset != "rot-mnist":
+        return None if config.dataset == "stl10" else "generated"
     return None if not folder.is_dir() else "original" if find_original(folder) else "generated"
 
 

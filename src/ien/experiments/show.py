@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.rot_mnist import TRAIN
-from ..data.tiny_imagenet import TRAIN as TRAIN_OF_CLASS
+from ..data import rot_mnist, scale_mnist, tiny_imagenet
 from ..report import read
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
@@ -88,9 +87,9 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
         return [f"unknown: {error}"]
     plain = plain_of(network)
     numbers = cost(config, plain, torch.zeros(1, *_image_shape(config)))
-    convs = (module for module in plain.modules() if isinstance(module, nn.Conv2d))
+    convs = [str(module.out_channels) for module in plain.modules() if isinstance(module, nn.Conv2d)]
     lines = [
-        f"channels of the layers: {', '.join(str(conv.out_channels) for conv in convs)}",
+        *([f"channels of the layers: {', '.join(convs)}"] if convs else []),
         f"{numbers['parameters']:,} parameters at inference",
         f"{numbers['macs']:,} multiply-accumulates for an image at inference",
     ]
@@ -98,8 +97,7 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
         return [*lines, f"trains nothing: tests the weights of {config.weights_of}"]
     if train_images is None:
         held_out = config.validation_images if config.test_on == "validation" else 0
-        there = TRAIN if config.dataset == "rot-mnist" else TRAIN_OF_CLASS * config.classes
-        train_images = config.train_images or there - held_out
+        train_images = config.train_images or _train_images(config) - held_out
     objective = objective_of(config, network)
     views = 1 if objective is None else objective.views
     trained = sum(parameter.numel() for parameter in network.parameters())
@@ -109,7 +107,20 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
 
 
 def _image_shape(config: Config) -> tuple[int, int, int]:
-    return (1, 28, 28) if config.dataset == "rot-mnist" else (3, config.image_size, config.image_size)
+    digits = config.dataset.endswith("mnist")
+    return (1, 28, 28) if digits else (3, config.image_size, config.image_size)
+
+
+def _train_images(config: Config) -> int:
+    """How many there are in the whole data set."""
+    match config.dataset:
+        case "rot-mnist":
+            return rot_mnist.TRAIN
+        case "scale-mnist" | "rot-scale-mnist":
+            return scale_mnist.SIZES.train + scale_mnist.SIZES.validation
+        case "stl10":
+            return 5000
+    return tiny_imagenet.TRAIN * config.classes
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from .._names import nearest
-from ..report import Part, Row, Section, as_rich, collect, page, summarise
+from ..report import PaperRow, Part, Row, Section, as_rich, collect, page, summarise
 from ..training.folder import replace_file
 from . import check_preset, names, paper
 
@@ -23,14 +23,17 @@ class _Rows:
 
     title: str
     patterns: Sequence[str]
+    """Of experiments."""
     layers: Sequence[str] | None = None
     """Those that the paper shows; None for all."""
     notes: Sequence[str] = ()
+    errors: bool = False
+    """Whether the paper prints error rates."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    dataset: str
+    datasets: Sequence[str]
     parts: Sequence[_Rows]
 
 
@@ -42,33 +45,47 @@ _VGG_NOTES = (
 _RESNET18_NOTES = (
     "ResNet18: at full width E2CNN trains 11.25 M parameters (R4) or 11.20 M (R8, R4R), the base net 11.22 M",
 )
+
+
+def _het(net: str) -> list[str]:
+    rows = ("*-e2cnn", "*-ien-beta0.1", "r4-2*", "r8-4*")
+    return [f"rot-tim/{net}-{row}" for row in rows]
+
+
 TABLES = {
-    "rot-mnist": _Table("rot-mnist", [_Rows("", ["*"])]),
+    "rot-mnist": _Table(["rot-mnist"], [_Rows("", ["rot-mnist/*"])]),
     "rot-tim": _Table(
-        "rot-tim",
-        [
-            _Rows("ResNet18", ["resnet18-r4-[!2]*", "resnet18-r8-[!4]*"], notes=_RESNET18_NOTES),
-            _Rows("VGG", ["vgg-r4-[!2]*", "vgg-r8-[!4]*"], _VGG_LAYERS, _VGG_NOTES),
-        ],
-    ),
-    "het": _Table(
-        "rot-tim",
+        ["rot-tim"],
         [
             _Rows(
                 "ResNet18",
-                ["resnet18-*-e2cnn", "resnet18-*-ien-beta0.1", "resnet18-r4-2*", "resnet18-r8-4*"],
+                ["rot-tim/resnet18-r4-[!2]*", "rot-tim/resnet18-r8-[!4]*"],
                 notes=_RESNET18_NOTES,
             ),
-            _Rows(
-                "VGG", ["vgg-*-e2cnn", "vgg-*-ien-beta0.1", "vgg-r4-2*", "vgg-r8-4*"], _VGG_LAYERS, _VGG_NOTES
-            ),
+            _Rows("VGG", ["rot-tim/vgg-r4-[!2]*", "rot-tim/vgg-r8-[!4]*"], _VGG_LAYERS, _VGG_NOTES),
+        ],
+    ),
+    "het": _Table(
+        ["rot-tim"],
+        [
+            _Rows("ResNet18", _het("resnet18"), notes=_RESNET18_NOTES),
+            _Rows("VGG", _het("vgg"), _VGG_LAYERS, _VGG_NOTES),
         ],
     ),
     "r2-tim": _Table(
-        "r2-tim",
+        ["r2-tim"],
         [
-            _Rows("ResNet18", ["resnet18-*"], notes=_RESNET18_NOTES),
-            _Rows("VGG", ["vgg-*"], _VGG_LAYERS, _VGG_NOTES),
+            _Rows("ResNet18", ["r2-tim/resnet18-*"], notes=_RESNET18_NOTES),
+            _Rows("VGG", ["r2-tim/vgg-*"], _VGG_LAYERS, _VGG_NOTES),
+        ],
+    ),
+    "scale": _Table(
+        ["scale-mnist", "stl10", "rot-scale-mnist"],
+        [
+            _Rows("Scale-MNIST 28×28", ["scale-mnist/28-*"], errors=True),
+            _Rows("Scale-MNIST 56×56", ["scale-mnist/56-*"], errors=True),
+            _Rows("STL-10", ["stl10/*"], errors=True),
+            _Rows("Rotated and scaled digits", ["rot-scale-mnist/*"], errors=True),
         ],
     ),
 }
@@ -84,18 +101,19 @@ def print_table(name: str, results: Path, preset: str | None = None, console: Co
     if not parts:
         raise ValueError(f"no records of preset {preset!r} in {results}")
     for part in parts:
-        (console or Console()).print(as_rich(part, paper(TABLES[name].dataset)))
+        (console or Console()).print(as_rich(part, _figures(name)))
 
 
 def write_page(path: Path, name: str, results: Path) -> None:
     """Write the page of this table and all others that have records, whole or not at all."""
     _check(name)
     recorded = [
-        other for other, table in TABLES.items() if other == name or (results / table.dataset).is_dir()
+        other
+        for other, table in TABLES.items()
+        if other == name or any((results / dataset).is_dir() for dataset in table.datasets)
     ]
     sections = [
-        Section(each, _parts(each, results), paper(TABLES[each].dataset), _reading(each, results))
-        for each in recorded
+        Section(each, _parts(each, results), _figures(each), _reading(each, results)) for each in recorded
     ]
     text = page(*(section for section in sections if section.parts))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,16 +122,21 @@ def write_page(path: Path, name: str, results: Path) -> None:
 
 def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
     table = TABLES[name]
-    rows = summarise(collect(results, f"{table.dataset}/*"), names())
+    rows = summarise(collect(results, *(f"{dataset}/*" for dataset in table.datasets)), names())
     parts = []
     for part in table.parts:
         chosen = [row for row in rows if preset in (None, row.preset) and _stands_in(row, part)]
-        parts += [Part(part.title, chosen, part.layers, part.notes)] if chosen else []
+        parts += [Part(part.title, chosen, part.layers, part.notes, part.errors)] if chosen else []
     return parts
 
 
 def _stands_in(row: Row, part: _Rows) -> bool:
-    return any(fnmatchcase(row.experiment.split("/", 1)[-1], pattern) for pattern in part.patterns)
+    return any(fnmatchcase(row.experiment, pattern) for pattern in part.patterns)
+
+
+def _figures(name: str) -> dict[str, PaperRow]:
+    """What the paper prints for the rows of a table."""
+    return {row: figures for dataset in TABLES[name].datasets for row, figures in paper(dataset).items()}
 
 
 def _reading(name: str, results: Path) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..report import PaperRow
-from ..training import Config
+from .rows import Rows
 
-__all__ = ["R2_TIM", "ROT_TIM", "Rows"]
+__all__ = ["R2_TIM", "ROT_TIM"]
 
 NETS = ("resnet18", "vgg")
 BETAS = (0.01, 0.1, 1.0)
@@ -43,19 +42,9 @@ SMALLER = {
 }
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of one data set."""
-
-    dataset: str
-    ROWS: Mapping[str, Mapping[str, Any]]
-    PAPER: Mapping[str, PaperRow]
-    DEVIATIONS: Mapping[str, tuple[str, ...]]
-
-    def config(self, row: str, preset: str) -> Config:
-        smaller = {} if preset == "paper" else SMALLER[row.split("-")[0]]
-        settings = {"dataset": self.dataset, "batch_size": 32, **smaller, **self.ROWS[row], **PRESETS[preset]}
-        return Config(f"{self.dataset}/{row}", preset, **settings)
+def _preset(row: str, preset: str) -> dict[str, Any]:
+    smaller = {} if preset == "paper" else SMALLER[row.split("-")[0]]
+    return {"batch_size": 32, **smaller, **PRESETS[preset]}
 
 
 def _rows(dataset: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -170,5 +159,5 @@ def _deviations(rows: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 _ROT_TIM = {**_rows("rot-tim", ("r4", "r8")), **_het_rows()}
 _R2_TIM = _rows("r2-tim", ("r4r",))
-ROT_TIM = Rows("rot-tim", _ROT_TIM, ROT_TIM_PAPER, _deviations(_ROT_TIM))
-R2_TIM = Rows("r2-tim", _R2_TIM, R2_TIM_PAPER, _deviations(_R2_TIM))
+ROT_TIM = Rows("rot-tim", _ROT_TIM, ROT_TIM_PAPER, _deviations(_ROT_TIM), _preset)
+R2_TIM = Rows("r2-tim", _R2_TIM, R2_TIM_PAPER, _deviations(_R2_TIM), _preset)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from .._groups import group as parse_group
-from ..models import channel_share
+from ..models import MODELS, channel_share
 
 __all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
 
@@ -47,7 +47,7 @@ class Record:
     """Fields set by hand against the preset, with their values as text, by name."""
     data: str
     source: str
-    """``generated``, ``original`` or ``embedded-5k``."""
+    """``generated``, ``original``, ``subset`` or ``embedded-5k``."""
     tested_on: str
     train: int
     test: int
@@ -66,18 +66,23 @@ class Record:
     images_per_second: float
 
 
-def collect(folder: Path | str, experiments: str = "*") -> list[Record]:
-    """The records in ``folder`` and below whose experiment matches the pattern, in the order of their paths.
+def collect(folder: Path | str, *experiments: str) -> list[Record]:
+    """The records in ``folder`` and below whose experiment matches a pattern, in the order of their paths.
 
-    Every ``*.json`` file counts, except in a run folder (one that holds a ``config.json``), where only
-    ``result.json`` does. Names that begin with a dot are left out.
+    No pattern means all. Every ``*.json`` file counts, except in a run folder (one that holds a
+    ``config.json``), where only ``result.json`` does. Names that begin with a dot are left out.
     """
+    patterns = experiments or ("*",)
     paths = sorted(path for path in Path(folder).rglob("*.json") if _counts(path))
-    records = [record for record in map(read, paths) if fnmatchcase(record.experiment, experiments)]
+    records = [
+        record
+        for record in map(read, paths)
+        if any(fnmatchcase(record.experiment, pattern) for pattern in patterns)
+    ]
     if not records:
         raise FileNotFoundError(
-            f"no records of {experiments} in {folder}: "
-            f"make them with  ien run '{experiments}' --preset small --seeds 1-3"
+            f"no records of {', '.join(patterns)} in {folder}: make them with  "
+            f"ien run {' '.join(repr(pattern) for pattern in patterns)} --preset small --seeds 1-3"
         )
     return records
 
@@ -222,7 +227,7 @@ def _record(path: Path, content: Mapping[str, object]) -> Record:
         finished=finished,
         accuracy=accuracy,
         accuracy_with_copies=with_copies,
-        layers={name: _layer(layers, name, _take(config, "group", kind=str)) for name in layers},
+        layers={name: _layer(layers, name, _measured(config)) for name in layers},
         parameters=_take(content, "parameters", kind=int),
         trained_parameters=_take(content, "trained_parameters", kind=int),
         macs=_number(content, "macs"),
@@ -230,11 +235,17 @@ def _record(path: Path, content: Mapping[str, object]) -> Record:
     )
 
 
+def _measured(config: Mapping[str, object]) -> str:
+    """The groups whose elements were measured, joined by +."""
+    return str(config.get("measured", "")) or _take(config, "group", kind=str)
+
+
 def _channel_share(config: Mapping[str, object]) -> float | None:
     model, mix, width = (config.get(name) for name in ("model", "feature_groups", "width"))
     if not isinstance(model, str) or not isinstance(mix, str) or not isinstance(width, int | float):
         return None
-    return channel_share(model.removeprefix("e2cnn-"), mix, width)
+    name = model.removeprefix("e2cnn-")
+    return channel_share(name, mix, width) if name in MODELS else None
 
 
 def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:
@@ -250,10 +261,14 @@ def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:
 
 
 @lru_cache
-def exact_labels(group: str) -> dict[str, bool]:
-    """For each element of a group but the identity, by its label, whether it only permutes pixels."""
-    parsed = parse_group(group)
-    return dict(list(zip(parsed.labels, parsed.exact, strict=True))[1:])
+def exact_labels(groups: str) -> dict[str, bool]:
+    """For each element but the identity, by its label, whether it only permutes pixels."""
+    parsed = map(parse_group, groups.split("+"))
+    return {
+        label: exact
+        for group in parsed
+        for label, exact in list(zip(group.labels, group.exact, strict=True))[1:]
+    }
 
 
 def _take(content: Mapping[str, object], *names: str, kind: type[T]) -> T:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from .._feature_groups import Spec
 from .._groups import Group
-from .._groups import group as parse_group
 from ..data import to_float
 from ..training import load
 from ..training.config import Config
@@ -69,7 +68,7 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
         model,
         tuple(model.taps),  # type: ignore[arg-type]
         model.feature_groups,  # type: ignore[arg-type]
-        parse_group(config.group),
+        config.groups[0],
         to_float(x[:count]),
         y[:count],
         config,

@@ -39,6 +39,8 @@ class Part:
     """Those that the paper shows; None for all."""
     notes: Sequence[str] = ()
     """What a reader of these rows has to know, besides how they were measured."""
+    errors: bool = False
+    """Whether error rates are shown instead of accuracies, as the paper does."""
 
 
 def as_rich(part: Part, paper: Mapping[str, PaperRow]) -> RenderableType:
@@ -125,12 +127,15 @@ def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[_Table]:
     for row in rows:
         known = _figures(row, paper)
         mean, spread = row.accuracy
+        with_copies, printed = row.accuracy_with_copies, known.accuracy if known else math.nan
+        if part.errors:
+            mean, with_copies, printed = 100 - mean, 100 - with_copies, 100 - printed
         costs.append(
             [
                 *(row.label, row.preset, row.data, row.seeds),
                 f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}",
-                _number(row.accuracy_with_copies, ".2f"),
-                f"{known.accuracy:.1f}" if known else "–",
+                _number(with_copies, ".2f"),
+                _number(printed, ".2f" if part.errors else ".1f"),
                 *[" / ".join(f"{100 * share:.0f}" for share in row.channel_shares)] * (len(shares) > 1),
                 " / ".join(dict.fromkeys(_human(record.parameters) for record in row.records)),
                 " / ".join(dict.fromkeys(_human(record.macs) for record in row.records)),
@@ -146,18 +151,27 @@ def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[_Table]:
         relative.append([row.label, row.preset, row.data, *(_number(x.relative, ".1e") for x in means)])
         exact.append([row.label, row.preset, row.data, *(_number(x.exact, ".1e") for x in means)])
         between.append([row.label, row.preset, row.data, *(_number(x.between, ".1e") for x in means)])
-    measures = ["accuracy %", "with copies %", "paper %", *["channels %"] * (len(shares) > 1)]
+    measures = [
+        "error %" if part.errors else "accuracy %",
+        "with copies %",
+        "paper %",
+        *["channels %"] * (len(shares) > 1),
+    ]
     measures += ["params", "MACs", "images/s"]
     title = f"{part.title}: " if part.title else ""
     tables = [
-        _Table(f"{title}Accuracy and cost", [*TEXT_COLUMNS, *measures], costs),
+        _Table(
+            f"{title}{'Error rate' if part.errors else 'Accuracy'} and cost",
+            [*TEXT_COLUMNS, *measures],
+            costs,
+        ),
         _Table(f"{title}Equivariance loss L_G: lower is better", of_layers, raw),
         _Table(f"{title}Relative error, L_G over variance: lower is better", of_layers, relative),
     ]
-    if any(cell != "–" for line in between for cell in line[3:]):
+    if all(any(cell != "–" for line in kind for cell in line[3:]) for kind in (exact, between)):
         tables += [
             _Table(f"{title}Relative error of quarter turns and flips alone", of_layers, exact),
-            _Table(f"{title}Relative error of the angles in between alone", of_layers, between),
+            _Table(f"{title}Relative error of the other elements alone, which resample", of_layers, between),
         ]
     return tables
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .._feature_groups import FeatureGroups
+from .._groups import Group
 from .._groups import group as parse_group
 from .._names import nearest
 from ..baselines import BASELINES
@@ -37,7 +38,8 @@ class Config:
     data_seed: int = 0
     """Of a generated data set: which images, which angles. The same for all seeds of a row."""
     image_size: int = 64
-    """rot-tim, r2-tim: pixels of a side; less than 64 scales the images down before they are rotated."""
+    """Pixels of a side. rot-tim, r2-tim, stl10: smaller ones are scaled down. scale-mnist: 28, or 56 to
+    double the digits inside of the network."""
     mask: bool = True
     """rot-tim, r2-tim: black outside of the disc that fits into the image."""
     train_images: int | None = None
@@ -50,22 +52,36 @@ class Config:
     """How many training images test_on=validation holds out."""
 
     model: str = "cnn6"
-    """cnn6, resnet18 or vgg; with e2cnn- before it the steerable net with the same channels at inference."""
+    """cnn6, resnet18, vgg, cnn3 or wide-resnet; with e2cnn- before one of the first three the steerable net
+    with its channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, dss-wrn or ss-cnn-wrn."""
     feature_groups: str = "4"
-    """Members of a feature group, 4, or a mix, 4-2-1."""
+    """Members of a feature group, 4, or a mix, 4-2-1; the scale-equivariant nets have their own."""
     width: float = 1.0
     """Factor on the paper's number of feature groups in every layer; 1/8 gives 16 channels in the first."""
 
     group: str = "rot4"
-    """The transformations: rot4, rot8, rot4xflip, …"""
+    """The transformations: rot4, rot8, rot4xflip, scale0.7,0.84, …; several groups as rot4+scale0.7,0.84."""
+    measured: str = ""
+    """The transformations that the trained network is measured under; none for those of group."""
     augment: bool = True
     """Show the network transformed copies of each image too; the loss needs them."""
     samples: int = 1
     """Transformed copies of each image in a step."""
     beta: float = 1.0
     """Weight of the equivariance loss in every layer; 0 is the augmented CNN."""
+    normalize: bool = False
+    """Divide the equivariance loss of a layer by the variance of its maps."""
     rotate: bool = False
     """Rotate each training image by a random angle of 0–360° in every epoch."""
+    rescale: float = 1.0
+    """Scale each training image in every epoch by a random factor, from one over this number up to it; more
+    than 1 also gives the scale-equivariant nets the scales of that protocol (+ in their papers)."""
+    shift: int = 0
+    """Move each training image in every epoch by up to so many pixels in each direction."""
+    mirror: bool = False
+    """Mirror each training image in every epoch, left to right, with probability 1/2."""
+    cutout: int = 0
+    """Grey out a random square of so many pixels in each training image in every epoch."""
     average: bool = False
     """At test time, average the softmax over the group: as many passes as it has elements."""
     weights_of: str = ""
@@ -75,20 +91,24 @@ class Config:
     """Passes over the training images."""
     batch_size: int = 64
     """Images in a step, copies not counted."""
-    schedule: Literal["one-cycle", "exponential"] = "one-cycle"
-    """Of the learning rate: one cosine cycle up and down and then flat, or flat and then decaying."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """sgd has Nesterov's momentum of 0.9."""
+    schedule: Literal["one-cycle", "exponential", "steps"] = "one-cycle"
+    """Of the learning rate: one cosine cycle up and down and then flat; flat and then decaying; in steps."""
     cycle_epochs: int = 70
     """one-cycle: length of the cycle, a quarter of it rising; the epochs after it run at min_lr."""
     max_lr: float = 5e-3
-    """Highest learning rate, with which exponential starts."""
+    """Highest learning rate, with which exponential and steps start."""
     min_lr: float = 1e-5
     """one-cycle: lowest learning rate, at both ends of the cycle."""
     decay: float = 0.8
-    """exponential: factor on the learning rate for each epoch after decay_after."""
+    """Factor on the learning rate; exponential: for each epoch after decay_after; steps: at each of them."""
     decay_after: int = 10
     """exponential: epochs before the decay."""
+    steps_after: str = ""
+    """steps: the epochs after which the learning rate falls, 20,40."""
     weight_decay: float = 1e-7
-    """L2 term of Adam."""
+    """L2 term of the optimizer."""
     decay_weights_only: bool = False
     """Leave norm layers and biases out of the weight decay."""
 
@@ -113,7 +133,7 @@ class Config:
             if value is not None and not low <= value <= high:
                 bounds = f"{low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}"
                 raise ValueError(f"{name} must be {bounds}; got {value:g}")
-        sizes, others = FeatureGroups.of(self.feature_groups).sizes, len(parse_group(self.group)) - 1
+        sizes, others = FeatureGroups.of(self.feature_groups).sizes, [len(g) - 1 for g in self.groups]
         if self.model not in (known := [*MODELS, *BASELINES]):
             raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
         if self.schedule == "one-cycle" and self.cycle_epochs > self.epochs:
@@ -126,25 +146,53 @@ class Config:
             raise ValueError(
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their copies"
             )
-        if others == 0:
+        _ = self.measured_groups  # can be read
+        if 0 in others:
             raise ValueError(f"group {self.group} has one element, the identity: take rot4, for example")
-        if self.samples > others:
-            raise ValueError(f"samples must be 1 to {others} for {self.group}; got {self.samples}")
+        if self.samples > min(others):
+            raise ValueError(f"samples must be 1 to {min(others)} for {self.group}; got {self.samples}")
+        if self.average and len(others) > 1:
+            raise ValueError(f"average takes one group, such as {self.groups[0]}; got {self.group}")
         if self.model in BASELINES and self.precision == "bf16":
-            raise ValueError("precision bf16 is not supported by the steerable baseline: leave it at float32")
-        if self.model in BASELINES and len(sizes) > 1:
+            raise ValueError(f"precision bf16 is not supported by {self.model}: leave it at float32")
+        if self.steerable and len(sizes) > 1:
             raise ValueError(
                 f"{self.model} has feature groups of one size, such as 4; got {self.feature_groups}"
             )
-        if self.model in BASELINES and sizes[0] != others + 1:
+        if self.steerable and (len(others) > 1 or sizes[0] != others[0] + 1):
             raise ValueError(
-                f"{self.model} under {self.group} has feature groups of {others + 1}, the elements of the "
+                f"{self.model} under {self.group} has feature groups of {others[0] + 1}, the elements of one "
                 f"group; got {self.feature_groups}"
+            )
+        if self.schedule == "steps" and not all(0 < epoch < self.epochs for epoch in self.step_epochs):
+            raise ValueError(
+                f"steps_after ({self.steps_after}) must lie within the {self.epochs} epochs: set both"
             )
 
     @property
     def row(self) -> str:
         return self.experiment.split("/")[-1]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """What the objective holds; the first one is the one that plots show."""
+        return tuple(map(parse_group, self.group.split("+")))
+
+    @property
+    def measured_groups(self) -> tuple[Group, ...]:
+        return tuple(map(parse_group, (self.measured or self.group).split("+")))
+
+    @property
+    def steerable(self) -> bool:
+        """Whether the network is built with e2cnn and becomes a plain one when it is tested."""
+        return self.model.startswith("e2cnn-")
+
+    @property
+    def step_epochs(self) -> tuple[int, ...]:
+        try:
+            return tuple(int(epoch) for epoch in self.steps_after.split(",") if epoch)
+        except ValueError:
+            raise ValueError(f"steps_after lists epochs, as in 20,40; got {self.steps_after!r}") from None
 
 
 _RANGES: list[tuple[str, float, float]] = [
@@ -154,10 +202,13 @@ _RANGES: list[tuple[str, float, float]] = [
     ("test_images", 1, math.inf),
     ("classes", 2, math.inf),
     ("validation_images", 1, math.inf),
-    ("image_size", 8, 64),
+    ("image_size", 8, 96),
     ("width", 1 / 256, 16),
     ("samples", 1, math.inf),
     ("beta", 0, 1e9),
+    ("rescale", 1, 16),
+    ("shift", 0, 96),
+    ("cutout", 0, 96),
     ("epochs", 1, 1e6),
     ("batch_size", 2, 1e6),
     ("cycle_epochs", 1, 1e6),
@@ -189,10 +240,17 @@ def change(config: Config, settings: Sequence[str]) -> Config:
             raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
         new[name] = _parse(name, kinds[name], text)
     # a shorter run keeps the shape of its schedule, unless that is given as well
-    shape = "cycle_epochs" if new.get("schedule", config.schedule) == "one-cycle" else "decay_after"
+    shapes = {"exponential": "decay_after", "steps": "steps_after"}
+    shape = shapes.get(new.get("schedule", config.schedule), "cycle_epochs")
     if "epochs" in new and shape not in new:
-        new[shape] = max(1, round(getattr(config, shape) * new["epochs"] / config.epochs))
+        new[shape] = _resized(getattr(config, shape), new["epochs"] / config.epochs)
     return replace(config, **new)
+
+
+def _resized(epochs: int | str, factor: float) -> int | str:
+    if isinstance(epochs, int):
+        return max(1, round(epochs * factor))
+    return ",".join(str(max(1, round(int(epoch) * factor))) for epoch in epochs.split(",") if epoch)
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from .._loss import full_precision
 from ..data import Dataset, to_float
-from ..data.rotate import rotate
 from . import folder as run_folder
+from .augmentation import augmented
 from .config import Config
 from .distributed import Processes
 from .draws import generator, seed_of
@@ -120,9 +120,7 @@ def take_step(setup: Setup, batch: Tensor, epoch: int, step: int) -> Tensor:
         share = slice(0, 1)
     chosen = batch[share].to(setup.x.device)
     x, y = to_float(setup.x[chosen]), setup.y[chosen]
-    if config.rotate:
-        degrees = 360 * torch.rand(len(batch), generator=generator(config.seed, "angles", epoch, step))
-        x = rotate(x, degrees[share].to(x.device))
+    x = augmented(config, x, len(batch), share, (epoch, step), setup.colour)
     if config.channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
     torch.manual_seed(seed_of(config.seed, "noise", epoch, step, processes.rank))  # dropout

@@ -7,7 +7,7 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from .. import models
 from ..data import SETTINGS, Dataset, data_folder, to_float
 from ..data import load as load_data
 from . import folder as run_folder
@@ -25,7 +24,7 @@ from .distributed import ALONE, Processes
 from .evaluate import cost, evaluate, inference_speed
 from .loop import Stopped, train
 from .progress import shown
-from .setup import channels_last, images, plain_of
+from .setup import channels_last, images, network_of, plain_of
 
 __all__ = ["dataset_of", "load", "processor", "run"]
 
@@ -39,12 +38,7 @@ def load(folder: Path | str) -> nn.Module:
     folder = Path(folder)
     config, weights = run_folder.read_config(folder), run_folder.load_weights(folder)
     with torch.device("meta"):  # without drawing weights that are replaced at once
-        model = models.create(
-            config.model.removeprefix("e2cnn-"),
-            feature_groups=config.feature_groups,
-            width=config.width,
-            num_classes=config.classes,
-        )
+        model = network_of(replace(config, model=config.model.removeprefix("e2cnn-")))
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 from .. import baselines, models
 from .._loss import EquivarianceLoss
-from ..data import Dataset
+from .._measure import measure
+from ..data import Dataset, to_float
 from .config import Config
 from .distributed import Processes
 from .draws import seed_of
@@ -25,6 +27,7 @@ __all__ = [
     "channels_last",
     "compile_blocks",
     "images",
+    "network_of",
     "objective_of",
     "plain_of",
     "prepare",
@@ -43,6 +46,8 @@ class Setup:
     optimizer: torch.optim.Optimizer
     x: Tensor
     y: Tensor
+    colour: Tensor
+    """The mean of the images, (C,)."""
     processes: Processes
 
     @property
@@ -53,7 +58,12 @@ class Setup:
     @property
     def losses(self) -> list[str]:
         """What :func:`take_step` sums up, besides hits and images."""
-        return ["task_loss", *(self.objective.layers if self.objective and self.config.beta else ())]
+        if not (self.objective and self.config.beta):
+            return ["task_loss"]
+        groups, layers = self.objective.groups, self.objective.layers
+        if len(groups) == 1:
+            return ["task_loss", *layers]
+        return ["task_loss", *(f"{group} {layer}" for group in groups for layer in layers)]
 
 
 def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
@@ -66,30 +76,47 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
         channels_last(network)
     if config.compile:
         compile_blocks(network)
-    optimizer = torch.optim.Adam(
-        _parameter_groups(config, network), lr=config.max_lr, fused=device.type in ("cpu", "cuda")
-    )
+    optimizer = _optimizer(config, network, fused=device.type in ("cpu", "cuda"))
     model, objective = processes.wrap(network, device), objective_of(config, network)
-    setup = Setup(config, network, model, objective, optimizer, x.to(device), y.to(device), processes)
+    on_device = x.to(device), y.to(device), _colour(x).to(device)
+    setup = Setup(config, network, model, objective, optimizer, *on_device, processes)
     smallest = max(1, len(x) // setup.steps // processes.count)
     if smallest * (1 if objective is None else objective.views) < 2:
         raise ValueError(
             f"batch_size {config.batch_size} gives a process a single image, too few for BatchNorm: "
             f"set it to {4 * processes.count} or more"
         )
+    _check_measurable(config, network, to_float(setup.x[:2]))
     return setup
+
+
+def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
+    """Fail before training, not after it, where a group leaves nothing to compare in some layer."""
+    network.eval()
+    for group in config.measured_groups:
+        measure(network, x, group, network.taps, network.feature_groups, floors=False)  # type: ignore[arg-type]
+    network.train()
 
 
 def build(config: Config) -> nn.Module:
     """The network of a run with its initial weights."""
     torch.manual_seed(seed_of(config.seed, "weights"))
-    if config.model in baselines.BASELINES:
-        return baselines.create(
-            config.model, group=config.group, width=config.width, num_classes=config.classes
-        )
-    return models.create(
-        config.model, feature_groups=config.feature_groups, width=config.width, num_classes=config.classes
-    )
+    return network_of(config)
+
+
+def network_of(config: Config) -> nn.Module:
+    """The network of a run, made with those settings of the configuration that it takes."""
+    factory = {**models.MODELS, **baselines.BASELINES}[config.model]
+    settings = {
+        "feature_groups": config.feature_groups,
+        "group": config.group,
+        "width": config.width,
+        "num_classes": config.classes,
+        "size": config.image_size,
+        "plus": config.rescale > 1,
+    }
+    taken = inspect.signature(factory).parameters
+    return factory(**{name: value for name, value in settings.items() if name in taken})
 
 
 def compile_blocks(network: nn.Module) -> None:
@@ -122,7 +149,13 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
     if not config.augment:
         return None
     layers: Any = dict.fromkeys(model.taps, config.beta)  # type: ignore[arg-type]
-    return EquivarianceLoss(config.group, layers, model.feature_groups, samples=config.samples)  # type: ignore[arg-type]
+    return EquivarianceLoss(
+        config.groups,
+        layers,
+        model.feature_groups,  # type: ignore[arg-type]
+        samples=config.samples,
+        normalize=config.normalize,
+    )
 
 
 def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -148,6 +181,18 @@ def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tup
             raise ValueError(f"{name} is {asked}, but {dataset.source} {dataset.name} has {there} of them")
     train = train[0][: config.train_images], train[1][: config.train_images]
     return train, (test[0][: config.test_images], test[1][: config.test_images])
+
+
+def _colour(x: Tensor) -> Tensor:
+    sums = [to_float(part).sum((0, 2, 3)) for part in x.split(1000)]
+    return torch.stack(sums).sum(0) / (x.numel() / x.shape[1])
+
+
+def _optimizer(config: Config, network: nn.Module, fused: bool) -> torch.optim.Optimizer:
+    parameters = _parameter_groups(config, network)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=config.max_lr, momentum=0.9, nesterov=True, fused=fused)
+    return torch.optim.Adam(parameters, lr=config.max_lr, fused=fused)
 
 
 def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:

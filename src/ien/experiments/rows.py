@@ -1,0 +1,28 @@
+"""Rows: what the experiments of one data set have in common, from the name of a row to its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..report import PaperRow
+from ..training import Config
+
+__all__ = ["Rows"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one data set."""
+
+    dataset: str
+    ROWS: Mapping[str, Mapping[str, Any]]
+    PAPER: Mapping[str, PaperRow]
+    DEVIATIONS: Mapping[str, tuple[str, ...]]
+    preset: Callable[[str, str], Mapping[str, Any]]
+    """The settings of a row at a preset, besides its own."""
+
+    def config(self, row: str, preset: str) -> Config:
+        settings = {"dataset": self.dataset, **self.ROWS[row], **self.preset(row, preset)}
+        return Config(f"{self.dataset}/{row}", preset, **settings)

@@ -1,0 +1,299 @@
+"""What training does to images, against loops over their pixels and Pillow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import ien
+from ien.data.augment import cutout, mirror, resample, rescale, rotate, shift
+from ien.models.normalize import Normalize
+
+# rotation
+
+
+def turned(image: np.ndarray, degrees: float) -> np.ndarray:
+    """Bilinear rotation counter-clockwise about the centre, pixel by pixel, zeros outside."""
+    height, width = image.shape
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    result = np.zeros((height, width))
+    for i in range(height):
+        for j in range(width):
+            right, up = j - (width - 1) / 2, (height - 1) / 2 - i
+            column = (width - 1) / 2 + cos * right + sin * up
+            row = (height - 1) / 2 - (-sin * right + cos * up)
+            for r in (math.floor(row), math.floor(row) + 1):
+                for c in (math.floor(column), math.floor(column) + 1):
+                    if 0 <= r < height and 0 <= c < width:
+                        result[i, j] += image[r, c] * (1 - abs(row - r)) * (1 - abs(column - c))
+    return result
+
+
+def keys(distance: float, a: float = -0.75) -> float:
+    """The kernel of cubic convolution."""
+    if distance <= 1:
+        return ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    return a * (((distance - 5) * distance + 8) * distance - 4) if distance < 2 else 0.0
+
+
+def read_through(
+    image: np.ndarray, degrees: float, factor: float, kernel: Callable[[float], float], reach: int
+) -> np.ndarray:
+    """Rotation counter-clockwise and scaling about the centre, pixel by pixel, zeros outside."""
+    height, width = image.shape
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    result = np.zeros((height, width))
+    for i in range(height):
+        for j in range(width):
+            right, up = (j - (width - 1) / 2) / factor, ((height - 1) / 2 - i) / factor
+            column = (width - 1) / 2 + cos * right + sin * up
+            row = (height - 1) / 2 - (-sin * right + cos * up)
+            for r in range(math.floor(row) - reach + 1, math.floor(row) + reach + 1):
+                for c in range(math.floor(column) - reach + 1, math.floor(column) + reach + 1):
+                    if 0 <= r < height and 0 <= c < width:
+                        result[i, j] += image[r, c] * kernel(abs(row - r)) * kernel(abs(column - c))
+    return result
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_rotation_by_elements_of_a_group_is_that_of_the_group(n: int) -> None:
+    x, g = torch.rand(2 * n, 3, 9, 9), torch.arange(2 * n) % n
+    expected = ien.rotation(n).act(x, g)
+    degrees = 360 / n * torch.arange(2 * n)  # the second half goes beyond a full turn
+    torch.testing.assert_close(rotate(x, degrees), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(rotate(x, degrees - 720), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(7, 7), (6, 9)])
+def test_rotation_equals_a_loop_over_pixels(size: tuple[int, int]) -> None:
+    x = torch.rand(5, 2, *size, dtype=torch.float64)
+    degrees = torch.tensor([0.0, 12.3, 133.7, -77.7, 400.1])
+    result = rotate(x, degrees)
+    for k, c in np.ndindex(5, 2):
+        expected = torch.from_numpy(turned(x[k, c].numpy(), float(degrees[k])))
+        torch.testing.assert_close(result[k, c], expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("function", [rotate, rescale])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_resampling_keeps_the_dtype_and_the_input(function, dtype: torch.dtype) -> None:
+    x = torch.rand(2, 1, 5, 5, dtype=dtype)
+    before = x.clone()
+    assert function(x, torch.tensor([10, 20])).dtype == dtype and torch.equal(x, before)
+    assert function(x[:0], torch.ones(0)).shape == (0, 1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("images", "values"),
+    [
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.ones(2)),
+        (torch.zeros(2, 4, 4), torch.ones(2)),
+        (torch.zeros(2, 1, 4, 4), torch.ones(3)),
+        (torch.zeros(2, 1, 4, 4), torch.ones(2, 1)),
+    ],
+)
+def test_resampling_says_what_it_needs(images: Tensor, values: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"floating-point images \(N, C, H, W\) and an angle for each"):
+        rotate(images, values)
+    with pytest.raises(ValueError, match=r"rescale needs .* a factor for each .* and factors \("):
+        rescale(images, values)
+
+
+# scaling
+
+
+@pytest.mark.parametrize("size", [(7, 7), (6, 9)])
+@pytest.mark.parametrize(("mode", "kernel", "reach"), [("bilinear", None, 1), ("bicubic", keys, 2)])
+def test_scaling_equals_a_loop_over_pixels(size: tuple[int, int], mode, kernel, reach: int) -> None:
+    x = torch.rand(5, 2, *size, dtype=torch.float64)
+    factors = torch.tensor([0.3, 0.55, 1.0, 1.7, 2.0])
+    result = rescale(x, factors, mode)
+    for k, c in np.ndindex(5, 2):
+        expected = read_through(
+            x[k, c].numpy(), 0, float(factors[k]), kernel or (lambda d: max(0.0, 1 - d)), reach
+        ).clip(0, 1)
+        torch.testing.assert_close(result[k, c], torch.from_numpy(expected), atol=1e-9, rtol=0)
+
+
+def test_turning_and_scaling_at_once_equals_a_loop_over_pixels() -> None:
+    x = torch.rand(4, 1, 6, 9, dtype=torch.float64)
+    degrees, factors = torch.tensor([30.0, -100.0, 77.7, 200.0]), torch.tensor([0.4, 0.8, 1.3, 1.0])
+    result = resample(x, degrees, factors)
+    for k in range(4):
+        expected = read_through(x[k, 0].numpy(), float(degrees[k]), float(factors[k]), keys, 2)
+        torch.testing.assert_close(result[k, 0], torch.from_numpy(expected), atol=1e-9, rtol=0)
+
+
+def test_scaling_in_mode_nearest_takes_the_pixel_that_is_there() -> None:
+    x = torch.rand(1, 1, 7, 8)
+    result = rescale(x, torch.tensor([1.37]), "nearest")
+    for i, j in np.ndindex(7, 8):
+        row, column = round(3 + (i - 3) / 1.37), round(3.5 + (j - 3.5) / 1.37)
+        assert result[0, 0, i, j] == x[0, 0, row, column]
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_scaling_by_elements_of_a_group_is_that_of_the_group(mode) -> None:
+    x, g = torch.rand(6, 3, 12, 12), torch.arange(6) % 3
+    group, factors = ien.scale([0.6, 1.5]), torch.tensor([1, 0.6, 1.5]).repeat(2)
+    expected = group.act(x, g, mode=mode).clamp(0, 1)
+    torch.testing.assert_close(rescale(x, factors, mode), expected, atol=1e-5, rtol=0)
+
+
+def test_factor_one_changes_nothing_and_others_fill_or_lose_a_border() -> None:
+    x = torch.rand(3, 2, 12, 12, dtype=torch.float64)
+    same, half, double = rescale(x, torch.tensor([1.0, 0.5, 2.0]))
+    torch.testing.assert_close(same, x[0], atol=1e-12, rtol=0)
+    inside = torch.zeros(12, 12, dtype=torch.bool)
+    inside[2:10, 2:10] = True  # 3 to 9 and what the kernel reaches
+    assert (half[:, ~inside] == 0).all() and (half[:, 4:8, 4:8] != 0).any()
+    assert (double != 0).any() and not torch.equal(double, x[2])
+
+
+def test_overshoot_is_cut_off_in_scaling_and_left_in_resampling() -> None:
+    x = torch.zeros(1, 1, 12, 12)
+    x[..., 6:] = 1
+    raw = resample(x, torch.zeros(1), torch.tensor([1.6]))
+    assert float(raw.min()) < -0.02 and float(raw.max()) > 1.02
+    assert torch.equal(rescale(x, torch.tensor([1.6])), raw.clamp(0, 1))
+
+
+@pytest.mark.parametrize("factor", [0.4, 0.77, 1.6])
+def test_scaling_is_that_of_pillow_but_for_the_constant_of_the_kernel(factor: float) -> None:
+    image = pytest.importorskip("PIL.Image", reason="compares with pillow: pip install 'ien[plots]'")
+    y, x = np.mgrid[:28, :28] - 13.5
+    upright = np.uint8(200 * (np.abs(np.hypot(x - 1, 0.7 * y) - 6) < 1.5))
+
+    def pillow(offset: float) -> np.ndarray:
+        start = 14 - 14 / factor + offset
+        matrix, bicubic = (1 / factor, 0, start, 0, 1 / factor, start), image.Resampling.BICUBIC
+        made = image.fromarray(upright).transform((28, 28), image.Transform.AFFINE, matrix, bicubic)
+        return np.asarray(made).astype(float)
+
+    for a in (-1.0, -0.75, -0.5):
+        expected = read_through(upright, 0, factor, lambda d, a=a: keys(d, a), 2).clip(0, 255)
+        assert (np.abs(pillow(0) - expected).max() <= 1) == (a == -1.0)
+    ours = 255 * rescale(torch.from_numpy(upright / 255)[None, None], torch.tensor([factor]))[0, 0].numpy()
+    near, half_a_pixel_off = (np.abs(ours - pillow(offset)).mean() for offset in (0, 0.5))
+    assert 8 * near < half_a_pixel_off
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
+def test_factors_that_scale_nothing_are_refused(factor: float) -> None:
+    with pytest.raises(ValueError, match=rf"positive and finite, 0\.5 to halve; got {factor:g}"):
+        rescale(torch.zeros(2, 1, 4, 4), torch.tensor([1.0, factor]))
+
+
+def test_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="mode is bilinear, bicubic or nearest; got 'cubic'"):
+        rescale(torch.zeros(1, 1, 4, 4), torch.ones(1), "cubic")  # type: ignore[arg-type]
+
+
+# shifts, mirror images and squares
+
+
+def test_shift_is_a_crop_of_the_padded_image() -> None:
+    x = torch.rand(40, 3, 9, 11)
+    offsets = torch.randint(-12, 13, (40, 2))  # some leave nothing of the image
+    offsets[0] = 0
+    result = shift(x, offsets)
+    for image, moved, (down, right) in zip(x, result, offsets.tolist(), strict=True):
+        padded = np.pad(image.numpy(), ((0, 0), (12, 12), (12, 12)))
+        expected = padded[:, 12 - down : 21 - down, 12 - right : 23 - right]
+        assert np.array_equal(moved.numpy(), expected)
+    assert torch.equal(result[0], x[0]) and any(not moved.any() for moved in result)
+
+
+def test_shift_far_beyond_the_image_leaves_zeros() -> None:
+    x = torch.ones(3, 1, 4, 4)
+    result = shift(x, torch.tensor([[10**9, 0], [0, -(10**9)], [1, 0]]))
+    assert result.sum((1, 2, 3)).tolist() == [0, 0, 12]
+
+
+def test_mirror_flips_those_that_are_flagged() -> None:
+    x, flags = torch.rand(20, 3, 5, 6), torch.rand(20) < 0.5
+    result = mirror(x, flags)
+    for image, made, flag in zip(x.numpy(), result.numpy(), flags.tolist(), strict=True):
+        assert np.array_equal(made, image[:, :, ::-1] if flag else image)
+    assert 0 < int(flags.sum()) < 20
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 40])
+def test_cutout_fills_a_square_that_ends_at_the_border(size: int) -> None:
+    x, fill = torch.rand(30, 3, 9, 12), [0.4, 0.5, 0.6]
+    centres = torch.stack([torch.randint(9, (30,)), torch.randint(12, (30,))], 1)
+    centres[:2] = torch.tensor([[0, 0], [8, 11]])
+    result = cutout(x, centres, size, fill)
+    for image, made, (row, column) in zip(x, result, centres.tolist(), strict=True):
+        expected, top, left = image.clone(), row - size // 2, column - size // 2
+        for i in range(max(top, 0), min(top + size, 9)):
+            for j in range(max(left, 0), min(left + size, 12)):
+                expected[:, i, j] = torch.tensor(fill)
+        assert torch.equal(made, expected)
+    assert torch.equal(cutout(x, centres, size, torch.tensor(fill)), result)
+
+
+def test_cutout_with_the_mean_is_zeros_after_normalising() -> None:
+    x, centres = torch.rand(4, 3, 20, 20), torch.randint(20, (4, 2))
+    mean, std = [0.4467, 0.4398, 0.4066], [0.2603, 0.2566, 0.2713]
+    before = Normalize(mean, std)(cutout(x, centres, 8, mean))
+    assert torch.equal(before, cutout(Normalize(mean, std)(x), centres, 8, 0.0)) and (before == 0).any()
+
+
+def test_bytes_are_shifted_mirrored_and_cut_out_too() -> None:
+    x = torch.randint(256, (2, 1, 6, 6), dtype=torch.uint8)
+    where = torch.tensor([[1, 2], [0, -3]])
+    assert torch.equal(shift(x, where), shift(x.double(), where).to(torch.uint8))
+    assert mirror(x, torch.tensor([True, True])).dtype == cutout(x, where, 2, 7).dtype == torch.uint8
+
+
+def test_nothing_is_drawn_and_nothing_written_to() -> None:
+    x, before = torch.rand(2, 3, 8, 8), torch.get_rng_state()
+    copy, pixels, flags = x.clone(), torch.tensor([[1, 2], [3, 4]]), torch.tensor([True, False])
+    for made in (
+        rescale(x, torch.tensor([1.0, 1.0]), "nearest"),
+        rotate(x, torch.zeros(2)),
+        shift(x, torch.zeros_like(pixels)),
+        mirror(x, ~flags & flags),
+        cutout(x, pixels, 4, 0.0),
+    ):
+        made.zero_()
+        assert torch.equal(x, copy)
+    assert torch.equal(torch.get_rng_state(), before) and pixels.tolist() == [[1, 2], [3, 4]]
+
+
+def test_no_images_are_no_images() -> None:
+    x = torch.zeros(0, 3, 8, 8)
+    pixels = torch.zeros(0, 2, dtype=torch.int64)
+    for made in (shift(x, pixels), mirror(x, torch.zeros(0, dtype=torch.bool)), cutout(x, pixels, 3, 0.0)):
+        assert made.shape == x.shape
+
+
+IMAGES = torch.zeros(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: shift(IMAGES, torch.zeros(2, 2)), r"in whole rows and columns \(N, 2\); got .*float32"),
+        (lambda: shift(IMAGES, torch.zeros(2, dtype=torch.int64)), r"shift needs images .* and an offset"),
+        (lambda: shift(IMAGES[0], torch.zeros(2, 2, dtype=torch.int64)), r"got \(3, 8, 8\)"),
+        (lambda: mirror(IMAGES, torch.zeros(2)), r"true or false for each \(N,\); .* torch\.float32 \(2,\)"),
+        (lambda: mirror(IMAGES, torch.zeros(3, dtype=torch.bool)), r"torch\.bool \(3,\)"),
+        (lambda: cutout(IMAGES, torch.zeros(2, 2), 4, 0.0), "cutout needs images .* and a pixel for each"),
+        (
+            lambda: cutout(IMAGES, torch.zeros(2, 2, dtype=torch.int64), 4, [0.1, 0.2]),
+            "fill is one value or one for each of 3 channels; got 2",
+        ),
+        (lambda: cutout(IMAGES, torch.zeros(2, 2, dtype=torch.int64), 0, 0.0), "at least 1 pixel; got 0"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line(call: Callable[[], Tensor], match: str) -> None:
+    with pytest.raises(ValueError, match=match) as caught:
+        call()
+    assert "\n" not in str(caught.value)
