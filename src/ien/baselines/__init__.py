@@ -8,6 +8,13 @@ from typing import Any
 from torch import nn
 
 from .._names import nearest
+from .dss import dss as dss
+from .dss import dss_wrn as dss_wrn
+from .sesn_nets import sesn_scalar as sesn_scalar
+from .sesn_nets import sesn_vector as sesn_vector
+from .sesn_nets import sesn_wrn as sesn_wrn
+from .ss_cnn import ss_cnn as ss_cnn
+from .ss_cnn import ss_cnn_wrn as ss_cnn_wrn
 from .steerable_nets import SteerableCNN6 as SteerableCNN6
 from .steerable_nets import SteerableResNet18 as SteerableResNet18
 from .steerable_nets import SteerableVGG as SteerableVGG
@@ -21,6 +28,13 @@ __all__ = [
     "SteerableResNet18",
     "SteerableVGG",
     "create",
+    "dss",
+    "dss_wrn",
+    "sesn_scalar",
+    "sesn_vector",
+    "sesn_wrn",
+    "ss_cnn",
+    "ss_cnn_wrn",
     "steerable_cnn6",
     "steerable_resnet18",
     "steerable_vgg",
@@ -30,13 +44,22 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "e2cnn-cnn6": steerable_cnn6,
     "e2cnn-resnet18": steerable_resnet18,
     "e2cnn-vgg": steerable_vgg,
+    "sesn-vector": sesn_vector,
+    "sesn-scalar": sesn_scalar,
+    "dss": dss,
+    "ss-cnn": ss_cnn,
+    "sesn-wrn": sesn_wrn,
+    "dss-wrn": dss_wrn,
+    "ss-cnn-wrn": ss_cnn_wrn,
 }
 
 
 def create(name: str, **options: Any) -> nn.Module:
-    """A baseline of :data:`BASELINES`, freshly initialised; its ``export()`` is a plain net.
+    """A baseline of :data:`BASELINES`, freshly initialised.
 
-    All take ``group`` (``rot4``, ``rot8``, ``rot4xflip``), ``width``, ``num_classes`` and ``in_channels``.
+    All take ``width``, ``num_classes`` and ``in_channels``. The steerable nets (``e2cnn-…``) take a ``group``
+    (``rot4``, ``rot8``, ``rot4xflip``) and have an ``export()`` to a plain net; the nets for scaled digits
+    (``sesn-vector``, ``sesn-scalar``, ``dss``, ``ss-cnn``) take the ``size`` at which they see one, 28 or 56.
     """
     if name not in BASELINES:
         raise ValueError(f"there is no baseline {name!r}; {nearest(name, BASELINES)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ __all__ = ["WideResNet", "wide_resnet", "wide_stages"]
 NUM_GROUPS = (16, 128, 256, 512)  # feature groups of the stem and of each stage at width 1
 BLOCKS, STRIDES = 2, (1, 2, 2)  # 97 -> 97, 49, 25
 MEAN, STD = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)  # of the pixels of STL-10
+GREY = 0.4310, 0.2632  # the same for images that are not of three colours
 
 
 def wide_resnet(
@@ -45,6 +46,7 @@ def wide_resnet(
         spec,
         groups[-1],
         num_classes,
+        in_channels,
     )
 
 
@@ -82,12 +84,16 @@ class WideResNet(nn.Module):
         feature_groups: FeatureGroups,
         num_groups: int,
         num_classes: int,
+        in_channels: int = 3,
     ) -> None:
         super().__init__()
-        self.feature_groups = feature_groups
+        self.feature_groups: FeatureGroups | Mapping[str, int] = feature_groups
         self.taps = ("layer1", "layer2", "layer3")
         """The layers that are compared: the sums of a stage, in the last after BatchNorm and ReLU."""
-        self.normalize = Normalize(MEAN, STD)
+        colour = in_channels == len(MEAN)
+        self.normalize = Normalize(
+            MEAN if colour else [GREY[0]] * in_channels, STD if colour else [GREY[1]] * in_channels
+        )
         self.stem = stem
         self.layer1, self.layer2 = (nn.Sequential(*blocks) for blocks in stages[:2])
         self.layer3 = nn.Sequential(*stages[2], last_norm, nn.ReLU())
