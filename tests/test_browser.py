@@ -22,9 +22,11 @@ pytest.importorskip("matplotlib", reason='the report needs pip install "ien[plot
 from playwright.sync_api import expect, sync_playwright
 
 import ien
+import ien.data
 from ien.report import html, render
 from ien.report.explorer import explore
 from ien.report.subjects import Subject
+from tests import toy
 from tests.test_html import HOSTILE, Page, make_runs, write
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -211,7 +213,8 @@ def test_image_layer_and_model_can_be_chosen(tab: Any, data: dict[str, Any]) -> 
 def test_scales_have_a_slider_where_a_group_has_them(tab: Any, data: dict[str, Any]) -> None:
     tab.get_by_label("scale", exact=True).check()
     values, start = data["tracks"][1]["values"], data["tracks"][1]["start"]
-    assert tab.text_content("#position") == "×1" and shown(tab) == expected(data, 0, 0, 0, start)
+    middle = start + len(values) // 2
+    assert tab.text_content("#position") == "×1" and shown(tab) == expected(data, 0, 0, 0, middle)
     before = pixels(tab, "#input")
     tab.get_by_role("slider", name="Scale").press("End")
     assert tab.text_content("#position") == "×1.25" and (pixels(tab, "#input") != before).any()
@@ -219,6 +222,69 @@ def test_scales_have_a_slider_where_a_group_has_them(tab: Any, data: dict[str, A
     assert tab.inner_text(".left .row-name >> nth=1") == "Scaled back"
     tab.get_by_label("turn", exact=True).check()
     assert tab.text_content("#position") == "0°"
+
+
+@pytest.fixture(scope="module")
+def scaled(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a run that only scales."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ien.data.DATASETS, "toy", toy.DATASETS["toy"])
+        subjects = html.open_runs(runs[2:], count=2)
+    other: Any = [replace(s, group=ien.scale([0.7, 1.25]), config=None) for s in subjects]  # type: ignore[arg-type]
+    exploration = explore(other, [dict.fromkeys(s.layers, 1.0) for s in subjects], images=1, maps=1)
+    path = tmp_path_factory.mktemp("scaled") / "report.html"
+    path.write_text(render.page(subjects, [render.Examined(None, "")], [], exploration), encoding="utf-8")
+    return path
+
+
+def test_runs_that_only_scale_have_a_slider_over_factors_with_one_in_the_middle(
+    browser: Any, scaled: Path, runs: list[Path]
+) -> None:
+    data = Page(scaled.read_text(encoding="utf-8")).data
+    (track,) = data["tracks"]
+    image = html.open_runs(runs[2:])[0].images[data["images"][0]["index"]][None]
+    with opened(browser, scaled, viewport={"width": 1200, "height": 1600}) as tab:
+        assert tab.locator("input[name=track]").count() == 0
+        slider = tab.get_by_role("slider", name="Scale")
+        assert tab.text_content("#position") == "×1" and slider.get_attribute("aria-valuetext") == "×1"
+        place = slider.bounding_box()
+        slider.press("Home")
+        assert tab.text_content("#position") == "×0.7"
+        canvases = ["#input", ".returned canvas", ".aligned canvas"]
+        before = [pixels(tab, canvas) for canvas in canvases]
+        tab.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+        assert tab.text_content("#position") == "×1"
+        for canvas, old in zip(canvases, before, strict=True):
+            assert (pixels(tab, canvas) != old).any(), canvas
+        for at, factor in enumerate(track["values"]):
+            tab.evaluate(f"moveTo({at})")
+            exact = image if factor == 1 else ien.scale(factor).act(image, torch.tensor([1]))
+            drawn = pixels(tab, "#input")[..., :3] - 255 * exact[0, 0].numpy()[..., None]
+            assert numpy.abs(drawn).max() <= 0.51
+            assert shown(tab) == expected(data, 0, 0, 0, at)
+
+
+def test_recorded_factors_are_marked_on_slider_and_curve(browser: Any, scaled: Path) -> None:
+    (track,) = Page(scaled.read_text(encoding="utf-8")).data["tracks"]
+    places = [track["values"].index(factor) for factor in (0.7, 1, 1.25)]
+    with opened(browser, scaled, viewport={"width": 1200, "height": 1600}) as tab:
+        assert tab.get_attribute("#slider", "list") == "marks"
+        options = tab.locator("#marks option").evaluate_all("all => all.map(one => Number(one.value))")
+        assert options == places
+        assert tab.locator("#snaps button").all_text_contents() == ["×0.7", "×1", "×1.25"]
+        tab.get_by_role("button", name="×1.25", exact=True).click()
+        assert tab.text_content("#position") == "×1.25"
+        ends = "all => all.map((l) => [l.x1, l.x2].map((x) => x.baseVal.value))"
+        lines = tab.locator("#curve line.grid").evaluate_all(ends)
+        marked = [x1 for x1, x2 in lines if x1 == x2]
+        curve = tab.locator("#curve").bounding_box()
+        across = [
+            44 + (numpy.log(f) / numpy.log(0.7) * -0.5 + 0.5) * (curve["width"] - 54) for f in track["marks"]
+        ]
+        assert marked == pytest.approx(across, abs=0.5)
+        for factor, x in zip(track["marks"], across, strict=True):
+            tab.mouse.click(curve["x"] + x, curve["y"] + 50)
+            assert tab.text_content("#position") == f"×{factor:g}"
 
 
 # --- how it behaves

@@ -335,11 +335,13 @@ MISTAKES = [
     (lambda: group("rot0"), "at least 1"),
     (lambda: group("scale0.7.1"), r"cannot read group 'scale0\.7\.1': .*0\.7\.1"),
     (lambda: group("scale-1"), "cannot read group 'scale-1'.*positive"),
-    (lambda: scale([0.7, 0]), r"positive numbers such as 0\.7; got 0\.0"),
+    (lambda: scale([0.7, 0]), r"positive numbers such as 0\.7, .*got 0\.0 among \[0\.7, 0\.0\]"),
+    (lambda: scale([1e-300]), "from 1e-30 to 1e30; got 1e-300"),
     (lambda: scale([-0.5]), "positive"),
     (lambda: scale([math.nan]), "positive.*got nan"),
     (lambda: scale([math.inf]), "positive.*got inf"),
-    (lambda: scale([1, 1.0]), "a factor other than 1"),
+    (lambda: scale([1, 1.0]), r"a factor other than 1 .*got \[1\.0, 1\.0\]"),
+    (lambda: scale([]), r"a factor other than 1 .*got \[\]"),
     (lambda: rotation(0), "at least 1; got 0"),
     (lambda: rotation(2.5), r"whole number.*got 2\.5"),
     (lambda: reflection("diagonal"), "'horizontal'.*'vertical'; got 'diagonal'"),
@@ -462,6 +464,15 @@ def test_valid_of_a_mixed_batch_follows_g_and_ones_stay_ones_there():
     assert_same(mask, torch.stack(expected)[:, None])
     assert [bool(one.all()) for one in mask] == [k in (0, 4) for k in g.tolist()]
     assert (moved[mask.expand_as(moved)] - 1).abs().max() < 1e-6
+
+
+@each("factor", [0.8, 1.1])
+def test_valid_is_for_bilinear_and_bicubic_reads_one_pixel_further(factor):
+    ones, g = torch.ones(1, 1, 9, 9, dtype=torch.float64), tensor([1])
+    moved, valid = scale(factor).act(ones, g, mode="bicubic")[0, 0], valid_mask(factor * np.eye(2), 9, 9)
+    wider = valid_mask(factor * np.eye(2), 9, 9, before=torch.nn.functional.pad(torch.ones(7, 7), [1] * 4))
+    assert 0 < wider.sum() < valid.sum()
+    assert (moved[wider] - 1).abs().max() < 1e-6 < 1e-3 < (moved[valid] - 1).abs().max()
 
 
 def test_45_degrees_on_2x2_covers_nothing():

@@ -31,7 +31,15 @@ import ien
 import ien.data
 from ien._doctor import doctor
 from ien.report import html, render
-from ien.report.explorer import MAP_SIZE, Exploration, choose_images, explore, pack, tracks_of
+from ien.report.explorer import (
+    MAP_SIZE,
+    Exploration,
+    choose_images,
+    explore,
+    groups_of,
+    pack,
+    tracks_of,
+)
 from ien.report.subjects import Subject, open_runs
 from ien.report.svg import inline
 from ien.training import run
@@ -236,14 +244,71 @@ def test_pictures_are_the_images_byte_for_byte(page: Page) -> None:
         assert image["label"] == int(toy.dataset().test_y[image["index"]])
 
 
-def test_scales_run_from_the_smallest_to_the_largest_through_one_and_the_groups_own() -> None:
-    (turns,) = tracks_of([ien.rotation(4)])
-    assert turns.values == tuple(range(0, 360, 5)) and turns.g.tolist() == list(range(72))
-    _, factors = tracks_of([ien.group("rot4"), ien.group("scale0.7,0.84"), ien.group("rot4xscale1.3")])
-    assert factors.values[0] == 0.7 and factors.values[-1] == 1.3 and {0.84, 1.0} <= set(factors.values)
-    assert list(factors.values) == sorted(factors.values) and len(factors.values) >= 11
+@pytest.mark.parametrize(
+    "own", [[0.7, 0.84], [1.3], [2 ** (k / 3) for k in (-3, -2, -1, 1, 2, 3)], [0.3, 1.05, 1.06]], ids=str
+)
+def test_factors_are_spread_around_one_with_the_groups_own_among_them(own: list[float]) -> None:
+    (factors,) = tracks_of([ien.scale(own)])
+    values = numpy.array(factors.values)
+    assert factors.kind == "scale" and set(own) <= set(values) and factors.marks == tuple(sorted({1, *own}))
+    assert values[len(values) // 2] == 1 and len(values) % 2 == 1 and (numpy.diff(values) > 0).all()
+    assert values[0] * values[-1] == pytest.approx(1, abs=1e-4)
+    reach = max(abs(numpy.log(own)))
+    assert abs(numpy.log(values)).max() == pytest.approx(reach, rel=1e-4)
+    assert numpy.diff(numpy.log(values)).max() < 0.16 * reach and 21 <= len(values) <= 21 + 2 * len(own)
     scales = factors.group.matrices[:, 0, 0][factors.g]
     assert scales.tolist() == pytest.approx(list(factors.values))
+
+
+@pytest.mark.parametrize(
+    ("groups", "kinds"),
+    [
+        (["rot4"], ["rotation"]),
+        (["flip"], ["rotation"]),
+        (["scale0.7,1.4"], ["scale"]),
+        (["scale0.7", "scale2"], ["scale"]),
+        (["rot4", "scale0.7"], ["rotation", "scale"]),
+        (["rot4xscale1.3"], ["rotation", "scale"]),
+        (["flipxscale1.3"], ["rotation", "scale"]),
+    ],
+)
+def test_sliders_are_those_of_the_groups(groups: list[str], kinds: list[str]) -> None:
+    tracks = tracks_of([ien.group(text) for text in groups])
+    assert [track.kind for track in tracks] == kinds
+    if kinds[0] == "rotation":
+        assert tracks[0].values == tuple(range(0, 360, 5)) and tracks[0].g.tolist() == list(range(72))
+        assert tracks[0].marks == (0, 90, 180, 270)
+
+
+def test_a_run_measured_under_several_groups_has_the_sliders_of_all() -> None:
+    both = SimpleNamespace(
+        group=ien.rotation(4),
+        config=SimpleNamespace(measured_groups=(ien.rotation(4), ien.scale([0.5]))),
+    )
+    alone = SimpleNamespace(group=ien.scale([2]), config=None)
+    subjects: Any = [both, alone]
+    assert [str(group) for group in groups_of(subjects)] == ["rot4", "scale0.5", "scale2"]
+
+
+def test_runs_that_only_scale_are_measured_and_drawn_over_factors(runs: list[Path], tmp_path: Path) -> None:
+    told: list[str] = []
+    path = write(runs[2:], tmp_path / "page.html", images=1, maps=1, measured=4, progress=told.append)
+    found = Page(path.read_text(encoding="utf-8"))
+    (track,) = found.data["tracks"]
+    assert track["kind"] == "scale" and track["marks"] == [1, 1.25] and track["values"][-1] == 1.25
+    assert told[0].endswith(f"at {len(track['values'])} factors")
+    assert f"over {len(track['values']) - 1} scalings of the first 4 test images" in found.text
+    assert "from ×0.8 to ×1.25" in found.text and "each angle" not in found.text
+    assert path.stat().st_size <= render.LIMIT and not found.named("input")[0].get("name")
+    (subject,) = open_runs(runs[2:], count=4)
+    x, group = subject.images[found.data["images"][0]["index"]][None], ien.scale(1.25)
+    run_ = found.data["runs"][0]["images"][0]
+    assert run_["errors"][0][len(track["values"]) // 2] == 0
+    for k, layer in enumerate(subject.layers):
+        variance = float(pooled(subject, layer, subject.images).double().var(unbiased=False))
+        h, h_g = (pooled(subject, layer, z) for z in (x, group.act(x, torch.tensor([1]))))
+        expected = float(ien.equivariance_loss(h, h_g, group, torch.tensor([1]))) / variance
+        assert run_["errors"][k][-1] == pytest.approx(expected, rel=1e-3)
 
 
 def test_images_are_of_different_classes_first() -> None:
@@ -329,7 +394,8 @@ def test_settings_that_differ_come_first_and_are_marked(page: Page, subjects: li
 
 def test_sections_are_there(page: Page) -> None:
     assert page.text.count("Relative error over 71 rotations of the first 12 test images") == 1
-    assert len(page.named("svg")) == 1 + 4  # the explorer's curve, and the plots
+    assert page.text.count("scalings of the first 12 test images") == 1
+    assert len(page.named("svg")) == 1 + 6  # the explorer's curve, and the plots
     for run_ in page.data["runs"]:
         assert run_["name"] in page.text
 
@@ -389,11 +455,15 @@ def test_hostile_text_stays_text(few: tuple[list[Subject], Exploration]) -> None
 
 def test_hostile_names_stay_text_in_the_plots(few: tuple[list[Subject], Exploration]) -> None:
     subjects = [replace(few[0][0], name=HOSTILE), few[0][1]]
-    reports = {
-        s.name: ien.measure(s.model, s.images, ien.rotation(8), s.layers, s.feature_groups, labels=s.labels)
-        for s in subjects
-    }
-    figures = html._figures(subjects, reports)
+    tracks = tracks_of([ien.group("rot4"), ien.group("scale1.25")])
+    measured = []
+    for track, group in zip(tracks, (ien.rotation(8), ien.scale([0.8, 1.25])), strict=True):
+        reports = {
+            s.name: ien.measure(s.model, s.images, group, s.layers, s.feature_groups, labels=s.labels)
+            for s in subjects
+        }
+        measured.append((track, reports))
+    figures = html._figures(subjects, measured)
     found = Page("".join(svg for _, _, svg in figures))
     assert not {"script", "img"} & {tag for tag, _ in found.elements}
     assert "</script" in found.text

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ien
+from tests.test_groups import bilinear, turn, valid_mask
 
 R4, R8, D4 = ien.rotation(4), ien.rotation(8), ien.rotation(4) * ien.reflection()
 
@@ -118,6 +119,70 @@ def test_masked_loss_is_the_mean_over_images_of_means_over_valid_pixels() -> Non
     assert abs(float(ien.equivariance_loss(h, h_g, R8, g)) - np.mean(each)) < 1e-14
     relative = ien.equivariance_loss(h, h_g, R8, g, normalize=True)
     assert abs(float(relative) - np.mean(each) / np.var(h.numpy())) < 1e-14
+
+
+SIZES = {"×0.7": 0.7, "×1.5": 1.5}
+ROTATIONS = {f"{90 * k}°": turn(90 * k) for k in (1, 2, 3)}
+SCALINGS = {label: factor * np.eye(2) for label, factor in SIZES.items()}
+BOTH = {f"{a} {b}": SIZES[b] * ROTATIONS[a] for a in ROTATIONS for b in SIZES}
+
+
+def loop_loss(
+    model: nn.Sequential, x: Tensor, depth: int, size: int, elements: dict[str, np.ndarray]
+) -> float:
+    """The mean over images and elements of the mean over valid pixels, by loops over pixels alone."""
+    errors = []
+    for image in x:
+        for matrix in elements.values():
+            h, h_g = (
+                torch.from_numpy(numpy_pool(model[:depth](z[None]).detach().numpy(), {size: 8 // size}))
+                for z in (image, bilinear(image, matrix))
+            )
+            height, width = h.shape[2:]
+            squares, valid = (h_g - bilinear(h, matrix)) ** 2, valid_mask(matrix, height, width)
+            errors.append(
+                np.mean([squares[0, :, r, c] for r in range(height) for c in range(width) if valid[r, c]])
+            )
+    return float(np.mean(errors))
+
+
+@pytest.mark.parametrize("size", [9, 10])
+def test_rotations_and_scales_equal_a_loop_together_and_as_a_product(size: int) -> None:
+    model, x, depths = net(), images(2, size), {"1": 2, "3": 4}
+    scales = ien.scale(list(SIZES.values()))
+    expected = {
+        (str(group), name): loop_loss(model, x, depth, 4, elements)
+        for group, elements in ((R4, ROTATIONS), (scales, SCALINGS))
+        for name, depth in depths.items()
+    }
+    out = ien.EquivarianceLoss({R4: 1.0, scales: 0.5}, {"1": 0.7, "3": 2.0}, 4, samples="all")(model, x)
+    assert {key: term.item() for key, term in out.terms.items()} == pytest.approx(expected, rel=1e-7)
+    weighted = [
+        (1.0 if group == "rot4" else 0.5) * (0.7 if name == "1" else 2.0) * term
+        for (group, name), term in expected.items()
+    ]
+    assert out.loss.item() == pytest.approx(sum(weighted), rel=1e-7)
+    product = R4 * scales
+    elements = ROTATIONS | SCALINGS | BOTH
+    assert set(product.labels[1:]) == set(elements)
+    out = ien.EquivarianceLoss(product, ["3"], 4, samples="all")(model, x)
+    assert out.loss.item() == pytest.approx(loop_loss(model, x, 4, 4, elements), rel=1e-7)
+
+
+def test_only_what_is_known_on_both_sides_counts_when_content_leaves_or_shrinks() -> None:
+    group, g = ien.scale([2, 0.5]), torch.tensor([1])
+    h, h_g = torch.rand(1, 2, 9, 9, dtype=torch.float64), torch.rand(1, 2, 9, 9, dtype=torch.float64)
+    stays = F.pad(torch.ones(5, 5, dtype=torch.bool), [2] * 4)  # the middle, from edge to edge when enlarged
+    enlarged = ien.equivariance_loss(h, h_g, group, g)
+    assert torch.equal(enlarged, ien.equivariance_loss(h.masked_fill(~stays, 9), h_g, group, g))
+    assert group.valid(h, g) is None
+    for pixel in ((0, 0), (4, 4), (8, 3)):  # every pixel of the enlarged map counts
+        changed = h_g.clone()
+        changed[0, 0][pixel] += 1
+        assert not torch.equal(enlarged, ien.equivariance_loss(h, changed, group, g))
+    shrunk = ien.equivariance_loss(h, h_g, group, g + 1)
+    assert torch.equal(shrunk, ien.equivariance_loss(h, h_g.masked_fill(~stays, 9), group, g + 1))
+    assert torch.equal(group.valid(h, g + 1)[0, 0], stays)
 
 
 def test_normalized_loss_does_not_change_with_the_scale_of_the_features() -> None:
@@ -349,6 +414,17 @@ def test_a_map_too_small_for_the_element_is_an_error_that_names_everything() -> 
         nothing = ien.EquivarianceLoss(R8, ["0"], 4, on_empty="skip")(model, x, g=torch.tensor([1, 3, 5, 7]))
     nothing.loss.backward()
     assert nothing.loss.item() == 0 and float(model[0].weight.grad.abs().max()) == 0
+
+
+def test_a_factor_too_small_for_a_map_is_an_error_before_it_is_drawn() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 6)).double(), images(1)  # 4×4 maps
+    objective = ien.EquivarianceLoss("scale0.9,0.1", ["0"], 4)
+    for seed in range(4):
+        with pytest.raises(
+            ValueError, match=r"scale0\.9,0\.1 ×0\.1 on the 4×4 map of layer '0'.*milder group"
+        ):
+            objective(model, x, generator=torch.Generator().manual_seed(seed))
+    assert objective(model, x, g=torch.tensor([1])).loss.item() > 0
 
 
 def test_one_element_group_warns_and_adds_nothing() -> None:

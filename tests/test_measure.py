@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import weakref
 from collections import OrderedDict
@@ -107,7 +108,8 @@ def test_elements_without_a_valid_pixel_are_left_out() -> None:
     layer = ien.measure(model, x, R8, ["0"], feature_groups=4).layers["0"]
     assert np.isnan(layer.per_element["45°"]) and layer.per_element["90°"] > 0
     assert abs(layer.raw - ien.measure(model, x, R4, ["0"], feature_groups=4).layers["0"].raw) < 1e-14
-    assert layer.warnings == ("4 of 7 elements leave no valid pixel of 2×2, and are left out",)
+    (warning,) = layer.warnings
+    assert warning == ("4 of 7 elements leave no valid pixel of 2×2, and are left out: 45°, 135°, 225°, 315°")
     assert layer.between is None and layer.exact is not None and abs(layer.exact - layer.relative) < 1e-12
 
 
@@ -154,7 +156,10 @@ class InfiniteAtZero(nn.Module):
         ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
         ({"layers": []}, "at least one layer"),
         ({"group": ien.rotation(1)}, "nothing to measure"),
-        ({"group": "scale0.01", "images": images(2, 10)}, "too small for scale0.01"),
+        (
+            {"group": "scale0.01", "images": images(2, 10)},
+            r"the 8×8 map of layer '1' is too small for scale0\.01.*milder group, or leave the layer out",
+        ),
     ],
 )
 def test_bad_input_says_what_was_needed(change, match) -> None:
@@ -452,6 +457,96 @@ def test_the_resampling_floor_is_the_cost_of_there_and_back() -> None:
         np.testing.assert_allclose(element.floor, np.mean(errors) / h.numpy().var(), rtol=1e-9)
 
 
+class Pointwise(nn.Module):
+    """Equivariant to everything but for resampling, which does not commute with what bends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x.relu(), (2 * x).sin()], 1)
+
+
+def smooth(n: int, size: int) -> Tensor:
+    """Noise whose details are a few pixels wide, of variance 1."""
+    kernel = torch.exp(-torch.arange(-6, 7).double().square() / 4.5).view(1, 1, 1, -1)
+    x = torch.randn(n, 1, size + 12, size + 12, dtype=torch.float64)
+    x = nn.functional.conv2d(nn.functional.conv2d(x, kernel), kernel.transpose(2, 3))
+    return x / x.std()
+
+
+@pytest.mark.parametrize("size", [15, 16])
+def test_a_pointwise_net_is_within_the_floor_at_every_factor(size: int) -> None:
+    group = ien.scale([0.35, 0.5, 0.7, 0.9, 1.1, 1.2, 1.5, 2, 3])
+    model, x = nn.Sequential(Pointwise()), smooth(20, size)
+    elements = ien.measure(model, x, group, ["0"]).layers["0"].elements
+    angle = ien.measure(model, x, R8, ["0"]).layers["0"].elements["45°"]
+    for element in elements.values():
+        assert element.floor is not None and element.relative < element.floor < 1
+    for factor in (1.5, 2.0, 3.0):  # which would lead from pixels to pixels and back, at no cost
+        element = elements[f"×{factor:g}"]
+        assert element.floor == elements["×1.2"].floor and element.factor == factor
+        assert angle.floor is not None and 0.3 < element.floor / angle.floor < 3
+    factors = [e.floor for e in elements.values() if e.factor is not None and e.factor < 1]
+    assert factors == sorted(factors, reverse=True)  # the smaller, the more detail is lost
+
+
+class Blobs(nn.Module):
+    """How strong the blobs of nine sizes are: over all sizes, the maximum follows an image that is scaled."""
+
+    def __init__(self, size: float = 0.8) -> None:
+        super().__init__()
+        row = torch.arange(-14, 15).double()
+        square, kernels = row.view(-1, 1) ** 2 + row**2, []
+        for sigma in (size * 2 ** (k / 4) for k in range(9)):
+            gauss = torch.exp(-square / (2 * sigma**2))
+            kernels.append((square / sigma**2 - 2) * gauss / gauss.sum())
+        self.kernels = nn.Parameter(torch.stack([k - k.mean() for k in kernels])[:, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(x, self.kernels, padding=14).abs()
+
+
+def test_the_ruler_tells_a_layer_that_follows_scale_from_one_of_fixed_size() -> None:
+    x, group = smooth(6, 33), ien.scale([0.5, 0.7, 0.85])
+    follows = ien.measure(nn.Sequential(Blobs()), x, group, ["0"], 9).layers["0"]
+    fixed = ien.measure(nn.Sequential(Blobs()), x, group, ["0"], 1).layers["0"]
+    for label, element in follows.elements.items():
+        assert element.floor is not None and element.relative < 1.5 * element.floor
+        assert fixed.elements[label].relative > 2 * element.relative
+
+
+def test_a_centre_alone_makes_no_floor() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 7)).double(), images(3)  # 3×3 maps
+    report = ien.measure(model, x, R8 * ien.scale([0.7, 3]), ["0"], 4)
+    for label in ("45°", "×0.7", "×3"):
+        element = report.layers["0"].elements[label]
+        assert element.relative > 0 and element.floor is not None and np.isnan(element.floor)
+    assert report.to_dict()["layers"]["0"]["elements"]["×3"]["floor"] is None
+    pooled = ien.measure(nn.Sequential(nn.Conv2d(1, 4, 9)).double(), x, "scale0.7", ["0"], 4).layers["0"]
+    assert pooled.size == (1, 1) and pooled.floor == 0  # nothing to resample
+
+
+def test_scalings_have_factors_and_columns_of_their_own() -> None:
+    report = ien.measure(net(), images(4, 12), R4 * ien.scale([0.7, 1.4]), ["1", "3"], 4)
+    elements = report.layers["3"].elements
+    assert {label: e.factor for label, e in elements.items() if e.factor} == {"×0.7": 0.7, "×1.4": 1.4}
+    assert elements["90° ×0.7"].degrees is elements["×0.7"].degrees is elements["90°"].factor is None
+    header, rows = report.table()
+    assert header[5:10] == ["quarter turns, flips", "resampled", "×0.7", "×1.4", "floor"]
+    assert float(rows[1][7]) == pytest.approx(elements["×0.7"].relative, rel=0.06)
+    assert report.to_dict()["layers"]["1"]["elements"]["×1.4"]["factor"] == 1.4
+    many = ien.measure(net(), images(4, 12), ien.scale([0.9 + k / 100 for k in range(9)]), ["1"], 4)
+    assert many.table()[0][5:] == ["floor", "diversity"] and "×0.97" in many.to_markdown()
+
+
+def test_a_map_too_small_for_every_element_is_named_with_the_first_batch() -> None:
+    def batches() -> Iterator[Tensor]:
+        yield images(2)
+        pytest.fail("a second batch was asked for")
+
+    model = nn.Sequential(*net(), nn.AdaptiveAvgPool2d(2))
+    with pytest.raises(ValueError, match=r"the 2×2 map of layer '4' is too small for scale0\.5,0\.9"):
+        ien.measure(model, batches(), "scale0.5,0.9", ["3", "4"])
+
+
 def test_black_boxes_have_no_floor() -> None:
     group = ien.custom("negative", {"invert": lambda z: 1 - z}, "identity")
     layer = ien.measure(net(), images(3), group, ["1"], 4).layers["1"]
@@ -623,6 +718,30 @@ def test_a_curve_over_all_angles() -> None:
     assert (
         layer.exact is not None and layer.exact < 1e-20 and layer.between is not None and layer.between > 1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("group", "axis", "marks"),
+    [
+        ("rot8", "angle", ["0°", "90°", "180°", "270°", "360°"]),
+        ("scale0.7,0.84,1.2,1.5", "factor", ["×0.7", "×0.84", "×1", "×1.2", "×1.5"]),
+        ("scale0.8,1.2", None, []),  # too few for a curve
+        ("rot4", None, []),
+    ],
+)
+def test_the_page_has_a_curve_over_angles_or_factors(group: str, axis: str | None, marks: list[str]) -> None:
+    report = ien.measure(net(), images(3, 13), group, ["1"], 4)
+    page = report.to_html()
+    titles = re.findall(r"<h2>Relative error against the (\w+)</h2>", page)
+    assert titles == ([] if axis is None else [axis])
+    assert re.findall(r'text-anchor="middle">([^<]+)<', page) == marks
+    lines = re.findall(r'<polyline[^>]* points="([^"]+)"', page)
+    assert len(lines) == len(titles)
+    for line in lines:
+        x, y = zip(*(map(float, point.split(",")) for point in line.split()), strict=True)
+        errors = [e.relative for e in report.layers["1"].elements.values() if math.isfinite(e.relative)]
+        assert list(x) == sorted(x) and len(x) == len(errors)
+        assert y.index(min(y)) == errors.index(max(errors))  # the largest error stands highest
 
 
 def test_progress_is_not_printed_on_stdout_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ("features", ["--layers", "conv1,conv2", "--image", "1", "--group", "rot4"]),
         ("errors", ["--number", "8"]),
         ("angles", ["--number", "8", "--step", "45"]),
+        ("factors", ["--number", "4", "--reach", "1.5", "--steps", "2"]),
         ("training", []),
     ],
 )
@@ -65,3 +66,4 @@ def test_bad_input_is_one_line(runs: list[Path]) -> None:
     assert "conv9" in error_of("plot", "features", runs[0], "--layers", "conv9")
     assert "images 0 to 39" in error_of("plot", "features", runs[0], "--image", "40")
     assert "--step must divide 360" in error_of("plot", "angles", runs[0], "--step", "7")
+    assert "--reach must be 1.01 to 100" in error_of("plot", "factors", runs[0], "--reach", "0.5")

@@ -19,7 +19,15 @@ import ien
 from ien._measured import ElementReport, LayerReport, Report
 from ien.report.figures import LEAST, LogAxis, log_ticks, look, styled
 from ien.report.labels import spread
-from ien.report.plots import plot_angles, plot_costs, plot_errors, plot_tradeoff, plot_training, save_figure
+from ien.report.plots import (
+    plot_angles,
+    plot_costs,
+    plot_errors,
+    plot_factors,
+    plot_tradeoff,
+    plot_training,
+    save_figure,
+)
 from ien.report.records import Layer, Record, Row
 from ien.training import folder as run_folder
 from tests import toy
@@ -47,6 +55,14 @@ def layer(errors: dict[float, float], floor: float | None = None) -> LayerReport
         size=(8, 8),
         elements=elements,
     )
+
+
+def scaled(errors: dict[float, float], floor: float | None = None) -> LayerReport:
+    """A layer with these errors at these factors."""
+    elements = {
+        f"×{f:g}": ElementReport(v, v, (0.8 * v, 1.25 * v), floor, False, None, f) for f, v in errors.items()
+    }
+    return replace(layer(errors, floor), elements=elements)
 
 
 def report(**layers: LayerReport) -> Report:
@@ -129,7 +145,9 @@ def test_nan_is_a_gap_and_nothing_but_nan_an_error() -> None:
         plot_errors({"a": {"c1": math.nan}})
 
 
-@pytest.mark.parametrize("plot", [plot_errors, plot_angles, plot_training, plot_costs, plot_tradeoff])
+@pytest.mark.parametrize(
+    "plot", [plot_errors, plot_angles, plot_factors, plot_training, plot_costs, plot_tradeoff]
+)
 def test_nothing_to_plot_is_an_error(plot: Any) -> None:
     with pytest.raises(ValueError, match="nothing to plot: give at least one"):
         plot({})
@@ -181,6 +199,53 @@ def test_angles_without_rotations_name_the_group_to_take() -> None:
     flips = replace(flips, elements={"flip": replace(flips.elements["90°"], degrees=None)})
     with pytest.raises(ValueError, match=r"b was measured under flip.*rot72"):
         plot_angles({"a": report(c1=layer(circle())), "b": Report("flip", 10, {"c1": flips})})
+
+
+def test_curves_over_factors_hold_errors_floors_and_accuracies_around_one() -> None:
+    errors = {0.5: 0.4, 0.7: 0.2, 3.0: 0.9}
+    accuracy = {"identity": 0.9, "×0.5": 0.5, "×0.7": 0.7, "×3": 0.3}
+    one = replace(report(c1=scaled(errors, 0.01)), group="scale0.5,0.7,3", accuracy=accuracy)
+    error, share = plot_factors({"a": one, "b": report(c1=scaled({2.0: 0.1}))}).axes
+    drawn = {line.get_label(): line for line in error.lines}
+    assert equal(drawn["a"].get_xdata(), [0.5, 0.7, 1, 3]) and equal(
+        drawn["a"].get_ydata(), [0.4, 0.2, math.nan, 0.9]
+    )
+    assert equal(drawn["a: floor"].get_ydata(), [0.01, 0.01, math.nan, 0.01]) and "b: floor" not in drawn
+    assert equal(drawn["b"].get_ydata(), [math.nan, 0.1])
+    (line,) = [line for line in share.lines if line.get_label() == "a"]
+    assert equal(line.get_xdata(), [0.5, 0.7, 1, 3]) and np.allclose(line.get_ydata(), [50, 70, 90, 30])
+    for axes in (error, share):
+        low, high = axes.get_xlim()
+        assert axes.get_xscale() == "log" and abs(low * high - 1) < 1e-12 and high > 3
+        named = {t.get_text(): x for t, x in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)}
+        assert named == {"0.5": 0.5, "0.7": 0.7, "1": 1, "2": 2, "3": 3}
+    assert "dotted: the floor" in error.get_xlabel()
+
+
+def test_factors_without_scalings_name_the_group_to_take_and_crowded_ones_go_unnamed() -> None:
+    with pytest.raises(ValueError, match=r"a was measured under rot8, which has no scalings: .*scale0\.5"):
+        plot_factors({"a": report(c1=layer(circle()))})
+    with pytest.raises(ValueError, match=r"layer 'c9'.*did you mean c"):
+        plot_factors({"a": report(c1=scaled({0.5: 0.1}))}, "c9")
+    (axes,) = plot_factors({"a": report(c1=scaled({1 + k / 100: 0.1 for k in range(1, 60)}))}).axes
+    assert 3 <= len(axes.get_xticks()) <= 7 and 1 in axes.get_xticks()
+
+
+def test_a_product_has_curves_over_angles_and_over_factors() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    group, y = ien.rotation(4) * ien.scale([0.7, 1.4]), torch.randint(4, (6,))
+    measured = ien.measure(net, torch.rand(6, 1, 9, 9), group, ["1"], labels=y)
+    elements = measured.layers["1"].elements
+    error, share = plot_factors({"net": measured}).axes
+    values = [elements["×0.7"].relative, math.nan, elements["×1.4"].relative]
+    assert equal(lines(error)["net"], values)
+    assert measured.accuracy is not None
+    expected = [measured.accuracy[label] for label in ("×0.7", "identity", "×1.4")]
+    assert np.allclose(lines(share)["net"], [100 * v for v in expected])
+    around = lines(plot_angles({"net": measured}).axes[0])["net"]
+    assert np.allclose(around[:-1], [elements[f"{90 * k}°"].relative for k in (1, 2, 3)])
+    panels = [axes.get_title(loc="left") for axes in plot_errors({"net": measured}).axes]
+    assert panels == ["quarter turns and flips", "resampled"]
 
 
 def test_measured_reports_can_be_plotted() -> None:

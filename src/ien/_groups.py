@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -117,7 +116,8 @@ class Group:
     def valid(self, h: Tensor, g: Tensor) -> Tensor | None:
         """Where ``act(h, g)`` is made of pixels of ``h`` alone: bool (B, 1, H, W), or None for everywhere.
 
-        A pixel is valid when all its bilinear neighbours lie in the map. Black boxes are taken as valid.
+        A pixel is valid when all its bilinear neighbours lie in the map: this is for the default mode, and
+        ``bicubic`` reads one pixel further on each side. Black boxes are taken as valid.
         """
         indices, place = self._indices(h, g).unique(return_inverse=True)
         steps = [_similarities(self.elements[i]) for i in indices.tolist()]
@@ -225,8 +225,11 @@ def scale(factors: float | Iterable[float]) -> Group:
             f'scale takes numbers, as in scale([0.7, 0.84]); for text use group("scale{factors}")'
         )
     values = [float(f) for f in (factors if isinstance(factors, Iterable) else [factors])]
-    if bad := [f for f in values if not (math.isfinite(f) and f > 0)]:
-        raise ValueError(f"scale factors must be positive numbers such as 0.7; got {bad[0]!r} among {values}")
+    if bad := [f for f in values if not 1e-30 <= f <= 1e30]:
+        raise ValueError(
+            f"scale factors must be positive numbers such as 0.7, from 1e-30 to 1e30; "
+            f"got {bad[0]!r} among {values}"
+        )
     kept = list(dict.fromkeys(f for f in values if f != 1))
     if not kept:
         raise ValueError(f"scale needs a factor other than 1 (the identity is always there); got {values}")

@@ -146,6 +146,7 @@ class EquivarianceLoss:
         batch_size = len(x)
         if batch_size == 0:
             raise ValueError(f"x holds no images: its shape is {tuple(x.shape)}")
+        foresee = g is None and self.on_empty == "error"
         g = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
         if g.shape != ((self.views - 1) * batch_size,):
             raise ValueError(
@@ -165,7 +166,7 @@ class EquivarianceLoss:
                     f"layer {name!r} runs without gradients, so that its loss could not train it: "
                     f"is it under no_grad, or in a checkpoint that needs use_reentrant=False?"
                 )
-            return self._compare(name, h, groups, drawn)
+            return self._compare(name, h, groups, drawn, foresee)
 
         # compared inside the forward pass, so that backward does it next to the layer and holds less memory
         with capture(model, layers, compare) as compared:
@@ -191,7 +192,7 @@ class EquivarianceLoss:
         return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device="cpu")
 
     def _compare(
-        self, name: str, h: Tensor, groups: list[Group], drawn: list[tuple[Group, Tensor]]
+        self, name: str, h: Tensor, groups: list[Group], drawn: list[tuple[Group, Tensor]], foresee: bool
     ) -> Tensor:
         """L_G of one layer for each of the groups; ``drawn`` are the group and the elements of each view."""
         pooled = pool_layer(name, h, self.feature_groups[name])
@@ -206,6 +207,8 @@ class EquivarianceLoss:
         settings: tuple[bool, OnEmpty, str] = (self.normalize, self.on_empty, f"layer {name!r}")
         terms = []
         for group in groups:
+            if foresee:  # an error now, not only in the step that draws such an element
+                _check_pixels(pooled, group, range(1, len(group)), f"layer {name!r}")
             views = [
                 (elements, h_g) for (of, elements), h_g in zip(drawn, transformed, strict=True) if of == group
             ]
@@ -240,14 +243,10 @@ def _layer_loss(
     if all(coverage[i] == 1 for i in drawn):
         aligned = group.act_on_features(full_precision(h), g)
         return nn.functional.mse_loss(full_precision(h_g), aligned) / variance, len(h)
-    if empty := [i for i in drawn if coverage[i] == 0]:
-        labels = ", ".join(group.labels[i] for i in empty)
-        where = f"{group} {labels} on the {h.shape[2]}×{h.shape[3]} map of {layer}"
-        if on_empty == "error":
-            raise ValueError(
-                f"no valid pixel is left to compare for {where}: use larger maps, leave the layer out, "
-                f'or pass on_empty="skip" to leave these images out'
-            )
+    if on_empty == "error":
+        _check_pixels(h, group, drawn, layer)
+    elif empty := [i for i in drawn if coverage[i] == 0]:
+        where = _where(h, group, empty, layer)
         warnings.warn(
             f"no valid pixel is left for {where}: these images are left out of the loss", stacklevel=3
         )
@@ -258,6 +257,21 @@ def _layer_loss(
             return h_g.sum() * 0, 0
         h, h_g, g = h[kept.to(h.device)], h_g[kept.to(h.device)], g[kept]
     return image_errors(h, h_g, group, g).mean() / variance, len(h)
+
+
+def _check_pixels(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> None:
+    """An error if one of the elements leaves no valid pixel on the maps ``h`` of a layer."""
+    coverage = group.coverage((h.shape[2], h.shape[3]))
+    if empty := [i for i in elements if coverage[i] == 0]:
+        raise ValueError(
+            f"no valid pixel is left to compare for {_where(h, group, empty, layer)}: use larger maps or a "
+            f'milder group, leave the layer out, or pass on_empty="skip" to leave these images out'
+        )
+
+
+def _where(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> str:
+    labels = ", ".join(group.labels[i] for i in elements)
+    return f"{group} {labels} on the {h.shape[2]}×{h.shape[3]} map of {layer}"
 
 
 def image_errors(h: Tensor, h_g: Tensor, group: Group, g: Tensor) -> Tensor:

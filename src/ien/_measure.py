@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
@@ -16,9 +18,9 @@ from ._groups import Group
 from ._groups import group as parse_group
 from ._kernels import symmetric_kernels
 from ._layers import choose_layers
-from ._loss import image_errors
+from ._loss import full_precision, image_errors
 from ._measured import ElementReport, LayerReport, OutputElement, OutputReport, Report
-from ._similarity import Similarity, valid_pixels
+from ._similarity import Similarity, resample, valid_pixels
 from ._tally import Diversity, Predictions, Tally, interval_of_share
 
 __all__ = ["measure"]
@@ -27,6 +29,8 @@ Images = Tensor | Iterable[Tensor | Sequence[Tensor]]
 
 COLLAPSED = 0.01
 """A feature group of less diversity holds copies: less than a hundredth of what it holds tells them apart."""
+LARGEST = Fraction(6, 5)
+"""Larger factors cost as much, but there and back they would find the pixels again, and show nothing."""
 
 
 def measure(
@@ -83,6 +87,7 @@ class _Element(NamedTuple):
     """None for black boxes."""
     exact: bool
     degrees: float | None
+    factor: float | None
 
 
 class _Sums:
@@ -159,7 +164,12 @@ class _Sums:
             )
 
     def _look(self, name: str, h: Tensor) -> None:
-        self.sizes[name] = (h.shape[2], h.shape[3])
+        self.sizes[name] = size = h.shape[2], h.shape[3]
+        if not any(self.group.coverage(size)[1:]):
+            raise ValueError(
+                f"the {size[0]}×{size[1]} map of layer {name!r} is too small for {self.group}: no element "
+                f"leaves a valid pixel; take larger images or a milder group, or leave the layer out"
+            )
         self.diversity[name].add(h)
 
     def _predict(self, outputs: list[Any], labels: Tensor | None) -> None:
@@ -184,18 +194,18 @@ class _Sums:
 
     def _there_and_back(self, h: Tensor) -> dict[int, Tensor]:
         """Each image's error of transforming its map and transforming it back, where that resamples."""
-        errors = {}
+        h, errors = full_precision(h), {}
         for i, element in enumerate(self.elements):
-            step = element.similarity
-            if step is None or element.exact:
+            if element.similarity is None or element.exact:
                 continue
-            g = torch.full((len(h),), i, device="cpu")
-            there = self.group.act_on_features(h, g)
-            squares = (self.group.act_on_features(there, g, inverse=True) - h).square()
+            step = replace(element.similarity, scale=min(element.similarity.scale, LARGEST))
+            there = resample(h, [step], [len(h)])
+            squares = (resample(there, [step.inverse], [len(h)]) - h).square()
             valid = valid_pixels((step, step.inverse), h.shape[2], h.shape[3], h.device)
             if valid is not None:
-                squares = squares[:, :, valid[0]]
-            errors[i] = squares.flatten(1).mean(1)
+                # the centre stays where it is: alone it tells nothing of what resampling costs
+                squares = squares[:, :, valid[0]] if valid.sum() > 1 else squares[..., :0, 0]
+            errors[i] = squares.flatten(1).mean(1)  # NaN without pixels
         return errors
 
     def report(self, chosen: bool) -> Report:
@@ -209,18 +219,14 @@ class _Sums:
 
     def _layer(self, name: str) -> LayerReport:
         tally, everything = self.errors[name], range(1, len(self.group))
-        if math.isnan(tally.raw(everything)):
-            raise ValueError(
-                f"the map of layer {name!r} is too small for {self.group}: no element leaves a valid pixel"
-            )
         elements = {}
         for i in everything:
-            label, similarity, exact, degrees = self.elements[i]
+            label, similarity, exact, degrees, factor = self.elements[i]
             relative, interval = tally.relative([i])
             floor = None
             if self.floors and similarity is not None:
                 floor = (self.grid if exact else self.resampling)[name].relative([i])[0]
-            elements[label] = ElementReport(tally.raw([i]), relative, interval, floor, exact, degrees)
+            elements[label] = ElementReport(tally.raw([i]), relative, interval, floor, exact, degrees, factor)
         floors = [e.floor for e in elements.values() if e.floor is not None and not math.isnan(e.floor)]
         diversity = self.diversity[name].of_groups
         known = diversity[~diversity.isnan()]
@@ -245,7 +251,7 @@ class _Sums:
         tally, flips = self.predictions.tally, (self.predictions.flips / self.count).tolist()
         elements = {}
         for i in range(1, len(self.group)):
-            label, _, exact, degrees = self.elements[i]
+            label, _, exact, degrees, factor = self.elements[i]
             elements[label] = OutputElement(
                 tally.relative([i])[0],
                 flips[i],
@@ -253,6 +259,7 @@ class _Sums:
                 None if accuracy is None else accuracy[label],
                 exact,
                 degrees,
+                factor,
             )
         changed = math.fsum(flips[1:]) / len(flips[1:])
         return OutputReport(tally.relative(range(1, len(self.group)))[0], changed, elements)
@@ -261,9 +268,10 @@ class _Sums:
 def _element(group: Group, i: int) -> _Element:
     match group.elements[i]:
         case (Similarity() as only,):
-            turned = only.scale == 1 and not only.flip
-            return _Element(group.labels[i], only, only.exact, float(360 * only.turn) if turned else None)
-    return _Element(group.labels[i], None, False, None)
+            degrees = float(360 * only.turn) if only.scale == 1 and not only.flip else None
+            factor = float(only.scale) if only.turn == 0 and not only.flip else None
+            return _Element(group.labels[i], only, only.exact, degrees, factor)
+    return _Element(group.labels[i], None, False, None, None)
 
 
 def _names(layers: str | Sequence[str] | None, feature_groups: Spec | Mapping[str, Spec]) -> list[str] | None:

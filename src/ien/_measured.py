@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ._page import columns, markdown_table, number, page
+from ._page import Axis, columns, markdown_table, number, page
 
 __all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report"]
 
 Interval = tuple[float, float]
 ROOT = "(the model)"
 """How the model itself is called among its layers."""
+MOST_FACTORS = 8
+"""Factors of scale that have a column each in the table of the layers; the elements' table has all."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,15 @@ class ElementReport:
     """The relative error that geometry alone costs; None for black boxes, or if it was not asked for.
 
     For quarter turns and flips it is the grid's: that of the same net with every kernel averaged over them.
-    For all others it is that of resampling: the layer's map transformed and transformed back.
+    For all others it is that of resampling: the layer's map transformed and transformed back, enlarged by no
+    more than 1.2. NaN where the map is too small for that.
     """
     exact: bool
     """Whether the element only permutes pixels: a quarter turn or flip."""
     degrees: float | None
     """The angle, if it is a rotation."""
+    factor: float | None = None
+    """The factor, if it is a scaling."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,12 @@ class LayerReport:
             found.append("its maps are constant: an error of 0 says nothing")
         elif self.collapsed:
             found.append(f"members of {len(self.collapsed)} of {self.num_groups} feature groups are copies")
-        if missing := sum(math.isnan(element.relative) for element in self.elements.values()):
+        if missing := [label for label, element in self.elements.items() if math.isnan(element.relative)]:
             height, width = self.size
+            shown = ", ".join([*missing[:4], *["…"] * (len(missing) > 4)])
             found.append(
-                f"{missing} of {len(self.elements)} elements leave no valid pixel of {height}×{width}, "
-                f"and are left out"
+                f"{len(missing)} of {len(self.elements)} elements leave no valid pixel of {height}×{width}, "
+                f"and are left out: {shown}"
             )
         return tuple(found)
 
@@ -111,6 +117,7 @@ class OutputElement:
     """With labels: the share of images classified rightly."""
     exact: bool
     degrees: float | None
+    factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -158,15 +165,19 @@ class Report:
         split = any(r.exact is not None for r in layers) and any(r.between is not None for r in layers)
         floors = any(r.floor is not None for r in layers)
         diverse = any(r.diversity is not None for r in layers)
+        elements = next(iter(layers)).elements
+        factors = [label for label, e in elements.items() if e.factor is not None]
+        factors = factors if len(factors) <= MOST_FACTORS else []
+        turned = all(e.exact or e.degrees is not None for e in elements.values())
         header = ["layer", "map", "raw", "relative", "95 % interval"]
-        header += (
-            ["quarter turns, flips", "in between"] * split + ["floor"] * floors + ["diversity"] * diverse
-        )
+        header += ["quarter turns, flips", "in between" if turned else "resampled"] * split
+        header += [*factors, *["floor"] * floors, *["diversity"] * diverse]
         rows = []
         for name, r in self.layers.items():
             row = [name or ROOT, f"{r.size[0]}×{r.size[1]}", number(r.raw), number(r.relative)]
             row.append(f"{number(r.interval[0])} … {number(r.interval[1])}")
-            row += [number(r.exact), number(r.between)] * split + [number(r.floor)] * floors
+            row += [number(r.exact), number(r.between)] * split
+            row += [number(r.elements[label].relative) for label in factors] + [number(r.floor)] * floors
             row += ["–" if r.diversity is None else f"{r.diversity:.2f}"] * diverse
             rows.append(row)
         return header, rows
@@ -206,10 +217,10 @@ class Report:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_html(self) -> str:
-        """The same as one self-contained page, with a curve where there are enough angles."""
+        """The same as one self-contained page, with a curve where there are enough angles or factors."""
         header, rows = self.table()
-        curves = {name or ROOT: _points(layer) for name, layer in self.layers.items()}
-        return page(self.title, [header, *rows], self.remarks(), curves, self.element_table())
+        curves, axis = _curves(self.layers)
+        return page(self.title, [header, *rows], self.remarks(), curves, axis, self.element_table())
 
     def element_table(self) -> list[list[str]]:
         """One row an element: the relative error of each layer, with its floor, and the output's flips."""
@@ -243,13 +254,26 @@ class Report:
         return folder
 
 
-def _points(layer: LayerReport) -> list[tuple[float, float]]:
-    """Angle and relative error of the rotations."""
-    return sorted(
-        (e.degrees, e.relative)
-        for e in layer.elements.values()
-        if e.degrees is not None and math.isfinite(e.relative)
-    )
+def _curves(layers: Mapping[str, LayerReport]) -> tuple[dict[str, list[tuple[float, float]]], Axis | None]:
+    """The relative error of each layer against the angle, or else against the logarithm of the factor."""
+    angles = {name or ROOT: _points(layer, lambda e: e.degrees) for name, layer in layers.items()}
+    factors = {
+        name or ROOT: _points(layer, lambda e: math.log(e.factor) if e.factor else None)
+        for name, layer in layers.items()
+    }
+    if max(map(len, angles.values())) >= 7:
+        return angles, Axis("angle", [(degrees, f"{degrees}°") for degrees in range(0, 361, 90)])
+    known = sorted({0.0, *(x for points in factors.values() for x, _ in points)})
+    if len(known) < 4:
+        return {}, None
+    shown = [x for x in known if x in (0.0, known[0], known[-1])] if len(known) > 9 else known
+    return factors, Axis("factor", [(x, f"×{math.exp(x):.3g}") for x in shown])
+
+
+def _points(layer: LayerReport, place: Callable[[ElementReport], float | None]) -> list[tuple[float, float]]:
+    """Place and relative error of the elements that have one."""
+    placed = ((place(e), e.relative) for e in layer.elements.values())
+    return sorted((x, y) for x, y in placed if x is not None and math.isfinite(y))
 
 
 def _mean(values: Iterable[float]) -> float | None:

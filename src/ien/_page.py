@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
 __all__ = ["columns", "markdown_table", "number", "page"]
 
@@ -31,16 +32,28 @@ svg { width: 100%; height: auto; } svg text { fill: var(--muted); font: 12px sys
 """
 
 
+class Axis(NamedTuple):
+    """What a curve runs over, and the marks of it, from its first place to its last."""
+
+    title: str
+    ticks: Sequence[tuple[float, str]]
+
+
 def page(
-    title: str, table: Table, remarks: Sequence[str], curves: Mapping[str, Points], elements: Table
+    title: str,
+    table: Table,
+    remarks: Sequence[str],
+    curves: Mapping[str, Points],
+    axis: Axis | None,
+    elements: Table,
 ) -> str:
-    """One HTML file; all text is escaped, nothing is loaded from elsewhere. ``curves`` are over degrees."""
-    curve = _curve(curves)
+    """One HTML file; all text is escaped, nothing is loaded from elsewhere. ``curves`` are over the axis."""
+    curve = _curve(curves, axis) if axis else ""
     body = [
         f"<h1>{escape(title.capitalize())}</h1>",
         _table(table),
         "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in remarks) + "</ul>",
-        f"<h2>Relative error against the angle</h2>{curve}" if curve else "",
+        f"<h2>Relative error against the {axis.title}</h2>{curve}" if axis else "",
         f"<h2>Relative error of each element</h2>{_table(elements)}",
     ]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -90,29 +103,28 @@ def _table(rows: Table) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
-def _curve(curves: Mapping[str, Points]) -> str:
-    """Lines over 0 to 360° on a logarithmic scale, if there are enough points."""
+def _curve(curves: Mapping[str, Points], axis: Axis) -> str:
+    """Lines over the axis, on a logarithmic scale."""
     lines = {name: [(x, max(y, 1e-16)) for x, y in points] for name, points in curves.items()}
     values = [value for points in lines.values() for _, value in points]
-    if max(map(len, lines.values())) < 7:
-        return ""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
     low = min(low, high - 1)
+    first, last = axis.ticks[0][0], axis.ticks[-1][0]
 
-    def place(degrees: float, value: float) -> str:
-        x = LEFT + (WIDTH - LEFT - 20) * degrees / 360
+    def place(position: float, value: float) -> str:
+        x = LEFT + (WIDTH - LEFT - 20) * (position - first) / (last - first)
         y = (HEIGHT - BOTTOM - 10) * (high - math.log10(value)) / (high - low) + 10
         return f"{x:.1f},{y:.1f}"
 
     parts = []
     for power in range(low, high + 1, max(1, (high - low) // 6)):
-        x, y = place(0, 10.0**power).split(",")
+        x, y = place(first, 10.0**power).split(",")
         parts.append(f'<line class="grid" x1="{x}" x2="{WIDTH - 20}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end" dy=".35em">{10.0**power:g}</text>')
-    for degrees in range(0, 361, 90):
-        x = place(degrees, 10.0**low).split(",")[0]
+    for position, label in axis.ticks:
+        x = place(position, 10.0**low).split(",")[0]
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="10" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text x="{x}" y="{HEIGHT - 14}" text-anchor="middle">{degrees}°</text>')
+        parts.append(f'<text x="{x}" y="{HEIGHT - 14}" text-anchor="middle">{label}</text>')
     keys = []
     for k, (name, points) in enumerate(lines.items()):
         stroke = f'stroke="{COLOURS[k % len(COLOURS)]}" stroke-dasharray="{DASHES[k % len(DASHES)]}"'
@@ -121,5 +133,6 @@ def _curve(curves: Mapping[str, Points]) -> str:
         line = f'<line x2="28" y1="4" y2="4" stroke-width="2" {stroke}/>'
         sample = f'<svg viewBox="0 0 28 8" style="width: 28px">{line}</svg>'
         keys.append(f'<span class="key">{sample} {escape(name)}</span>')
-    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="relative error against the angle">'
+    title = f"relative error against the {axis.title}"
+    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
     return f"{drawing}{''.join(parts)}</svg><p>{' '.join(keys)}</p>"

@@ -1,4 +1,4 @@
-"""Explorer: from trained runs and their test images to what a page shows of them at every angle and scale."""
+"""Explorer: from trained runs and their test images to what a page shows of them at all angles and scales."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from .._loss import image_errors
 from .._similarity import Similarity
 from .subjects import Subject
 
-__all__ = ["Exploration", "Track", "choose_images", "explore", "pack", "tracks_of"]
+__all__ = ["Exploration", "Track", "choose_images", "explore", "groups_of", "pack", "tracks_of"]
 
 ANGLES = 72  # every 5°
+STEPS = 10  # scale factors on each side of 1, beside the groups' own
 SHOWN_CLASSES = 10
 MAP_SIZE, IMAGE_SIZE = 32, 96  # larger ones are averaged down: they only have to be looked at
 BATCH = 24
@@ -39,6 +40,8 @@ class Track:
     """Degrees, or factors."""
     g: Tensor
     """The index of each value in the group."""
+    marks: tuple[float, ...]
+    """The values that stand out: quarter turns, or the factors of the runs' groups and 1."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,12 @@ def explore(
     maps: int = 4,
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
-    """Run every model on ``images`` test images at every angle, and at every scale if a run's group has some.
+    """Run every model on ``images`` test images at the angles and factors of :func:`tracks_of` their groups.
 
     All subjects have the same images. ``variances`` holds that of each layer's pooled maps, for each subject:
     what the squared errors are divided by.
     """
-    tracks = tracks_of([subject.group for subject in subjects])
+    tracks = tracks_of(groups_of(subjects))
     chosen = choose_images(subjects[0].labels, images)
     x, labels = subjects[0].images[chosen], subjects[0].labels[chosen].tolist()
     runs, scores = [], []
@@ -103,7 +106,7 @@ def explore(
     starts = [sum(len(track.values) for track in tracks[:k]) for k in range(len(tracks))]
     content = {
         "tracks": [
-            {"kind": track.kind, "start": start, "values": list(track.values)}
+            {"kind": track.kind, "start": start, "values": list(track.values), "marks": list(track.marks)}
             for track, start in zip(tracks, starts, strict=True)
         ],
         "images": [
@@ -117,22 +120,29 @@ def explore(
     )
 
 
+def groups_of(subjects: Sequence[Subject]) -> list[Group]:
+    """The groups that the runs were measured under, which may be several of each."""
+    return [group for s in subjects for group in getattr(s.config, "measured_groups", None) or (s.group,)]
+
+
 def tracks_of(groups: Sequence[Group]) -> list[Track]:
-    """All angles, and eleven factors from the smallest to the largest of the groups, with theirs and 1.
+    """All angles unless the groups only scale, and factors on both sides of 1 if one of them scales.
 
     >>> [track.values[-1] for track in tracks_of([ien.group("rot4"), ien.group("scale0.5")])]
-    [355.0, 1.0]
+    [355.0, 2.0]
     """
-    turns = tuple(360 * k / ANGLES for k in range(ANGLES))
-    tracks = [Track("rotation", rotation(ANGLES), turns, torch.arange(ANGLES))]
     steps = [step for group in groups for element in group.elements for step in element]
-    own = {float(s.scale) for s in steps if isinstance(s, Similarity)} - {1.0}
+    own = {float(step.scale) for step in steps if isinstance(step, Similarity)} - {1.0}
+    tracks = []
+    if not all(isinstance(step, Similarity) and not step.turn and not step.flip for step in steps):
+        turns = tuple(360 * k / ANGLES for k in range(ANGLES))
+        tracks.append(Track("rotation", rotation(ANGLES), turns, torch.arange(ANGLES), (0, 90, 180, 270)))
     if own:
-        low, high = min(1.0, *own), max(1.0, *own)
-        factors = sorted({1.0, *own, *(round(low + (high - low) * k / 10, 4) for k in range(11))})
+        factors = _factors(own)
         others = [factor for factor in factors if factor != 1]
         index = [others.index(factor) + 1 if factor != 1 else 0 for factor in factors]
-        tracks.append(Track("scale", scale(others), tuple(factors), torch.tensor(index)))
+        marks = tuple(sorted({1.0, *own}))
+        tracks.append(Track("scale", scale(others), tuple(factors), torch.tensor(index), marks))
     return tracks
 
 
@@ -158,6 +168,18 @@ def pack(frames: Tensor) -> tuple[str, list[float | None]]:
     steps = ((frames.double() - low) * (255 / ((high - low) or 1.0))).round().to(torch.uint8)
     steps[1:] = steps[1:] - steps[:-1]
     return base64.b64encode(zlib.compress(steps.numpy().tobytes(), 9)).decode(), [_short(low), _short(high)]
+
+
+def _factors(own: set[float]) -> list[float]:
+    """As many factors below 1 as above it, about evenly spaced on a logarithmic scale, ``own`` among them."""
+    step = max(abs(math.log(factor)) for factor in own) / STEPS
+
+    def far(factor: float, others: set[float], steps: float) -> bool:
+        return all(abs(math.log(factor / other)) > steps * step for other in others)
+
+    fixed = {1.0, *own, *(float(f"{1 / factor:.6g}") for factor in own if far(1 / factor, own, 0.1))}
+    between = (float(f"{math.exp(k * step):.4g}") for k in range(-STEPS, STEPS + 1))
+    return sorted(fixed | {factor for factor in between if far(factor, fixed, 0.45)})
 
 
 def _run(

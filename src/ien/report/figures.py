@@ -1,9 +1,9 @@
-"""Figures: the look and the scales that all plots share, and from a figure to PNG and SVG files."""
+"""Figures: the look, axes and curves that plots share, and from a figure to PNG and SVG files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,9 +11,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..training.folder import replace_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["GREY", "LEAST", "LogAxis", "Look", "log_ticks", "look", "plain", "power", "save_figure", "styled"]
+__all__ = [
+    "GREY",
+    "LEAST",
+    "LogAxis",
+    "Look",
+    "closed",
+    "factor_axis",
+    "log_ticks",
+    "look",
+    "needs",
+    "percent_ticks",
+    "plain",
+    "power",
+    "rings",
+    "save_figure",
+    "styled",
+    "union",
+]
 
 GREY = "#6b6b6b"
 LEAST = 1e-8
@@ -182,3 +200,92 @@ class LogAxis(NamedTuple):
     def ticks(self) -> dict[float, str]:
         ticks = {} if self.rounding is None else {self.rounding: f"< {power(round(math.log10(LEAST)))}"}
         return ticks | log_ticks(self.start, self.high)
+
+    def draw(self, axes: Axes) -> None:
+        """Make it the upward axis of ``axes``, the place for rounding in grey."""
+        axes.set_yscale("log")
+        axes.set_ylim(self.low, self.high)
+        axes.set_yticks(list(self.ticks), list(self.ticks.values()))
+        axes.minorticks_off()
+        if self.rounding is not None:
+            axes.axhspan(self.low, self.start, color="#e3e3e3", alpha=0.45, linewidth=0, zorder=0)
+
+
+def factor_axis(axes: Axes, factors: Iterable[float]) -> None:
+    """Across: a logarithmic axis of scale factors, 1 in the middle; those with room have their numbers."""
+    places = {math.log(factor): factor for factor in factors}
+    reach = max(map(abs, places))
+    ticks = {0.0: 1.0}
+    for place in sorted(
+        places, key=lambda place: (len(f"{places[place]:.3g}"), abs(place))
+    ):  # round ones first
+        if all(abs(place - tick) >= reach / 4.5 for tick in ticks):
+            ticks[place] = places[place]
+    axes.set_xscale("log")
+    axes.set_xlim(math.exp(-1.08 * reach), math.exp(1.08 * reach))
+    axes.set_xticks(list(ticks.values()), [f"{factor:.3g}" for factor in ticks.values()])
+    axes.minorticks_off()
+    axes.axvline(1, color=GREY, linewidth=0.8, zorder=1)
+    axes.set_xlabel("factor")
+
+
+def closed(axes: Axes, curve: Mapping[float, float], mark: Look, name: str) -> None:
+    """A curve over all degrees, around the circle, with marks at quarter turns."""
+    angles = sorted(curve)
+    around = [*angles, angles[0] + 360]
+    values = [curve[a] for a in angles]
+    quarters = [a for a in angles if a % 90 == 0]
+    axes.plot(
+        [math.radians(a) for a in around],
+        [*values, values[0]],
+        color=mark.color,
+        linestyle=mark.linestyle,
+        label=plain(name),
+    )
+    axes.plot(
+        [math.radians(a) for a in quarters],
+        [curve[a] for a in quarters],
+        color=mark.color,
+        marker=mark.marker,
+        linestyle="",
+        label="_quarters",
+    )
+
+
+def rings(axes: Any, low: float, high: float, ticks: Mapping[float, str]) -> None:
+    """The scale of a circle: from its middle to its rim, with a labelled ring at each tick."""
+    axes.set_rlim(low, high)
+    axes.set_rgrids(list(ticks), [""] * len(ticks))
+    axes.minorticks_off()
+    behind = {"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+    for radius, label in ticks.items():  # over the curves, which would hide the grid's own labels
+        axes.text(
+            math.radians(22.5), radius, label, fontsize=8, color=GREY, ha="center", va="center", bbox=behind
+        )
+
+
+def percent_ticks(values: Sequence[float]) -> tuple[float, dict[float, str]]:
+    """Where an axis up to 100 % that holds all values begins, and its ticks."""
+    known = [v for v in values if math.isfinite(v)] or [0.0]
+    step = next(s for s in (1, 2, 5, 10, 20, 25) if 100 - 4 * s <= min(known) or s == 25)
+    return 100 - 4.0 * step, {100 - k * step: f"{100 - k * step:g} %" for k in range(4)}
+
+
+def union(runs: Iterable[Iterable[str]]) -> list[str]:
+    """All names in an order that agrees with that of each run, as far as that is possible."""
+    names: list[str] = []
+    for run in runs:
+        place = 0
+        for name in run:
+            if name in names:
+                place = names.index(name) + 1
+            else:
+                names.insert(place, name)
+                place += 1
+    return names
+
+
+def needs(given: Sequence[Any] | Mapping[str, Any], what: str) -> None:
+    """An error if there is nothing to plot."""
+    if not given:
+        raise ValueError(f"there is nothing to plot: give at least one {what}")

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import torch
 
-from .._groups import rotation
 from .._measure import measure
 from .._measured import Report
 from ..training.folder import replace_file
-from .explorer import ANGLES, explore
+from .explorer import Track, explore, groups_of, tracks_of
 from .records import summarise
 from .render import LIMIT, Examined, Figure, data_of, page
 from .subjects import Subject, open_runs
@@ -47,28 +46,33 @@ def write_report(
         raise ValueError(f"a report needs at least one image and map; got {images=}, {maps=}, {measured=}")
     _needed()
     subjects = _side_by_side(open_runs(folders, data, measured))
-    reports = {}
-    for subject in subjects:
-        say(f"measuring {subject.name} at {ANGLES} angles")
-        reports[subject.name] = measure(
-            subject.model,
-            subject.images,
-            rotation(ANGLES),
-            subject.layers,
-            subject.feature_groups,
-            labels=subject.labels,
-        )
-    variances = [
-        {name: layer.variance for name, layer in reports[subject.name].layers.items()} for subject in subjects
-    ]
+    measured_along = [(track, _measure(subjects, track, say)) for track in tracks_of(groups_of(subjects))]
+    reports = measured_along[0][1].values()
+    variances = [{name: layer.variance for name, layer in found.layers.items()} for found in reports]
     exploration = explore(subjects, variances, images, maps, say)
     say("examining the geometry of the networks")
     findings = [_examine(subject) for subject in subjects]
     say("drawing")
-    text = page(subjects, findings, _figures(subjects, reports), exploration, limit)
+    text = page(subjects, findings, _figures(subjects, measured_along), exploration, limit)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_bytes(text.encode()))
     return path
+
+
+def _measure(subjects: Sequence[Subject], track: Track, say: Progress) -> dict[str, Report]:
+    reports = {}
+    for subject in subjects:
+        places = "angles" if track.kind == "rotation" else "factors"
+        say(f"measuring {subject.name} at {len(track.values)} {places}")
+        reports[subject.name] = measure(
+            subject.model,
+            subject.images,
+            track.group,
+            subject.layers,
+            subject.feature_groups,
+            labels=subject.labels,
+        )
+    return reports
 
 
 def _side_by_side(subjects: Sequence[Subject]) -> list[Subject]:
@@ -96,19 +100,25 @@ def _examine(subject: Subject) -> Examined:
         return Examined(None, str(error))
 
 
-def _figures(subjects: Sequence[Subject], reports: Mapping[str, Report]) -> list[Figure]:
-    """Every plot that these runs allow."""
-    from .plots import plot_angles, plot_costs, plot_errors, plot_training
+def _figures(
+    subjects: Sequence[Subject], measured: Sequence[tuple[Track, Mapping[str, Report]]]
+) -> list[Figure]:
+    """Every plot that these runs allow; ``measured`` are their reports along each track."""
+    from .plots import plot_angles, plot_costs, plot_errors, plot_factors, plot_training
 
     count = f"the first {len(subjects[0].images):,} test images"
-    drawn = [
-        (
-            "Error in each layer",
-            f"Relative error over {ANGLES - 1} rotations of {count}; 0 is equivariant, about 2 is unrelated.",
-            plot_errors(reports),
-        ),
-        ("Error and accuracy at each angle", f"Measured on {count}, every 5°.", plot_angles(reports)),
-    ]
+    drawn = []
+    for track, reports in measured:
+        turning, others = track.kind == "rotation", len(track.values) - 1
+        moves = f"{others} rotations" if turning else f"{others} scalings"
+        caption = f"Relative error over {moves} of {count}; 0 is equivariant, about 2 is unrelated."
+        drawn.append((f"Error in each layer, over {moves}", caption, plot_errors(reports)))
+        if turning:
+            caption = f"Measured on {count}, every {track.values[1]:g}°."
+            drawn.append(("Error and accuracy at each angle", caption, plot_angles(reports)))
+        else:
+            caption = f"Measured on {count}, from ×{track.values[0]:.3g} to ×{track.values[-1]:.3g}."
+            drawn.append(("Error and accuracy at each factor", caption, plot_factors(reports)))
     folders = {s.name: s.folder for s in subjects if (s.folder / "metrics.jsonl").exists()}
     if folders:
         drawn.append(("Training", "Loss, accuracy and each layer's term, by epoch.", plot_training(folders)))

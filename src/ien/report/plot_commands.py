@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Draw what runs are like: feature maps, errors, angles, training, costs; as PNG and SVG.",
+    help="Draw what runs are like: feature maps, errors, angles, factors, training, costs; as PNG and SVG.",
     no_args_is_help=True,
 )
 
@@ -96,6 +96,34 @@ def angles(
         subjects = open_runs(runs, data, number)
         reports = {s.name: _measured(s, f"rot{360 // step}", floors=False) for s in subjects}
         _save(plot_angles(reports, layer), out)
+
+
+@app.command()
+def factors(
+    runs: Runs,
+    layer: Annotated[str | None, typer.Option(help="Which layer.", show_default="the last")] = None,
+    reach: Annotated[float, typer.Option(help="From a factor of 1/REACH to REACH.")] = 2.0,
+    steps: Annotated[int, typer.Option(min=1, max=50, help="Factors on each side of 1.")] = 6,
+    number: Number = 500,
+    data: Data = None,
+    out: Out = Path("plots/factors"),
+) -> None:
+    """Draw relative error, with its floor, and accuracy against the scale factor.
+
+    Example: ien plot factors RUN RUN --layer conv3 --reach 3
+    """
+    with one_line_errors():
+        from .plots import plot_factors
+        from .subjects import open_runs
+
+        if not 1.01 <= reach <= 100:
+            raise ValueError(
+                f"--reach must be 1.01 to 100, such as 2 for factors from 0.5 to 2; got {reach:g}"
+            )
+        factors = [f"{reach ** (k / steps):.4g}" for k in range(-steps, steps + 1) if k]
+        subjects = open_runs(runs, data, number)
+        reports = {s.name: _measured(s, f"scale{','.join(factors)}") for s in subjects}
+        _save(plot_factors(reports, layer), out)
 
 
 @app.command()

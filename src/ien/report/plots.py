@@ -1,15 +1,29 @@
-"""Plots: from reports to figures of relative errors by layer and by angle; the other plots come along."""
+"""Plots: from reports to figures of relative errors by layer, angle and factor; other plots come along."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .._measured import LayerReport, Report
 from .._names import nearest
-from .figures import GREY, LogAxis, Look, look, plain, save_figure, styled
+from .figures import (
+    GREY,
+    LogAxis,
+    Look,
+    closed,
+    factor_axis,
+    look,
+    needs,
+    percent_ticks,
+    plain,
+    rings,
+    save_figure,
+    styled,
+    union,
+)
 from .labels import label_ends, legend, legend_columns
 from .run_plots import plot_costs, plot_tradeoff, plot_training
 
@@ -17,7 +31,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_angles", "plot_costs", "plot_errors", "plot_tradeoff", "plot_training", "save_figure"]
+__all__ = [
+    "plot_angles",
+    "plot_costs",
+    "plot_errors",
+    "plot_factors",
+    "plot_tradeoff",
+    "plot_training",
+    "save_figure",
+]
 
 Errors = Mapping[str, float]
 """Layer → relative error."""
@@ -38,9 +60,9 @@ def plot_errors(reports: Mapping[str, Report | Errors]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    _needs(reports, "report")
+    needs(reports, "report")
     panels = _panels(reports)
-    layers = _union(points for lines in panels.values() for points in lines.values())
+    layers = union(points for lines in panels.values() for points in lines.values())
     axis = LogAxis.over(
         value
         for lines in panels.values()
@@ -55,7 +77,8 @@ def plot_errors(reports: Mapping[str, Report | Errors]) -> Figure:
         axes.set_title(title)
         _error_axes(axes, axis, layers, crowded)
         for i, (name, points) in enumerate(lines.items()):
-            _error_line(axes, axis, [points.get(layer, _Point()) for layer in layers], look(i), plain(name))
+            places = {float(x): points.get(layer, _Point()) for x, layer in enumerate(layers)}
+            _error_line(axes, axis, places, look(i), plain(name))
         for x, layer in enumerate(layers):
             if not any(math.isfinite(points.get(layer, _Point()).relative) for points in lines.values()):
                 missing: dict[str, Any] = {"rotation": 90, "ha": "center", "color": GREY, "fontsize": 8.5}
@@ -79,38 +102,72 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
     ``layer`` is by default the last one that is large enough for all angles. 0° is up, angles grow
     counter-clockwise, and quarter turns are marked. The identity has no error: those curves pass it by.
     """
-    _needs(reports, "report")
+    needs(reports, "report")
     layer = _common_layer(reports, layer)
     errors = {name: _angles(name, report, layer) for name, report in reports.items()}
-    accuracies = {name: curve for name, report in reports.items() if (curve := _accuracies(report))}
+    accuracies = {n: curve for n, report in reports.items() if (curve := _accuracies(report, "degrees"))}
     axis = LogAxis.over(value for curve in errors.values() for value in curve.values())
     looks = {name: look(i) for i, name in enumerate(reports)}
     figure, plots = _polar_panels(2 if accuracies else 1, looks)
     plots[0].set_title(f"relative error of {plain(layer)}", y=1.13, loc="center")
     plots[0].set_rscale("log")
     for name, curve in errors.items():
-        _closed(plots[0], {a: axis.place(v) for a, v in curve.items()}, looks[name], name)
-    _rings(plots[0], axis.low, axis.high, axis.ticks)
+        closed(plots[0], {a: axis.place(v) for a, v in curve.items()}, looks[name], name)
+    rings(plots[0], axis.low, axis.high, axis.ticks)
     if accuracies:
         plots[1].set_title("accuracy", y=1.13, loc="center")
         for name, curve in accuracies.items():
-            _closed(plots[1], {a: 100 * v for a, v in curve.items()}, looks[name], name)
-        low, ticks = _percent_ticks([100 * v for curve in accuracies.values() for v in curve.values()])
-        _rings(plots[1], low, 100, ticks)
+            closed(plots[1], {a: 100 * v for a, v in curve.items()}, looks[name], name)
+        low, ticks = percent_ticks([100 * v for curve in accuracies.values() for v in curve.values()])
+        rings(plots[1], low, 100, ticks)
+    return figure
+
+
+@styled()
+def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
+    """Relative error of a layer with, dotted, its floor, and accuracy if labels were given, by scale factor.
+
+    ``layer`` is by default the last one that is large enough for all factors. The axis is logarithmic, with 1
+    in the middle: there is no error, and its curves have a gap.
+    """
+    from matplotlib.figure import Figure
+
+    needs(reports, "report")
+    layer = _common_layer(reports, layer)
+    errors = {name: _factors(name, report, layer) for name, report in reports.items()}
+    accuracies = {n: curve for n, report in reports.items() if (curve := _accuracies(report, "factor"))}
+    axis = LogAxis.over(value for curve in errors.values() for point in curve.values() for value in point[:2])
+    looks = {name: look(i) for i, name in enumerate(reports)}
+    figure = Figure(figsize=(9 if accuracies else 5.5, 4.2), layout="constrained")
+    plots = figure.subplots(1, 2 if accuracies else 1, squeeze=False)[0]
+    for axes, title in zip(plots, (f"relative error of {plain(layer)}", "accuracy, %"), strict=False):
+        axes.set_title(title)
+        factor_axis(axes, [factor for curve in errors.values() for factor in curve])
+    floors = any(point.floor is not None for curve in errors.values() for point in curve.values())
+    plots[0].set_xlabel("factor (dotted: the floor)" if floors else "factor")
+    axis.draw(plots[0])
+    for name, found in errors.items():
+        _error_line(plots[0], axis, dict(sorted((found | {1.0: _Point()}).items())), looks[name], plain(name))
+    for name, shares in accuracies.items():
+        points = sorted((factor, 100 * share) for factor, share in shares.items())
+        plots[1].plot(*zip(*points, strict=True), **looks[name]._asdict(), label=plain(name))
+    legend(figure, [(plain(name), mark) for name, mark in looks.items()])
     return figure
 
 
 def _panels(reports: Mapping[str, Report | Errors]) -> dict[str, dict[str, dict[str, _Point]]]:
     """Title → run → layer → what is drawn: two panels where quarter turns and others are known apart."""
-    kinds = {
-        element.exact
+    elements = [
+        element
         for report in reports.values()
         if isinstance(report, Report)
         for layer in report.layers.values()
         for element in layer.elements.values()
-    }
+    ]
+    kinds = {element.exact for element in elements}
     if len(kinds) == 2 and all(isinstance(report, Report) for report in reports.values()):
-        titles = {"quarter turns and flips": True, "in between": False}
+        turned = all(element.exact or element.degrees is not None for element in elements)
+        titles = {"quarter turns and flips": True, "in between" if turned else "resampled": False}
         return {
             title: {
                 name: {n: _part(layer, exact) for n, layer in report.layers.items()}
@@ -140,28 +197,24 @@ def _part(layer: LayerReport, exact: bool) -> _Point:
 
 
 def _error_axes(axes: Axes, axis: LogAxis, layers: Sequence[str], crowded: bool) -> None:
-    axes.set_yscale("log")
-    axes.set_ylim(axis.low, axis.high)
-    axes.set_yticks(list(axis.ticks), list(axis.ticks.values()))
     axes.set_xticks(range(len(layers)), [plain(layer, 20) for layer in layers])
     axes.set_xlim(-0.35, len(layers) - 0.65)
-    axes.minorticks_off()
+    axis.draw(axes)
     if crowded:
         axes.tick_params(axis="x", labelrotation=90)
-    if axis.rounding is not None:
-        axes.axhspan(axis.low, axis.start, color="#e3e3e3", alpha=0.45, linewidth=0, zorder=0)
 
 
-def _error_line(axes: Axes, axis: LogAxis, points: Sequence[_Point], mark: Look, name: str) -> None:
-    places = range(len(points))
+def _error_line(axes: Axes, axis: LogAxis, points: Mapping[float, _Point], mark: Look, name: str) -> None:
+    """``points`` are by their places, from left to right."""
+    places = list(points)
     values, floors = (
-        [axis.place(value) for value in side] for side in zip(*(p[:2] for p in points), strict=True)
+        [axis.place(value) for value in side] for side in zip(*(p[:2] for p in points.values()), strict=True)
     )
     axes.plot(places, values, color=mark.color, marker=mark.marker, label=name, zorder=3)
     if not all(map(math.isnan, floors)):
         thin: dict[str, Any] = {"linestyle": ":", "linewidth": 1.1, "zorder": 2}
         axes.plot(places, floors, color=mark.color, label=f"{name}: floor", **thin)
-    for x, point in enumerate(points):
+    for x, point in points.items():
         if point.interval is not None and all(map(math.isfinite, point.interval)):
             ends = [max(axis.place(end), axis.low) for end in point.interval]
             bar: dict[str, Any] = {"linewidth": 1, "marker": "_", "markersize": 6}
@@ -197,45 +250,6 @@ def _polar_panels(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[A
     return figure, panels
 
 
-def _closed(axes: Axes, curve: Mapping[float, float], mark: Look, name: str) -> None:
-    angles = sorted(curve)
-    around = [*angles, angles[0] + 360]
-    values = [curve[a] for a in angles]
-    quarters = [a for a in angles if a % 90 == 0]
-    axes.plot(
-        [math.radians(a) for a in around],
-        [*values, values[0]],
-        color=mark.color,
-        linestyle=mark.linestyle,
-        label=plain(name),
-    )
-    axes.plot(
-        [math.radians(a) for a in quarters],
-        [curve[a] for a in quarters],
-        color=mark.color,
-        marker=mark.marker,
-        linestyle="",
-        label="_quarters",
-    )
-
-
-def _rings(axes: Any, low: float, high: float, ticks: Mapping[float, str]) -> None:
-    axes.set_rlim(low, high)
-    axes.set_rgrids(list(ticks), [""] * len(ticks))
-    axes.minorticks_off()
-    behind = {"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-    for radius, label in ticks.items():  # over the curves, which would hide the grid's own labels
-        axes.text(
-            math.radians(22.5), radius, label, fontsize=8, color=GREY, ha="center", va="center", bbox=behind
-        )
-
-
-def _percent_ticks(values: Sequence[float]) -> tuple[float, dict[float, str]]:
-    known = [v for v in values if math.isfinite(v)] or [0.0]
-    step = next(s for s in (1, 2, 5, 10, 20, 25) if 100 - 4 * s <= min(known) or s == 25)
-    return 100 - 4.0 * step, {100 - k * step: f"{100 - k * step:g} %" for k in range(4)}
-
-
 def _common_layer(reports: Mapping[str, Report], layer: str | None) -> str:
     """``layer``, or of those in all reports the one measured at most angles, the last if several are."""
     first = next(iter(reports.values()))
@@ -261,28 +275,22 @@ def _angles(name: str, report: Report, layer: str) -> dict[float, float]:
     return curve
 
 
-def _accuracies(report: Report) -> dict[float, float]:
+def _factors(name: str, report: Report, layer: str) -> dict[float, _Point]:
+    elements = report.layers[layer].elements.values()
+    curve = {e.factor: _Point(e.relative, e.floor, e.interval) for e in elements if e.factor is not None}
+    if not curve:
+        raise ValueError(
+            f"{name} was measured under {report.group}, which has no scalings: "
+            f"measure it under scale0.5,0.7,1.4,2"
+        )
+    return curve
+
+
+def _accuracies(report: Report, place: Literal["degrees", "factor"]) -> dict[float, float]:
+    """Angle, or factor → accuracy, with that of the untransformed images."""
     if report.accuracy is None:
         return {}
     elements = next(iter(report.layers.values())).elements
-    degrees = {label: e.degrees for label, e in elements.items()} | {"identity": 0.0}
-    return {a: v for label, v in report.accuracy.items() if (a := degrees.get(label)) is not None}
-
-
-def _union(runs: Iterable[Iterable[str]]) -> list[str]:
-    """All names in an order that agrees with that of each run, as far as that is possible."""
-    names: list[str] = []
-    for run in runs:
-        place = 0
-        for name in run:
-            if name in names:
-                place = names.index(name) + 1
-            else:
-                names.insert(place, name)
-                place += 1
-    return names
-
-
-def _needs(given: Sequence[Any] | Mapping[str, Any], what: str) -> None:
-    if not given:
-        raise ValueError(f"there is nothing to plot: give at least one {what}")
+    places = {label: getattr(e, place) for label, e in elements.items()}
+    places["identity"] = {"degrees": 0.0, "factor": 1.0}[place]
+    return {a: v for label, v in report.accuracy.items() if (a := places.get(label)) is not None}

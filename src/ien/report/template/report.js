@@ -31,7 +31,7 @@ function track() { return data.tracks[state.track]; }
 function element() { return track().start + state.index; }
 
 function elementName(kind, value) {
-  return kind === "rotation" ? `${value}°` : `×${Number(value.toFixed(3))}`;
+  return kind === "rotation" ? `${value}°` : `×${Number(value.toPrecision(4))}`;
 }
 
 // --- geometry: a point (x right, y up) is moved by the element's matrix
@@ -148,30 +148,41 @@ function svgElement(name, attributes, text) {
   return made;
 }
 
+/** Along the slider and the curve: degrees, or the logarithm of a factor, so that 1 is in the middle. */
+function across(value) { return track().kind === "rotation" ? value : Math.log(value); }
+
 /** Where values and errors lie in the curve's picture; errors on a logarithmic scale between whole powers. */
 function axesOf(svg, known) {
   const width = svg.clientWidth || 600, height = svg.clientHeight || 190;
   const left = BOX.left, right = width - BOX.right, top = BOX.top, bottom = height - BOX.bottom;
   const low = Math.floor(Math.log10(Math.max(LEAST, Math.min(1, ...known))) + 1e-9);
   const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(LEAST, ...known)) - 1e-9));
-  const { kind, values } = track(), first = values[0];
-  const last = kind === "rotation" ? 360 : values[values.length - 1];
-  const x = (value) => left + (value - first) / (last - first) * (right - left);
+  const [first, last] = endsOf();
+  const x = (value) => left + (across(value) - first) / (last - first) * (right - left);
   const y = (error) => bottom - (Math.log10(Math.max(error, 10 ** low)) - low) / (high - low) * (bottom - top);
-  return { width, height, left, right, top, bottom, low, high, last, x, y };
+  return { width, height, left, right, top, bottom, low, high, x, y };
 }
 
-function drawGrid(svg, { height, left, right, top, bottom, low, high, last, x, y }) {
+/** Where the curve begins and ends. */
+function endsOf() {
+  const { kind, values } = track();
+  return kind === "rotation" ? [0, 360] : [across(values[0]), across(values[values.length - 1])];
+}
+
+function drawGrid(svg, { height, left, right, top, bottom, low, high, x, y }) {
   const line = (x1, y1, x2, y2) => svg.append(svgElement("line", { class: "grid", x1, y1, x2, y2 }));
   for (let power = low; power <= high; power += Math.ceil((high - low) / 4)) {
     const place = y(10 ** power), text = power < -2 ? `1e${power}` : String(Number((10 ** power).toFixed(2)));
     line(left, place, right, place);
     svg.append(svgElement("text", { x: left - 6, y: place + 4, "text-anchor": "end" }, text));
   }
-  for (const value of track().kind === "rotation" ? [0, 90, 180, 270, 360] : snapsOf()) {
-    const anchor = value === last ? "end" : "middle";
-    line(x(value), top, x(value), bottom);
-    const text = elementName(track().kind, value);
+  const { kind, values, marks } = track(), named = [];
+  const last = kind === "rotation" ? 360 : values[values.length - 1];
+  for (const value of marks) line(x(value), top, x(value), bottom);
+  for (const value of kind === "rotation" ? [0, 90, 180, 270, 360] : [1, values[0], last, ...marks]) {
+    if (named.some((place) => Math.abs(place - x(value)) < 40)) continue;  // no room
+    named.push(x(value));
+    const text = elementName(kind, value), anchor = value === last ? "end" : "middle";
     svg.append(svgElement("text", { x: x(value), y: height - 5, "text-anchor": anchor }, text));
   }
 }
@@ -299,11 +310,6 @@ function draw() {
 
 function imageName(image) { return `Test image ${image.index}, label ${image.label}`; }
 
-function snapsOf() {
-  const { kind, values } = track();
-  return kind === "rotation" ? [0, 90, 180, 270] : [...new Set([values[0], 1, values[values.length - 1]])];
-}
-
 /** The slider's value: degrees, or the place of a factor. */
 function moveTo(position) {
   find("slider").value = position;
@@ -316,11 +322,12 @@ function positionOf(value) { return track().kind === "rotation" ? value : track(
 
 function chooseTrack(index) {
   state.track = index;
-  const { kind, values } = track(), turning = kind === "rotation";
+  const { kind, values, marks } = track(), turning = kind === "rotation";
   const [max, step] = turning ? [360, 360 / values.length] : [values.length - 1, 1];
   Object.assign(find("slider"), { min: 0, max, step });
   find("slider-name").textContent = turning ? "Angle" : "Scale";
-  find("snaps").replaceChildren(...snapsOf().map((value) => {
+  find("marks").replaceChildren(...marks.map((value) => make("option", { value: positionOf(value) })));
+  find("snaps").replaceChildren(...marks.map((value) => {
     const button = make("button", { type: "button", textContent: elementName(kind, value) });
     button.addEventListener("click", () => { stop(); moveTo(positionOf(value)); });
     return button;
@@ -346,7 +353,7 @@ function play() {
 }
 
 function hop() {
-  const places = snapsOf().map(positionOf), now = Number(find("slider").value);
+  const places = track().marks.map(positionOf), now = Number(find("slider").value);
   moveTo(places.find((place) => place > now) ?? places[0]);
 }
 
@@ -397,12 +404,11 @@ function followPointer() {
   const move = (event) => {
     if (!(event.buttons & 1)) return;
     const place = svg.getBoundingClientRect(), { kind, values } = track();
-    const across = (event.clientX - place.left - BOX.left) / (place.width - BOX.left - BOX.right);
-    const share = Math.min(Math.max(across, 0), 1);
+    const share = (event.clientX - place.left - BOX.left) / (place.width - BOX.left - BOX.right);
+    const [first, last] = endsOf(), there = first + Math.min(Math.max(share, 0), 1) * (last - first);
     stop();
-    if (kind === "rotation") { moveTo(share * 360); return; }
-    const value = values[0] + share * (values[values.length - 1] - values[0]);
-    const distances = values.map((v) => Math.abs(v - value));
+    if (kind === "rotation") { moveTo(there); return; }
+    const distances = values.map((value) => Math.abs(across(value) - there));
     moveTo(distances.indexOf(Math.min(...distances)));
   };
   svg.addEventListener("pointerdown", move);
