@@ -77,6 +77,7 @@ def one_step(config: Config, size: int, norms: bool, processes: Processes) -> di
         torch.optim.SGD(network.parameters()),
         data.train_x.double() / 255,
         data.train_y,
+        torch.zeros(1),
         processes,
     )
     sums = take_step(setup, torch.arange(30, 30 + size), 1, 2)

@@ -83,10 +83,12 @@ def test_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.usefixtures("elsewhere")
 def test_the_guide_to_looking_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = readme_names() | {"ien": ien}
-    assert len(blocks("docs/looking.md")) == 2
+    assert len(blocks("docs/looking.md")) == 3
     for block in blocks("docs/looking.md"):
         exec(compile(block, "looking.md", "exec"), names)
-    assert "at 224×224: exact" in capsys.readouterr().out and Path("report/report.json").exists()
+    printed = capsys.readouterr().out
+    assert "at 224×224: exact" in printed and Path("report/report.json").exists()
+    assert "×0.7 " in printed and "equivariance to scale0.7,0.84,1.2,1.4 over 6 images" in printed
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,13 @@ def test_groups_that_cannot_be_are_told(changes: dict[str, object], match: str) 
         replace(config("rot-mnist/cnn-aug", "small"), **changes)
 
 
+def test_a_factor_that_leaves_nothing_to_compare_is_told_before_training() -> None:
+    shrink = ("--set", "group=scale0.4", "--preset", "smoke", "--data", "embedded", "--threads", "1")
+    done = invoke("run", "rot-mnist/cnn-aug", *shrink, code=2)
+    assert "'conv6'" in done.output and "2×2" in done.output
+    assert not list(Path("runs").rglob("metrics.jsonl"))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scale")

@@ -269,7 +269,7 @@ def field_help() -> dict[str, str]:
     for field, text in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
-            texts[field.target.id] = str(text.value.value)
+            texts[field.target.id] = " ".join(str(text.value.value).split())
     return texts
 
 
@@ -298,7 +298,8 @@ def _parse(name: str, kind: Any, text: str) -> Any:
 def _check_type(name: str, kind: Any, value: Any) -> None:
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise ValueError(f"{name} is {' or '.join(get_args(kind))}; got {value!r}")
+            *first, last = get_args(kind)
+            raise ValueError(f"{name} is {', '.join(first)} or {last}; got {value!r}")
     elif type(value) not in ((int, float) if kind is float else get_args(kind) or (kind,)):
         raise ValueError(f"{name} must be {_wanted(kind)}; got {value!r}")
 
