@@ -10,6 +10,8 @@ from torch import nn
 from .._names import nearest
 from .dss import dss as dss
 from .dss import dss_wrn as dss_wrn
+from .re_siamfc import ReSiamFC as ReSiamFC
+from .re_siamfc import re_siamfc as re_siamfc
 from .sesn_nets import sesn_scalar as sesn_scalar
 from .sesn_nets import sesn_vector as sesn_vector
 from .sesn_nets import sesn_wrn as sesn_wrn
@@ -24,12 +26,14 @@ from .steerable_nets import steerable_vgg as steerable_vgg
 
 __all__ = [
     "BASELINES",
+    "ReSiamFC",
     "SteerableCNN6",
     "SteerableResNet18",
     "SteerableVGG",
     "create",
     "dss",
     "dss_wrn",
+    "re_siamfc",
     "sesn_scalar",
     "sesn_vector",
     "sesn_wrn",
@@ -51,15 +55,17 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "sesn-wrn": sesn_wrn,
     "dss-wrn": dss_wrn,
     "ss-cnn-wrn": ss_cnn_wrn,
+    "re-siamfc": re_siamfc,
 }
 
 
 def create(name: str, **options: Any) -> nn.Module:
     """A baseline of :data:`BASELINES`, freshly initialised.
 
-    All take ``width``, ``num_classes`` and ``in_channels``. The steerable nets (``e2cnn-…``) take a ``group``
-    (``rot4``, ``rot8``, ``rot4xflip``) and have an ``export()`` to a plain net; the nets for scaled digits
-    (``sesn-vector``, ``sesn-scalar``, ``dss``, ``ss-cnn``) take the ``size`` at which they see one, 28 or 56.
+    All take ``width`` and ``in_channels``, all that classify ``num_classes``. The steerable nets
+    (``e2cnn-…``, ``re-siamfc``) take a ``group`` (``rot4``, ``rot8``, ``rot4xflip``) and have an ``export()``
+    to a plain net; ``re-siamfc`` takes a ``backbone`` too. The nets for scaled digits (``sesn-vector``,
+    ``sesn-scalar``, ``dss``, ``ss-cnn``) take the ``size`` at which they see one, 28 or 56.
     """
     if name not in BASELINES:
         raise ValueError(f"there is no baseline {name!r}; {nearest(name, BASELINES)}")

@@ -12,6 +12,7 @@ from .._names import nearest
 from . import cnn3 as _cnn3
 from . import cnn6 as _cnn6
 from . import resnet18 as _resnet18
+from . import siamfc as _siamfc
 from . import vgg as _vgg
 from . import wide_resnet as _wide_resnet
 from .cnn3 import CNN3 as CNN3
@@ -20,6 +21,8 @@ from .cnn6 import CNN6 as CNN6
 from .cnn6 import cnn6 as cnn6
 from .resnet18 import ResNet18 as ResNet18
 from .resnet18 import resnet18 as resnet18
+from .siamfc import SiamFC as SiamFC
+from .siamfc import siamfc as siamfc
 from .vgg import VGG as VGG
 from .vgg import vgg as vgg
 from .wide_resnet import WideResNet as WideResNet
@@ -31,12 +34,14 @@ __all__ = [
     "MODELS",
     "VGG",
     "ResNet18",
+    "SiamFC",
     "WideResNet",
     "channel_share",
     "cnn3",
     "cnn6",
     "create",
     "resnet18",
+    "siamfc",
     "vgg",
     "wide_resnet",
 ]
@@ -47,6 +52,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "vgg": vgg,
     "cnn3": cnn3,
     "wide-resnet": wide_resnet,
+    "siamfc": siamfc,
 }
 _NUM_GROUPS = {
     "cnn6": _cnn6.num_groups,
@@ -54,6 +60,7 @@ _NUM_GROUPS = {
     "vgg": _vgg.num_groups,
     "cnn3": _cnn3.num_groups,
     "wide-resnet": _wide_resnet.num_groups,
+    "siamfc": _siamfc.num_groups,
 }
 
 

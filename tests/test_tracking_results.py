@@ -1,0 +1,127 @@
+"""Result files of trackers: what is written is read back, as the toolkit has it, and damage is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ien.tracking import results
+from ien.tracking.results import read_result, read_results, write_result
+
+BOXES = np.array([[0, 0, 30, 40], [12.3456, -3.5, 31.25, 41.0], [199, 99, 0, 0.5]])
+FROM_ONE = BOXES + np.array([1, 1, 0, 0])
+SECONDS = np.array([0.25, 0.0125, 0.015])
+
+
+def test_files_are_those_of_the_toolkit(tmp_path: Path) -> None:
+    path = write_result(tmp_path / "IEN-SiamFC", "Jogging-1", BOXES, SECONDS)
+    assert path == tmp_path / "IEN-SiamFC" / "Jogging-1.txt"
+    lines = path.read_text().splitlines()
+    assert lines == [
+        "1.000,1.000,30.000,40.000",
+        "13.346,-2.500,31.250,41.000",
+        "200.000,100.000,0.000,0.500",
+    ]
+    times = tmp_path / "IEN-SiamFC" / "times" / "Jogging-1_time.txt"
+    assert times.read_text().splitlines() == ["0.25000000", "0.01250000", "0.01500000"]
+    # the toolkit's own way to write and to read
+    np.savetxt(tmp_path / "theirs.txt", FROM_ONE, fmt="%.3f", delimiter=",")
+    assert (tmp_path / "theirs.txt").read_bytes() == path.read_bytes()
+    assert np.abs(np.loadtxt(path, delimiter=",") - FROM_ONE).max() <= 5e-4
+    assert np.array_equal(np.loadtxt(times), SECONDS)
+
+
+def test_what_is_written_is_read_back_to_a_thousandth(tmp_path: Path) -> None:
+    write_result(tmp_path, "a", BOXES, SECONDS)
+    write_result(tmp_path, "b.1", BOXES[:2])
+    boxes, seconds = read_result(tmp_path, "a")
+    assert np.abs(boxes - BOXES).max() <= 5.001e-4 and np.array_equal(seconds, SECONDS)
+    assert read_result(tmp_path, "b.1").seconds is None
+    both = read_results(tmp_path)
+    assert list(both) == ["a", "b.1"] and len(both["b.1"].boxes) == 2
+
+
+@pytest.mark.parametrize("between", [",", "\t", " ", ", ", ",\t"])
+def test_other_separators_and_line_ends_are_read_too(tmp_path: Path, between: str) -> None:
+    (tmp_path / "a.txt").write_bytes(f"{between.join('1234')}\r\n{between.join('5678')}\r\n\n".encode())
+    assert read_result(tmp_path, "a").boxes.tolist() == [[0, 1, 3, 4], [4, 5, 7, 8]]
+
+
+def test_new_boxes_without_times_do_not_keep_the_old_times(tmp_path: Path) -> None:
+    write_result(tmp_path, "a", BOXES, SECONDS)
+    write_result(tmp_path, "a", BOXES + 1)
+    assert read_result(tmp_path, "a").seconds is None
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_result(tmp_path, "a", BOXES, SECONDS)
+    before = (tmp_path / "a.txt").read_bytes()
+    for bad in (BOXES[:, :3], BOXES * np.nan, BOXES[:0], BOXES[0]):
+        with pytest.raises(ValueError):
+            write_result(tmp_path, "a", bad)
+    with pytest.raises(ValueError, match="the seconds of a must be 3 finite numbers, one for each box"):
+        write_result(tmp_path, "a", BOXES, SECONDS[:2])
+    written = []
+
+    def full_disk(path: Path, text: str) -> int:
+        written.append(path.name)
+        with open(path, "w") as file:
+            file.write(text[:7])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(OSError, match=r"a_time\.txt could not be written \(no space left\)"):
+        write_result(tmp_path, "a", BOXES + 5, SECONDS + 1)
+    with pytest.raises(OSError, match=r"a\.txt could not be written"):
+        write_result(tmp_path, "a", BOXES + 5)
+    monkeypatch.undo()
+    assert written == [".a_time.txt.new", ".a.txt.new"]  # never under the final name
+    assert (tmp_path / "a.txt").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["a.txt"]
+
+
+def test_boxes_are_there_only_after_their_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = []
+    keep = results.replace_file
+    monkeypatch.setattr(
+        results, "replace_file", lambda path, write: (order.append(path.name), keep(path, write))
+    )
+    write_result(tmp_path, "a", BOXES, SECONDS)
+    assert order == ["a_time.txt", "a.txt"]
+
+
+def test_damage_is_told_with_file_and_line(tmp_path: Path) -> None:
+    write_result(tmp_path, "Crossing", BOXES, SECONDS)
+    damaged = {
+        "1,2,3,4\n1,2,3\n": "line 2 of {} is '1,2,3': x,y,w,h is needed",
+        "1,2,3,four\n": "line 1 of {} is '1,2,3,four': x,y,w,h is needed",
+        "1,2,3,4\nnan,2,3,4\n": "line 2 of {} is 'nan,2,3,4'",
+        "1,2,3,4\n\n1,2,3,4\n": "line 2 of {} is ''",
+        "1,2,-3,4\n": "{} has a negative width or height in frame 1",
+        " \n": "{} is empty: track the sequence again",
+    }
+    path = tmp_path / "bad.txt"
+    for text, message in damaged.items():
+        path.write_text(text)
+        with pytest.raises(ValueError) as error:
+            read_result(tmp_path, "bad")
+        assert message.format(path) in str(error.value)
+    path.unlink()
+    (tmp_path / "times" / "Crossing_time.txt").write_text("0.1\n0.2\n")
+    with pytest.raises(ValueError, match="has 2 times for the 3 boxes of"):
+        read_result(tmp_path, "Crossing")
+    with pytest.raises(FileNotFoundError, match=r"no result file .*Crosing\.txt; did you mean Crossing\?"):
+        read_result(tmp_path, "Crosing")
+    with pytest.raises(FileNotFoundError, match="there are none in that folder"):
+        read_result(tmp_path / "nowhere", "Crossing")
+    with pytest.raises(FileNotFoundError, match="holds no result files"):
+        read_results(tmp_path / "times" / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["", "..", "../a", "a/b", ".hidden"])
+def test_a_name_does_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a result file"):
+        write_result(tmp_path / "inner", name, BOXES)
+    assert not list(tmp_path.rglob("*.txt"))
