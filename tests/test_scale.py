@@ -192,7 +192,7 @@ def test_every_row_runs(name: str, folder: Path) -> None:
     assert record["data"]["source"] == ("embedded-5k" if digits else "subset")
     net = ien.load(run)
     assert set(record["layers"]) == set(net.taps) and not net.training
-    assert all(0 <= layer["relative"] < 100 for layer in record["layers"].values())
+    assert all(0 <= layer["raw"] < 100 for layer in record["layers"].values())
 
 
 def test_the_table_shows_error_rates_beside_the_papers(folder: Path) -> None:
