@@ -17,7 +17,7 @@ from ..models.cnn3 import num_groups as cnn3_fields
 from ..models.resnet18 import Block
 from ..models.wide_resnet import BLOCKS, STRIDES, WideResNet
 from ..models.widths import rounded
-from .scale_norm import ScaleNorm
+from .steerable import FieldNorm
 
 __all__ = ["DilatedConv2d", "ScaleSpace", "discrete_gaussian", "dss", "dss_wrn"]
 
@@ -50,7 +50,7 @@ def dss(
         for before, after in pairwise([in_channels, *fields])
     ]
     convs[0] = nn.Sequential(ScaleSpace(CNN3_SCALES, CNN3_ZERO_SCALE), convs[0])
-    norms = [ScaleNorm(n, CNN3_SCALES) for n in fields[:2]]
+    norms = [FieldNorm(n, CNN3_SCALES) for n in fields[:2]]
     return CNN3(convs, norms, FeatureGroups.of(CNN3_SCALES), fields[-1], num_classes, in_channels, size)
 
 
@@ -78,7 +78,7 @@ def dss_wrn(
     net = WideResNet(
         stem,
         stages,
-        ScaleNorm(fields[-1], scales),
+        FieldNorm(fields[-1], scales),
         FeatureGroups.of(scales),
         fields[-1],
         num_classes,
@@ -198,9 +198,9 @@ def _block(before: int, after: int, scales: int, extent: int, stride: int, dropo
     if left < scales:
         shortcut = nn.Sequential(_FirstScales(scales, left), *([] if shortcut is None else [shortcut]))
     return Block(
-        ScaleNorm(before, scales),
+        FieldNorm(before, scales),
         DilatedConv2d(before, after, 3, scales, extent, stride, delta=True),
-        ScaleNorm(after, left),
+        FieldNorm(after, left),
         DilatedConv2d(after, after, 3, left, delta=True),
         shortcut,
         dropout,

@@ -47,7 +47,7 @@ class Setup:
     x: Tensor
     y: Tensor
     colour: Tensor
-    """The mean of the images, (C,)."""
+    """The mean of the images, (C,), with which squares are cut out."""
     processes: Processes
 
     @property
@@ -71,14 +71,17 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
     device = processes.device(config.device)
     keep_freed_memory()
     (x, y), _ = images(config, dataset)
-    network = build(config).to(device).train()
+    network = build(config).to(device)
+    _check_measurable(config, network, to_float(x[:2]).to(device))
+    network.train()
     if config.channels_last:
         channels_last(network)
     if config.compile:
         compile_blocks(network)
     optimizer = _optimizer(config, network, fused=device.type in ("cpu", "cuda"))
     model, objective = processes.wrap(network, device), objective_of(config, network)
-    on_device = x.to(device), y.to(device), _colour(x).to(device)
+    colour = _colour(x) if config.cutout else torch.zeros(x.shape[1])
+    on_device = x.to(device), y.to(device), colour.to(device)
     setup = Setup(config, network, model, objective, optimizer, *on_device, processes)
     smallest = max(1, len(x) // setup.steps // processes.count)
     if smallest * (1 if objective is None else objective.views) < 2:
@@ -86,7 +89,6 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
             f"batch_size {config.batch_size} gives a process a single image, too few for BatchNorm: "
             f"set it to {4 * processes.count} or more"
         )
-    _check_measurable(config, network, to_float(setup.x[:2]))
     return setup
 
 
@@ -95,7 +97,6 @@ def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
     network.eval()
     for group in config.measured_groups:
         measure(network, x, group, network.taps, network.feature_groups, floors=False)  # type: ignore[arg-type]
-    network.train()
 
 
 def build(config: Config) -> nn.Module:
