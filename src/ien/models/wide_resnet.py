@@ -101,7 +101,7 @@ class WideResNet(nn.Module):
         self.classifier = nn.Linear(num_groups, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(self.normalize(odd_sized(x)))
+        h = self.stem(odd_sized(self.normalize(x)))
         h = self.layer3(self.layer2(self.layer1(h)))
         return self.classifier(self.group_pool(h).mean((2, 3)))
 
