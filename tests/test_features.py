@@ -142,7 +142,7 @@ def test_the_figure_names_runs_layers_angles_and_errors() -> None:
     for run in runs:
         assert f"{feature_maps(run)['3'].relative:.2g}" in shown
     alone = written(plot_features(runs[:1]))
-    assert "first small seed 1" in alone
+    assert "first\nsmall seed 1" in alone
     assert "identity" in written(plot_features(runs, group=ien.reflection()))
 
 

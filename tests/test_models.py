@@ -150,7 +150,7 @@ def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(feature_g
 
 
 def test_an_unknown_name_or_option_says_what_there_is() -> None:
-    with pytest.raises(ValueError, match=r"no model 'cnn-6'; did you mean cnn6\?"):
+    with pytest.raises(ValueError, match=r"no model 'cnn-6'; did you mean cnn6, cnn3\?$"):
         models.create("cnn-6")
     with pytest.raises(ValueError, match=r"no model 'zzz'; there are cnn6"):
         models.create("zzz")

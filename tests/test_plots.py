@@ -29,6 +29,7 @@ from ien.report.plots import (
     save_figure,
 )
 from ien.report.records import Layer, Record, Row
+from ien.report.tradeoff import rank_correlation
 from ien.training import folder as run_folder
 from tests import toy
 
@@ -334,13 +335,37 @@ def test_costs_show_mean_spread_and_multiply_accumulates() -> None:
 
 
 def test_the_tradeoff_shows_accuracy_over_the_error_of_the_last_layer() -> None:
-    rows = [row("a", [0.90, 0.92], error=0.5), row("b", [0.8], error=1e-13)]
+    rows = [row("a", [0.90, 0.92], error=0.6), row("b", [0.8], error=1e-13), row("c", [0.7], error=0.06)]
     figure = plot_tradeoff(rows)
     points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in figure.axes[0].lines}
-    assert np.allclose(points["a"], (0.5, 91)) and np.allclose(points["b"], (1e-8, 80))
-    assert "< 10⁻⁸" in texts(figure)
+    assert np.allclose(points["a"], (0.6, 91)) and np.allclose(points["c"], (0.06, 70))
+    assert np.allclose(points["b"], (0.01, 80)) and "exact" in texts(figure)  # left of all others
     with pytest.raises(ValueError, match=r"^a has no accuracy or no relative error of its last layer"):
         plot_tradeoff([row("a", [0.9], error=math.nan)])
+
+
+def test_the_tradeoff_has_a_panel_for_each_network_and_says_how_the_two_go_together() -> None:
+    def of(net: str, name: str, accuracy: float, error: float) -> Row:
+        made = row(f"{net}-{name}", [accuracy], error=error)
+        return replace(made, records=(replace(made.records[0], config={"model": net}),))
+
+    falling = [of("vgg", "abcd"[i], 0.9 - 0.1 * i, 0.1 * 2**i) for i in range(4)]
+    mixed = [of("cnn6", "abcd"[i], accuracy, 0.01 + i) for i, accuracy in enumerate((0.5, 0.9, 0.6, 0.7))]
+    figure = plot_tradeoff(falling + mixed)
+    assert len(figure.axes) == 2
+    shown = texts(figure)
+    assert "rot-mnist, vgg: rank correlation −1.00" in shown
+    assert "rot-mnist, cnn6: rank correlation +0.40" in shown  # ranks 0 1 2 3 and 0 3 1 2: 1 − 6·6 / 60
+    assert {"a", "b", "c", "d"} <= set(shown) and "vgg-a" not in shown
+
+
+def test_rank_correlation_is_scipys() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        x, y = rng.integers(0, 6, (2, 9)).tolist()
+        assert rank_correlation(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
+    assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
 
 
 def test_labels_of_rows_at_one_place_lie_over_nothing() -> None:

@@ -327,7 +327,7 @@ def test_what_is_no_group_is_refused(group, error) -> None:
 
 
 def test_an_unknown_name_or_width_says_what_works() -> None:
-    with pytest.raises(ValueError, match=r"no baseline 'cnn6'; did you mean e2cnn-cnn6"):
+    with pytest.raises(ValueError, match=r"'cnn6'; did you mean ss-cnn, e2cnn-cnn6, e2cnn-vgg\?$"):
         baselines.create("cnn6")
     with pytest.raises(ValueError, match="width must be a positive factor"):
         baselines.create("e2cnn-cnn6", width=-1)

@@ -13,8 +13,8 @@ from ..models.cnn3 import CNN3
 from ..models.cnn3 import num_groups as cnn3_fields
 from ..models.wide_resnet import WideResNet, wide_stages
 from ..models.wide_resnet import num_groups as wide_fields
-from .scale_norm import ScaleNorm
 from .sesn import Filters, PointwiseConv2d, ScaleConv2d
+from .steerable import FieldNorm
 
 __all__ = ["sesn_scalar", "sesn_vector", "sesn_wrn"]
 
@@ -57,7 +57,7 @@ def sesn_vector(
         ScaleConv2d(before, after, filters, from_image=first, bias=True)
         for first, (before, after) in zip((True, False, False), pairwise([in_channels, *fields]), strict=True)
     ]
-    norms = [ScaleNorm(n, scales) for n in fields[:2]]
+    norms = [FieldNorm(n, scales) for n in fields[:2]]
     return CNN3(convs, norms, FeatureGroups.of(scales), fields[-1], num_classes, in_channels, size)
 
 
@@ -70,7 +70,8 @@ def sesn_scalar(
 ) -> CNN3:
     """The SESN twin of :func:`ien.models.cnn3` that takes the maximum over scales after each convolution.
 
-    Its maps have no scale axis: they grow and shrink with the image, as far as the scales reach.
+    Its maps have no scale axis: they grow and shrink with the image as far as the scales reach, which on
+    most images is not far: where the maximum lies at an end of the list it has no counterpart.
     """
     filters = _filters("scalar", SCALAR, size, plus)
     fields = cnn3_fields(1, width)
@@ -102,7 +103,7 @@ def sesn_wrn(
         return ScaleConv2d(before, after, WIDE, stride=stride)
 
     def norm(n: int) -> nn.Module:
-        return ScaleNorm(n, scales)
+        return FieldNorm(n, scales)
 
     stem = ScaleConv2d(in_channels, fields[0], WIDE, from_image=True)
     stages = wide_stages(fields, conv, norm, dropout)

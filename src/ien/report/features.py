@@ -160,10 +160,13 @@ def _as_picture(x: Tensor) -> Maps:
 
 
 def _short_names(names: Sequence[str]) -> tuple[list[str], str]:
-    """Names without the words that all of them end with, and these words."""
+    """Names without the words that all end with, and these words; of a single name nothing, and all of it."""
     words = [name.split() for name in names]
+    if len(names) == 1:
+        first, *rest = words[0]
+        return [""], "\n".join([first, " ".join(rest)]).strip()
     common: list[str] = []
-    while len(names) > 1 and all(len(w) > 1 for w in words) and len({w[-1] for w in words}) == 1:
+    while all(len(w) > 1 for w in words) and len({w[-1] for w in words}) == 1:
         common.insert(0, words[0][-1])
         words = [w[:-1] for w in words]
     return [plain(" ".join(w), 28) for w in words], " ".join(common)
@@ -180,7 +183,7 @@ def _draw(
     from matplotlib.figure import Figure
 
     n, layers = len(labels), list(maps[0])
-    left = 0.25 + 0.082 * max(map(len, [*names, common, "input"]))
+    left = 0.25 + 0.082 * max(map(len, [*names, *common.splitlines(), *map(plain, layers), "input"]))
     tile = min(0.62 if len(layers) * len(maps) > 12 else 0.8, (9 - left - 1.05) / (2 * n))
     halves = left, left + n * tile + 0.25
     right, block = halves[1] + n * tile, 0.36 + len(maps) * tile

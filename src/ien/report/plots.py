@@ -25,7 +25,8 @@ from .figures import (
     union,
 )
 from .labels import label_ends, legend, legend_columns
-from .run_plots import plot_costs, plot_tradeoff, plot_training
+from .run_plots import plot_costs, plot_training
+from .tradeoff import plot_tradeoff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_costs", "plot_tradeoff", "plot_training"]
+__all__ = ["accuracy_axes", "check_rows", "draw_rows", "plot_costs", "plot_training"]
 
 Epochs = Sequence[Mapping[str, Any]]
 CURVES = {
@@ -59,33 +59,18 @@ def plot_costs(rows: Sequence[Row]) -> Figure:
     The darker a point, the larger its relative error, the mean over the layers. Points that would hide each
     other stand side by side. Rows without a count of multiply-accumulates are an error.
     """
+    from matplotlib.figure import Figure
+
     macs = [statistics.fmean(record.macs for record in row.records) for row in rows]
-    _check(rows, [count if count > 0 else math.nan for count in macs], "no count of multiply-accumulates")
-    figure, axes = _accuracy_axes(rows, macs, "multiply-accumulates for one image", _short)
-    _draw_rows(figure, axes, rows, macs, _shades(figure, axes, [_mean_error(row) for row in rows]))
+    check_rows(rows, [count if count > 0 else math.nan for count in macs], "no count of multiply-accumulates")
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    accuracy_axes(axes, rows, macs, "multiply-accumulates for one image", _short)
+    draw_rows(axes, rows, macs, _shades(figure, axes, [_mean_error(row) for row in rows]))
     return figure
 
 
-@styled()
-def plot_tradeoff(rows: Sequence[Row]) -> Figure:
-    """Accuracy against the relative error of the last layer: does equivariance decide how well a net does?
-
-    A point a row, the spread over its seeds as a bar, a colour for each network. Errors of rounding are
-    drawn at 1e-8.
-    """
-    errors = [row.layer(list(row.records[0].layers)[-1]).relative for row in rows]
-    _check(rows, errors, "no relative error of its last layer")
-    places = [max(error, LEAST) for error in errors]
-    of_rows = [str(row.records[0].config.get("model")).removeprefix("e2cnn-") for row in rows]
-    nets = list(dict.fromkeys(of_rows))
-    figure, axes = _accuracy_axes(rows, places, "relative error of the last layer", _error_text)
-    _draw_rows(figure, axes, rows, places, [look(nets.index(net)).color for net in of_rows])
-    if len(nets) > 1:
-        legend(figure, [(net, look(i)._replace(marker="o", linestyle="")) for i, net in enumerate(nets)])
-    return figure
-
-
-def _check(rows: Sequence[Row], values: Sequence[float], lacking: str) -> None:
+def check_rows(rows: Sequence[Row], values: Sequence[float], lacking: str) -> None:
     if not rows:
         raise ValueError("there is nothing to plot: give at least one row")
     for row, value in zip(rows, values, strict=True):
@@ -93,19 +78,21 @@ def _check(rows: Sequence[Row], values: Sequence[float], lacking: str) -> None:
             raise ValueError(f"{row.label} has no accuracy or {lacking}: run it again")
 
 
-def _accuracy_axes(
-    rows: Sequence[Row], places: Sequence[float], name: str, text: Callable[[float], str]
-) -> tuple[Figure, Axes]:
-    """Axes for the accuracies of the rows, over ``places`` on a logarithmic scale."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
+def accuracy_axes(
+    axes: Axes,
+    rows: Sequence[Row],
+    places: Sequence[float],
+    name: str,
+    text: Callable[[float], str],
+    ticks: Sequence[float] | None = None,
+) -> None:
+    """Room for the accuracies of the rows, over ``places`` on a logarithmic scale."""
     low, high = min(places) / 1.6, max(places) * 1.6
     axes.set(xscale="log", xlabel=name, ylabel="accuracy, %", xlim=(low, high))
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = (1, 2, 5) if len(decades) <= 4 else (1,)
-    ticks = [d * 10.0**e for e in decades for d in digits if low <= d * 10.0**e <= high]
+    if ticks is None:
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        digits = (1, 2, 5) if len(decades) <= 4 else (1,)
+        ticks = [d * 10.0**e for e in decades for d in digits if low <= d * 10.0**e <= high]
     axes.set_xticks(ticks, [text(tick) for tick in ticks])
     axes.minorticks_off()
     means, spreads = zip(*(row.accuracy for row in rows), strict=True)
@@ -114,15 +101,18 @@ def _accuracy_axes(
     ]
     margin = max(0.15 * (max(ends) - min(ends)), 0.2)
     axes.set_ylim(min(ends) - margin, max(ends) + margin)
-    return figure, axes
 
 
-def _draw_rows(
-    figure: Figure, axes: Axes, rows: Sequence[Row], places: Sequence[float], colours: Sequence[Any]
+def draw_rows(
+    axes: Axes, rows: Sequence[Row], places: Sequence[float], colours: Sequence[Any], without: str = ""
 ) -> None:
-    """A point with a bar and a name for each row; points that would hide each other side by side."""
+    """A point with a bar and a name for each row; points that would hide each other side by side.
+
+    Names lose the beginning ``without``.
+    """
     from matplotlib.transforms import ScaledTranslation
 
+    figure: Any = axes.figure
     accuracies = [row.accuracy for row in rows]
     marks = side_by_side(
         axes,
@@ -137,7 +127,7 @@ def _draw_rows(
             )
         point: dict[str, Any] = {"markersize": 8, "markeredgecolor": "#333333", "markerfacecolor": colour}
         axes.plot([mark.x], [mark.y], "o", transform=place, zorder=3, label=plain(row.label), **point)
-    label_marks(axes, marks, _labels(rows))
+    label_marks(axes, marks, [name.removeprefix(without) for name in _labels(rows)])
 
 
 def _named(folders: Mapping[str, Path] | Sequence[Path]) -> dict[str, Path]:
@@ -250,12 +240,6 @@ def _shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[Any]:
     return [
         shade.cmap(float(norm(e))) if e >= LEAST else "#ffffff" if e < LEAST else "#cccccc" for e in errors
     ]
-
-
-def _error_text(error: float) -> str:
-    exponent = round(math.log10(error))
-    near = power(exponent) if math.isclose(error, 10.0**exponent) else f"{error:g}"
-    return f"< {near}" if error < 1.1 * LEAST else near
 
 
 def _short(count: float) -> str:

@@ -47,7 +47,7 @@ class Setup:
     x: Tensor
     y: Tensor
     colour: Tensor
-    """The mean of the images, (C,)."""
+    """The mean of the images, (C,), with which squares are cut out."""
     processes: Processes
 
     @property
@@ -71,14 +71,17 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
     device = processes.device(config.device)
     keep_freed_memory()
     (x, y), _ = images(config, dataset)
-    network = build(config).to(device).train()
+    network = build(config).to(device)
+    _check_measurable(config, network, to_float(x[:2]).to(device))
+    network.train()
     if config.channels_last:
         channels_last(network)
     if config.compile:
         compile_blocks(network)
     optimizer = _optimizer(config, network, fused=device.type in ("cpu", "cuda"))
     model, objective = processes.wrap(network, device), objective_of(config, network)
-    on_device = x.to(device), y.to(device), _colour(x).to(device)
+    colour = _colour(x) if config.cutout else torch.zeros(x.shape[1])
+    on_device = x.to(device), y.to(device), colour.to(device)
     setup = Setup(config, network, model, objective, optimizer, *on_device, processes)
     smallest = max(1, len(x) // setup.steps // processes.count)
     if smallest * (1 if objective is None else objective.views) < 2:
@@ -86,16 +89,21 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
             f"batch_size {config.batch_size} gives a process a single image, too few for BatchNorm: "
             f"set it to {4 * processes.count} or more"
         )
-    _check_measurable(config, network, to_float(setup.x[:2]))
     return setup
 
 
 def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
-    """Fail before training, not after it, where a group leaves nothing to compare in some layer."""
+    """Fail before training, not after it, where an element leaves nothing to compare in some layer."""
     network.eval()
-    for group in config.measured_groups:
-        measure(network, x, group, network.taps, network.feature_groups, floors=False)  # type: ignore[arg-type]
-    network.train()
+    for group in dict.fromkeys([*config.groups, *config.measured_groups]):
+        report = measure(network, x, group, network.taps, network.feature_groups, floors=False)  # type: ignore[arg-type]
+        for name, layer in report.layers.items():
+            if empty := [label for label, error in layer.per_element.items() if math.isnan(error)]:
+                size = "×".join(map(str, layer.size))
+                raise ValueError(
+                    f"{group} {', '.join(empty)} leaves no valid pixel to compare on the {size} map of layer "
+                    f"{name!r}: take elements that leave some, or larger images"
+                )
 
 
 def build(config: Config) -> nn.Module:
@@ -149,8 +157,9 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
     if not config.augment:
         return None
     layers: Any = dict.fromkeys(model.taps, config.beta)  # type: ignore[arg-type]
+    groups: Any = config.groups
     return EquivarianceLoss(
-        config.groups,
+        groups,
         layers,
         model.feature_groups,  # type: ignore[arg-type]
         samples=config.samples,
@@ -178,7 +187,10 @@ def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tup
         ("test_images", config.test_images, len(test[0])),
     ):
         if asked is not None and asked > there:
-            raise ValueError(f"{name} is {asked}, but {dataset.source} {dataset.name} has {there} of them")
+            raise ValueError(
+                f"{name} is {asked}, but {dataset.source} {dataset.name} has {there} of them: "
+                f"--set {name}={there}, or another preset"
+            )
     train = train[0][: config.train_images], train[1][: config.train_images]
     return train, (test[0][: config.test_images], test[1][: config.test_images])
 
