@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ien.tracking.crops import crop, exemplar_side, mean_colour
+from ien.data.crops import crop, exemplar_side, mean_colour
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 IMPORT_ORDER = [
     "_names",
     "_errors",
+    "_files",
     "_similarity",
     "_groups",
     "_feature_groups",
@@ -35,6 +36,7 @@ IMPORT_ORDER = [
     "data",
     "models",
     "baselines",
+    "tracking",
     "training",
     "report",
     "experiments",

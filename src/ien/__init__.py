@@ -28,7 +28,8 @@ from ._measured import Report as Report
 
 __version__ = "0.1.0"
 
-_LAZY = {"baselines": "baselines", "load": "training", "models": "models"}  # loaded when first used
+# loaded when first used
+_LAZY = {"baselines": "baselines", "load": "training", "models": "models", "tracking": "tracking"}
 
 
 def __getattr__(name: str) -> _Any:

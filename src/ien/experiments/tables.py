@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from .._files import replace_file
 from .._names import nearest
 from ..report import PaperRow, Part, Row, Section, as_rich, collect, page, summarise
-from ..training.folder import replace_file
 from . import check_preset, names, paper
 
 __all__ = ["TABLES", "print_table", "write_page"]

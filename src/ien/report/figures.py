@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..training.folder import replace_file
+from .._files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

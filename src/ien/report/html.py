@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from .._files import replace_file
 from .._measure import measure
 from .._measured import Report
-from ..training.folder import replace_file
 from .explorer import Track, explore, groups_of, tracks_of
 from .records import summarise
 from .render import LIMIT, Examined, Figure, data_of, page

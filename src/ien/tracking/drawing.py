@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .crops import Image, check_image
-from .score import as_boxes
+from ..data.boxes import as_boxes
+from ..data.crops import Image, check_image
 
 __all__ = ["annotate"]
 

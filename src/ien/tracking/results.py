@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._files import replace_file
 from .._names import nearest
-from ..training.folder import replace_file
-from .score import Array, as_boxes
+from ..data.boxes import Array, as_boxes
 
 __all__ = ["Result", "read_result", "read_results", "write_result"]
 

@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..data.boxes import Array, as_boxes, in_frame
+
 __all__ = [
     "NORMALISED_THRESHOLDS",
     "PRECISION_THRESHOLDS",
     "SUCCESS_THRESHOLDS",
     "Score",
-    "as_boxes",
     "centre_error",
     "frame_overlaps",
     "overlap",
     "score",
     "summarise",
 ]
-
-Array = NDArray[np.float64]
 
 SUCCESS_THRESHOLDS: tuple[float, ...] = tuple(np.linspace(0, 1, 21).tolist())
 """Overlaps; a frame is a success where its own is strictly greater."""
@@ -190,24 +189,6 @@ def frame_overlaps(predicted: ArrayLike, truth: ArrayLike) -> Array:
     return np.where(known, overlap(boxes, true), np.nan)
 
 
-def as_boxes(values: ArrayLike, name: str) -> Array:
-    """Boxes (..., 4) as float64; an error where they are none. NaN passes."""
-    try:
-        boxes = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} are no boxes: rows of the numbers x, y, w, h are needed") from None
-    if boxes.shape[-1:] != (4,):
-        raise ValueError(f"{name} has shape {boxes.shape}: boxes are rows of x, y, w, h, shape (T, 4)")
-    if np.isinf(boxes).any():
-        raise ValueError(f"{name} has infinite numbers{_where(np.isinf(boxes).any(-1))}: boxes are finite")
-    if (boxes[..., 2:] < 0).any():
-        bad = _where((boxes[..., 2:] < 0).any(-1))
-        raise ValueError(
-            f"{name} has a negative width or height{bad}: boxes are x, y, w, h (corners need w = x2 - x1)"
-        )
-    return boxes
-
-
 def _frames(predicted: ArrayLike, truth: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Both as boxes, with the first true one in both, and which frames have truth."""
     boxes, true = as_boxes(predicted, "predicted"), as_boxes(truth, "truth")
@@ -216,7 +197,7 @@ def _frames(predicted: ArrayLike, truth: ArrayLike) -> tuple[Array, Array, NDArr
             raise ValueError(f"{name} has shape {given.shape}: (T, 4) is needed, with a row for each frame")
     _needs_length("predicted", len(boxes), "truth", len(true))
     if np.isnan(boxes).any():
-        where = _where(np.isnan(boxes).any(1))
+        where = in_frame(np.isnan(boxes).any(1))
         raise ValueError(f"predicted has NaN{where}: a tracker gives a box for every frame (its last one)")
     known = np.asarray(np.isfinite(true).all(1) & (true[:, 2:] > 0).all(1))
     return np.concatenate([true[:1], boxes[1:]]), true, known
@@ -255,7 +236,7 @@ def _per_frame(values: ArrayLike, name: str, frames: int, unknown: bool = False)
     _needs_length(name, len(array), "truth", frames)
     bad = np.isinf(array) if unknown else ~np.isfinite(array)
     if bad.any():
-        raise ValueError(f"{name} has a value that is not finite{_where(bad)}")
+        raise ValueError(f"{name} has a value that is not finite{in_frame(bad)}")
     return array
 
 
@@ -265,10 +246,6 @@ def _needs_length(name: str, count: int, other: str, needed: int) -> None:
         raise ValueError(
             f"{name} has {count} frames and {other} {needed}: they must be of the same frames (maybe {cut})"
         )
-
-
-def _where(bad: ArrayLike) -> str:
-    return f" in frame {int(np.argmax(bad)) + 1}" if np.ndim(bad) == 1 else ""
 
 
 def _shares(hits: NDArray[np.bool_]) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .score import Array, as_boxes
+from ..data.boxes import Array, as_boxes
 
 __all__ = ["TrackerLike", "as_got10k"]
 

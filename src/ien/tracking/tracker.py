@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from .._groups import rotation
+from ..data.boxes import Array, as_boxes
+from ..data.crops import Image, check_image, crop, exemplar_side, mean_colour
 from ..models.siamfc import respond_all
-from .crops import Image, check_image, crop, exemplar_side, mean_colour
-from .score import Array, as_boxes
 from .settings import settings_for
 
 __all__ = ["Tracker", "Update"]

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._files import replace_file
+from ..data.boxes import Array, as_boxes
 from ..data.clips import Clip
-from ..training.folder import replace_file
-from .crops import Image
-from .score import Array, as_boxes
+from ..data.crops import Image
 from .toolkit import TrackerLike
 
 __all__ = ["Step", "Track", "follow", "gather", "track", "write_csv"]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..data.clips import Clip
+from ..data.crops import Image, check_image
 from ..data.frames import Files, image_names, read_frame
-from .crops import Image, check_image
 from .drawing import annotate
 from .toolkit import TrackerLike
 from .tracks import Step, Track, follow, gather

@@ -7,7 +7,7 @@ import os
 import pickle
 import platform
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from .._files import replace_file
 from .config import Config
 from .settings import differences
 
@@ -32,7 +33,6 @@ __all__ = [
     "read_metrics",
     "read_result",
     "read_versions",
-    "replace_file",
     "save_checkpoint",
     "save_weights",
     "versions",
@@ -223,22 +223,6 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n"))
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write under a temporary name, flush to disk, rename: whatever happens, ``path`` is whole."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
-        raise OSError(
-            f"{path} could not be written ({error}); the earlier one, if any, is untouched"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _device(name: str) -> str:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from .score import Array, as_boxes
+from .boxes import Array, as_boxes
 
 __all__ = ["check_image", "crop", "exemplar_side", "mean_colour"]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ien.report.figures import look, styled
+from ien.report.tracking_plots import Turning, plot_curves, plot_rotation, save_figure
 from ien.tracking import Score, overlap, score, summarise
-from ien.tracking.curves import Turning, plot_curves, plot_rotation, save_figure
 
 pytest.importorskip("matplotlib")
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..report.figures import GREY, Look, look, plain, save_figure, styled
-from ..report.labels import label_ends
-from .score import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS, Array, Score, frame_overlaps
+from ..data.boxes import Array
+from ..tracking.score import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS, Score, frame_overlaps
+from .figures import GREY, Look, look, plain, save_figure, styled
+from .labels import label_ends
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
