@@ -25,6 +25,9 @@ from ._measured import ElementReport as ElementReport
 from ._measured import LayerReport as LayerReport
 from ._measured import OutputReport as OutputReport
 from ._measured import Report as Report
+from ._start import LayerStart as LayerStart
+from ._start import Start as Start
+from ._start import start_equivariant as start_equivariant
 
 __version__ = "0.1.0"
 

@@ -16,6 +16,7 @@ from ._capture import capture
 from ._feature_groups import FeatureGroups, Spec, per_layer, pool_layer
 from ._groups import Group, random_order
 from ._groups import group as parse_group
+from ._regular import FeatureAction, check_action, check_sizes, permute
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
 
@@ -29,6 +30,8 @@ def equivariance_loss(
     g: Tensor,
     normalize: bool = False,
     on_empty: OnEmpty = "error",
+    action: FeatureAction = "pooled",
+    feature_groups: Spec | None = None,
 ) -> Tensor:
     r"""How far one layer is from commuting with ``group`` (Eq. 6, averaged instead of summed).
 
@@ -38,12 +41,21 @@ def equivariance_loss(
     It is the mean over images of each image's mean over its valid pixels and channels. ``normalize=True``
     divides by the variance of ``h``, which gives the relative error. An element that leaves no valid pixel on
     so small a map is an error; ``on_empty="skip"`` leaves its images out, with a warning.
+    ``action="regular"`` takes maps that are not pooled, (B, C, H, W), and lets each element permute the
+    members of their ``feature_groups`` as well: for rotations a cyclic shift.
 
     >>> x, g = torch.rand(2, 1, 5, 5), torch.tensor([1, 3])
     >>> float(equivariance_loss(x, rotation(4).act(x, g), rotation(4), g))
     0.0
     """
-    return _layer_loss(h, h_g, parse_group(group), g, normalize, on_empty, "this layer")[0]
+    check_action(action)
+    if (action == "regular") != (feature_groups is not None):
+        raise ValueError(
+            f'feature_groups belong to action="regular", which permutes their members; got action={action!r} '
+            f"and feature_groups={feature_groups!r} (maps are pooled by group_pool)"
+        )
+    spec = None if feature_groups is None else FeatureGroups.of(feature_groups)
+    return _layer_loss(h, h_g, parse_group(group), g, normalize, on_empty, "this layer", spec)[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +104,8 @@ class EquivarianceLoss:
     layers. Layers with weight 0 are not captured: with all of them 0 this is the augmented CNN, at its cost.
     ``samples`` different elements are drawn for each image and step, or ``"all"``. ``stop_gradient`` holds
     the maps of the originals fixed. ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.
+    ``action="pooled"``, the paper's, compares the maximum over the members of each feature group;
+    ``"regular"`` all members, each with the one that the element moves to its place, which keeps orientation.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
     >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4)
@@ -109,6 +123,7 @@ class EquivarianceLoss:
         normalize: bool = False,
         stop_gradient: bool = False,
         on_empty: OnEmpty = "error",
+        action: FeatureAction = "pooled",
     ) -> None:
         weights = _weights(groups, "group")
         self.groups = {parse_group(key): weight for key, weight in weights.items()}
@@ -126,6 +141,11 @@ class EquivarianceLoss:
             raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
         if len({str(group) for group in self.groups}) < len(weights):
             raise ValueError(f"two of the groups {', '.join(map(str, weights))} are equal, or in name")
+        check_action(action)
+        self.action = action
+        if action == "regular":
+            for group in self._compared_groups:
+                check_sizes(group, {name: self.feature_groups[name] for name in self._compared_layers})
 
     @property
     def views(self) -> int:
@@ -156,8 +176,7 @@ class EquivarianceLoss:
         of_view = [group for group, samples in self.samples.items() for _ in range(samples)]
         drawn = list(zip(of_view, g.split(batch_size), strict=True)) if of_view else []
         stacked = torch.cat([x, *(group.act(x, elements) for group, elements in drawn)])
-        groups = [group for group, alpha in self.groups.items() if alpha and self.samples[group]]
-        layers = [name for name, beta in self.layers.items() if beta and groups]
+        groups, layers = self._compared_groups, self._compared_layers
         with_gradient = torch.is_grad_enabled()
 
         def compare(name: str, h: Tensor) -> Tensor:
@@ -191,24 +210,34 @@ class EquivarianceLoss:
             drawn += [(first - 1 + shift) % others + 1 for shift in [0, *shifts.tolist()]]
         return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device="cpu")
 
+    @property
+    def _compared_groups(self) -> list[Group]:
+        return [group for group, alpha in self.groups.items() if alpha and self.samples[group]]
+
+    @property
+    def _compared_layers(self) -> list[str]:
+        return [name for name, beta in self.layers.items() if beta and self._compared_groups]
+
     def _compare(
         self, name: str, h: Tensor, groups: list[Group], drawn: list[tuple[Group, Tensor]], foresee: bool
     ) -> Tensor:
         """L_G of one layer for each of the groups; ``drawn`` are the group and the elements of each view."""
-        pooled = pool_layer(name, h, self.feature_groups[name])
+        spec = self.feature_groups[name]
+        maps = compared_maps(name, h, spec, self.action)
         batch_size = len(drawn[0][1])
-        if len(pooled) != self.views * batch_size:
+        if len(maps) != self.views * batch_size:
             raise ValueError(
-                f"layer {name!r} returned {len(pooled)} maps for {self.views} views of {batch_size} images: "
+                f"layer {name!r} returned {len(maps)} maps for {self.views} views of {batch_size} images: "
                 f"its batch must be that of the input; use capture and equivariance_loss for anything else"
             )
-        original, *transformed = pooled.split(batch_size)
+        original, *transformed = maps.split(batch_size)
         original = original.detach() if self.stop_gradient else original
-        settings: tuple[bool, OnEmpty, str] = (self.normalize, self.on_empty, f"layer {name!r}")
+        permuted = spec if self.action == "regular" else None
+        settings: Any = (self.normalize, self.on_empty, f"layer {name!r}", permuted)
         terms = []
         for group in groups:
             if foresee:  # an error now, not only in the step that draws such an element
-                _check_pixels(pooled, group, range(1, len(group)), f"layer {name!r}")
+                _check_pixels(maps, group, range(1, len(group)), f"layer {name!r}")
             views = [
                 (elements, h_g) for (of, elements), h_g in zip(drawn, transformed, strict=True) if of == group
             ]
@@ -222,13 +251,32 @@ class EquivarianceLoss:
         layers = ", ".join(
             f"{name}: {weight:g} ({self.feature_groups[name]})" for name, weight in self.layers.items()
         )
-        return f"EquivarianceLoss(groups {{{groups}}}, layers {{{layers}}}, views={self.views})"
+        action = "" if self.action == "pooled" else f", action={self.action!r}"
+        return f"EquivarianceLoss(groups {{{groups}}}, layers {{{layers}}}, views={self.views}{action})"
+
+
+def compared_maps(name: str, h: Tensor, feature_groups: FeatureGroups, action: FeatureAction) -> Tensor:
+    """What is compared of a layer: its pooled maps, or all of them. Errors name the layer."""
+    if action == "pooled":
+        return pool_layer(name, h, feature_groups)
+    try:
+        feature_groups.blocks(h.shape[1])
+    except ValueError as error:
+        raise ValueError(f"layer {name!r}: {error}") from None
+    return h
 
 
 def _layer_loss(
-    h: Tensor, h_g: Tensor, group: Group, g: Tensor, normalize: bool, on_empty: OnEmpty, layer: str
+    h: Tensor,
+    h_g: Tensor,
+    group: Group,
+    g: Tensor,
+    normalize: bool,
+    on_empty: OnEmpty,
+    layer: str,
+    permuted: FeatureGroups | None,
 ) -> tuple[Tensor, int]:
-    """The loss, and of how many images it is the mean."""
+    """The loss, and of how many images it is the mean; ``permuted`` are the feature groups, if not pooled."""
     if len(h) == 0:
         raise ValueError(f"h holds no images: its shape is {tuple(h.shape)}")
     if h.shape != h_g.shape or h.ndim != 4:
@@ -241,8 +289,7 @@ def _layer_loss(
     variance = full_precision(h.detach()).var(unbiased=False).clamp(min=1e-12) if normalize else 1
     coverage, drawn = group.coverage((h.shape[2], h.shape[3])), sorted(set(g.tolist()))
     if all(coverage[i] == 1 for i in drawn):
-        aligned = group.act_on_features(full_precision(h), g)
-        return nn.functional.mse_loss(full_precision(h_g), aligned) / variance, len(h)
+        return nn.functional.mse_loss(full_precision(h_g), _aligned(h, group, g, permuted)) / variance, len(h)
     if on_empty == "error":
         _check_pixels(h, group, drawn, layer)
     elif empty := [i for i in drawn if coverage[i] == 0]:
@@ -256,7 +303,7 @@ def _layer_loss(
         if len(kept) == 0:
             return h_g.sum() * 0, 0
         h, h_g, g = h[kept.to(h.device)], h_g[kept.to(h.device)], g[kept]
-    return image_errors(h, h_g, group, g).mean() / variance, len(h)
+    return image_errors(h, h_g, group, g, permuted).mean() / variance, len(h)
 
 
 def _check_pixels(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> None:
@@ -274,14 +321,24 @@ def _where(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> str:
     return f"{group} {labels} on the {h.shape[2]}×{h.shape[3]} map of {layer}"
 
 
-def image_errors(h: Tensor, h_g: Tensor, group: Group, g: Tensor) -> Tensor:
-    """Each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels, (B,); NaN without any."""
-    h, h_g = full_precision(h), full_precision(h_g)
+def image_errors(
+    h: Tensor, h_g: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None = None
+) -> Tensor:
+    """Each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels, (B,); NaN without any.
+
+    The members of the feature groups ``permuted`` are permuted by ``g``.
+    """
     valid = group.valid(h, g)
-    squares = (h_g - group.act_on_features(h, g)).square()
+    squares = (full_precision(h_g) - _aligned(h, group, g, permuted)).square()
     if valid is None:
         return squares.mean((1, 2, 3))
     return squares.masked_fill(~valid, 0).sum((1, 2, 3)) / (valid.sum((1, 2, 3)) * h.shape[1])
+
+
+def _aligned(h: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None) -> Tensor:
+    """``g·h``, in full precision."""
+    h = h if permuted is None else permute(h, g, group, permuted)
+    return group.act_on_features(full_precision(h), g)
 
 
 def full_precision(h: Tensor) -> Tensor:

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ._capture import capture
-from ._feature_groups import FeatureGroups, Spec, per_layer, pool_layer
+from ._feature_groups import FeatureGroups, Spec, per_layer
 from ._groups import Group
 from ._groups import group as parse_group
 from ._kernels import symmetric_kernels
 from ._layers import choose_layers
-from ._loss import full_precision, image_errors
+from ._loss import compared_maps, full_precision, image_errors
 from ._measured import ElementReport, LayerReport, OutputElement, OutputReport, Report
+from ._regular import FeatureAction, check_action, check_sizes
 from ._similarity import Similarity, resample, valid_pixels
 from ._tally import Diversity, Predictions, Tally, interval_of_share
 
@@ -44,6 +45,7 @@ def measure(
     batch_size: int = 64,
     floors: bool = True,
     progress: bool = False,
+    action: FeatureAction = "pooled",
 ) -> Report:
     """How far each layer of ``model`` is from commuting with ``group``, and what that does to its output.
 
@@ -52,6 +54,7 @@ def measure(
     return maps and its last map are taken. The model runs in eval mode, without gradients, and is left as it
     was. ``labels`` (N,), in the order of the images, adds the accuracy of a classifier under every element;
     ``floors``, which costs as much again, what grid and resampling alone cost; ``progress`` shows a bar.
+    ``action="regular"`` compares all members of feature groups, permuted by the element, not their maximum.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())     # 1×1 convolutions are equivariant
     >>> report = measure(net, torch.rand(8, 1, 6, 6), "rot4", layers=["1"], feature_groups=4)
@@ -62,6 +65,7 @@ def measure(
     _check(model, images, labels, batch_size)
     if len(group) == 1:
         raise ValueError(f"group {group} has one element, the identity: there is nothing to measure")
+    check_action(action)
     names = _names(layers, feature_groups)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     sums: _Sums | None = None
@@ -71,7 +75,7 @@ def measure(
             if sums is None:
                 _try(model, x[:2].clone())
                 chosen = choose_layers(model, x[:2].clone()) if names is None else names
-                sums = _Sums(model, group, per_layer(feature_groups, chosen), labels, floors)
+                sums = _Sums(model, group, per_layer(feature_groups, chosen), labels, floors, action)
             sums.add(x)
     if sums is None or sums.count < 2:
         got = "no image" if sums is None else "one image"
@@ -100,10 +104,13 @@ class _Sums:
         partition: dict[str, FeatureGroups],
         labels: Tensor | None,
         floors: bool,
+        action: FeatureAction,
     ) -> None:
+        if action == "regular":
+            check_sizes(group, partition)
         self.model, self.group, self.partition, self.labels = model, group, partition, labels
         self.elements = [_element(group, i) for i in range(len(group))]
-        self.floors = floors
+        self.floors, self.action = floors, action
         self.count = 0
         self.errors = {name: Tally(len(group)) for name in partition}
         self.resampling = {name: Tally(len(group)) for name in partition}
@@ -136,7 +143,10 @@ class _Sums:
             transformed, output = self._run(self.group.act(x, g))
             outputs.append(output)
             for name, h_g in transformed.items():
-                errors[name][i] = image_errors(maps[name], h_g, self.group, g)
+                # kernels made symmetric have no orientation: for the grid's floor, members stay in place
+                permuting = self.action == "regular" and tallies is self.errors
+                permuted = self.partition[name] if permuting else None
+                errors[name][i] = image_errors(maps[name], h_g, self.group, g, permuted)
                 if tallies is self.errors and not errors[name][i].isfinite().all():
                     self._check_finite(name, maps[name], i)
         for name, h in maps.items():
@@ -144,13 +154,13 @@ class _Sums:
         return maps, outputs
 
     def _run(self, x: Tensor, look: Any = None) -> tuple[dict[str, Tensor], Any]:
-        def pooled(name: str, h: Tensor) -> Tensor:
-            result = pool_layer(name, h, self.partition[name])
+        def compared(name: str, h: Tensor) -> Tensor:
+            result = compared_maps(name, h, self.partition[name], self.action)
             if look is not None:
                 look(name, h)
             return result
 
-        with capture(self.model, list(self.partition), pooled) as features:
+        with capture(self.model, list(self.partition), compared) as features:
             output = self.model(x)
         return dict(features), output
 
@@ -215,7 +225,8 @@ class _Sums:
         if self.labels is not None and self.predictions is not None:
             *hits, averaged = (self.predictions.hits / self.count).tolist()
             shares = dict(zip(self.group.labels, hits, strict=True))
-        return Report(str(self.group), self.count, layers, chosen, self._output(shares), shares, averaged)
+        found = (chosen, self._output(shares), shares, averaged, self.action)
+        return Report(str(self.group), self.count, layers, *found)
 
     def _layer(self, name: str) -> LayerReport:
         tally, everything = self.errors[name], range(1, len(self.group))

@@ -27,7 +27,7 @@ class ElementReport:
     raw: float
     """The paper's L_G. NaN, as the others, where the map is too small to have a valid pixel."""
     relative: float
-    """L_G over the variance of the pooled maps: 0 is equivariant, about 2 is unrelated."""
+    """L_G over the variance of the maps compared: 0 is equivariant, about 2 is unrelated."""
     interval: Interval
     """95 % confidence interval of the relative error, over images."""
     floor: float | None
@@ -52,13 +52,13 @@ class LayerReport:
     raw: float
     """The paper's L_G. Depends on the scale of the features."""
     relative: float
-    """L_G over the variance of the pooled maps: 0 is equivariant, about 2 is unrelated."""
+    """L_G over the variance of the maps compared: 0 is equivariant, about 2 is unrelated."""
     interval: Interval
     """95 % confidence interval of the relative error, over images."""
     floor: float | None
     """Of the elements that have one; see :class:`ElementReport`."""
     variance: float
-    """Of the pooled maps of the untransformed images, over images, channels and pixels."""
+    """Of the maps of the untransformed images, over images, channels and pixels."""
     diversity: float | None
     """How different the members of feature groups are: 0 are copies, 1 is unrelated; None for size 1."""
     collapsed: tuple[int, ...]
@@ -144,6 +144,8 @@ class Report:
     """With labels: the share of images classified rightly under each element, the identity first."""
     averaged_accuracy: float | None = None
     """With labels: the same for the softmax averaged over all elements."""
+    action: str = "pooled"
+    """What was compared: the maximum over members (pooled), or all of them, permuted (regular)."""
 
     @property
     def worst(self) -> tuple[str, float]:
@@ -157,7 +159,8 @@ class Report:
 
     @property
     def title(self) -> str:
-        return f"equivariance to {self.group} over {self.images:,} images"
+        action = "" if self.action == "pooled" else f" ({self.action} action)"
+        return f"equivariance to {self.group}{action} over {self.images:,} images"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Header and one row a layer, as text."""

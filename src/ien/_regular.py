@@ -1,0 +1,142 @@
+"""The regular action: from a group and a size to how its elements permute the members of feature groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ._feature_groups import FeatureGroups
+from ._groups import Group
+from ._similarity import Similarity
+
+__all__ = ["FeatureAction", "check_action", "check_sizes", "members", "permute", "sizes"]
+
+FeatureAction = Literal["pooled", "regular"]
+
+
+def members(group: Group, size: int) -> Tensor:
+    """Which member each element moves to each place: int64 (elements, size), every row a permutation.
+
+    Element ``g`` makes ``act(h[table[g]])`` of the maps ``h`` of a feature group. With a member for each
+    element, member ``m`` is what element ``m`` makes of member 0. Fewer members of rotations stand for turns
+    that repeat: of two members of ``rot4``, the first is for 0° and 180° and the second for 90° and 270°.
+
+    >>> members(rotation(4), 4)[1].tolist(), members(rotation(4), 2)[1].tolist()
+    ([3, 0, 1, 2], [1, 0])
+    """
+    if size not in sizes(group):
+        raise ValueError(_cannot(group, size))
+    return torch.tensor(_table(group, size), dtype=torch.int64, device="cpu")
+
+
+@lru_cache(maxsize=256)
+def sizes(group: Group) -> tuple[int, ...]:
+    """Those of feature groups whose members ``group`` can permute, largest first.
+
+    Rotations act on every divisor of their number; with flips, on a member for each element, or on one.
+
+    >>> sizes(rotation(8)), sizes(rotation(4) * ien.reflection())
+    ((8, 4, 2, 1), (8, 1))
+    """
+    elements = _similarities(group)
+    n = len(elements)
+    if any(element.flip for element in elements):
+        return n, 1
+    return tuple(size for size in range(n, 0, -1) if n % size == 0)
+
+
+def permute(h: Tensor, g: Tensor, group: Group, feature_groups: FeatureGroups) -> Tensor:
+    """``h`` (B, C, H, W) with the members of image ``i``'s feature groups permuted by element ``g[i]``.
+
+    >>> h = torch.arange(4.0).view(1, 4, 1, 1).expand(2, -1, -1, -1)
+    >>> permute(h, torch.tensor([1, 2]), rotation(4), FeatureGroups.of(4))[..., 0, 0].tolist()
+    [[3.0, 0.0, 1.0, 2.0], [2.0, 3.0, 0.0, 1.0]]
+    """
+    source = _channels(group, feature_groups.blocks(h.shape[1]))[group._indices(h, g).long()]  # (B, C)
+    return h if feature_groups.sizes == (1,) else _Permute.apply(h, source.to(h.device))
+
+
+def check_action(action: str) -> None:
+    """An error if there is no such action on feature groups."""
+    if action not in get_args(FeatureAction):
+        raise ValueError(f'action is "pooled" (the maximum over members) or "regular"; got {action!r}')
+
+
+def check_sizes(group: Group, feature_groups: Mapping[str, FeatureGroups]) -> None:
+    """An error if ``group`` cannot permute the members of some layer, by its name."""
+    for name, spec in feature_groups.items():
+        if bad := [size for size in spec.sizes if size not in sizes(group)]:
+            raise ValueError(f"layer {name!r}: {_cannot(group, bad[0])}")
+
+
+class _Permute(torch.autograd.Function):
+    """Channels of each image in the order ``source`` (B, C); its backward is the inverse, without sums."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(h: Tensor, source: Tensor) -> Tensor:
+        if h.is_contiguous(memory_format=torch.channels_last) and not h.is_contiguous():
+            pixels = h.movedim(1, 3)
+            return pixels.gather(3, source[:, None, None].expand_as(pixels)).movedim(3, 1)
+        rows = source + h.shape[1] * torch.arange(len(h), device=h.device).unsqueeze(1)
+        return h.flatten(0, 1).index_select(0, rows.flatten()).view(h.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (source,) = ctx.saved_tensors
+        return _Permute.apply(grad, source.argsort(1)), None
+
+
+def _channels(group: Group, blocks: list[tuple[int, int]]) -> Tensor:
+    """Which channel each element moves to each place, (elements, C)."""
+    parts, first = [], 0
+    for size, channels in blocks:
+        starts = torch.arange(first, first + channels, size, device="cpu").view(1, -1, 1)
+        parts.append((starts + members(group, size).unsqueeze(1)).flatten(1))
+        first += channels
+    return torch.cat(parts, dim=1)
+
+
+@lru_cache(maxsize=256)
+def _table(group: Group, size: int) -> tuple[tuple[int, ...], ...]:
+    elements = _similarities(group)
+    if size == len(elements):
+        place = {element: m for m, element in enumerate(elements)}
+        return tuple(tuple(place[g.inverse.after(m)] for m in elements) for g in elements)
+    turns = [int(element.turn * len(elements)) for element in elements]
+    return tuple(tuple((m - turn) % size for m in range(size)) for turn in turns)
+
+
+def _similarities(group: Group) -> list[Similarity]:
+    """The elements as rotations and flips; an error if they are others, or not closed."""
+    elements: list[Similarity] = []
+    for label, steps in zip(group.labels, group.elements, strict=True):
+        match steps or (Similarity(),):
+            case (Similarity(scale=1) as only,):
+                elements.append(only)
+            case _:
+                raise ValueError(
+                    f"only rotations and flips permute the members of feature groups, and {group} has "
+                    f'{label!r}: it needs action="pooled"'
+                )
+    if not {a.after(b) for a in elements for b in elements} <= set(elements):
+        raise ValueError(
+            f"{group} ({', '.join(group.labels)}) lacks what some of its elements give together, so that it "
+            f'cannot permute the members of feature groups: complete it, or use action="pooled"'
+        )
+    return elements
+
+
+def _cannot(group: Group, size: int) -> str:
+    *larger, smallest = map(str, sizes(group))
+    known = f"{', '.join(larger)} or {smallest}" if larger else smallest
+    return f"{group} cannot permute the members of feature groups of size {size}; it can for {known}"

@@ -1,0 +1,157 @@
+"""Start: from an ordinary network to one that is equivariant before its first step of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ._capture import _walk
+from ._doctor import doctor
+from ._feature_groups import FeatureGroups, Spec
+from ._groups import Group
+from ._groups import group as parse_group
+from ._layerwise import Breaks, Kernel, LayerStart, Work, hooked, spreads_of
+from ._measure import _eval_mode, _try
+from ._measured import ROOT
+from ._names import nearest
+from ._page import columns, number
+from ._regular import check_sizes
+from ._seen import Views
+from ._similarity import Similarity
+
+__all__ = ["LayerStart", "Start", "start_equivariant"]
+
+Weights = Literal["random", "project"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What :func:`start_equivariant` did, layer by layer in the order they run; ``print`` it for a table."""
+
+    group: str
+    weights: str
+    layers: dict[str, LayerStart]
+    unused: tuple[str, ...] = ()
+    """Layers that did not run, and are as they were."""
+
+    def __str__(self) -> str:
+        between = any(layer.between is not None for layer in self.layers.values())
+        rows = [["layer", "before", "after", "distance", "exact", *["between"] * between]]
+        for name, layer in self.layers.items():
+            numbers = [layer.distance, layer.exact, *[layer.between] * between]
+            rows.append([name or ROOT, layer.before, layer.after, *map(number, numbers)])
+        title = (
+            f"equivariant to {self.group}, weights {self.weights}: relative errors of {len(rows) - 1} layers"
+        )
+        unused = [f"did not run, and are as they were: {', '.join(self.unused)}"] * bool(self.unused)
+        return "\n".join([title, *columns(rows), *unused])
+
+
+def start_equivariant(
+    model: nn.Module,
+    group: Group | str,
+    feature_groups: Spec | Mapping[str, Spec],
+    input: Tensor,
+    weights: Weights = "random",
+) -> Start:
+    """Change the weights of ``model`` so that it is equivariant, as if it were built of group convolutions.
+
+    Filters of a feature group become transformed copies of each other, and numbers for each channel (biases,
+    norms) equal within it. Quarter turns and flips are exact, other rotations as good as the pixels allow. It
+    is still an ordinary network: training moves it away again unless the loss holds it.
+
+    ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact (see :func:`doctor`). It
+    is run once in eval mode to see what comes into each layer and to check what leaves it. Linear layers on
+    pooled features become invariant; they stay as they are after a group pool. ``"random"`` takes the weights
+    as a random draw, and keeps the variance of what each layer returns, its bias aside; ``"project"`` takes
+    the nearest equivariant weights, for a trained model. ``feature_groups`` may map layers, or modules that
+    hold them, to their own; ``""`` is the rest. What cannot be equivariant is an error that leaves the model
+    as it was.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
+    >>> start.layers["2"].before, start.layers["2"].exact < 1e-10
+    ('4', True)
+    """
+    group = parse_group(group)
+    specs = _checked(model, group, feature_groups, input, weights)
+    modules = {name: module for name, module, _ in _walk(model)}
+    views = Views(group, list(specs.values()))
+    with torch.inference_mode(False), torch.no_grad(), _eval_mode(model):
+        x = input.to(next((p.device for p in model.parameters()), input.device), copy=True)
+        _try(model, x[:2].clone())
+        images = views.of(x)
+        spreads = spreads_of(model, modules, images) if weights == "random" else {}
+        work = Work(views, specs, spreads)
+        try:
+            with hooked(modules, before=work.start, after=work.check):
+                model(images.clone())
+        except BaseException as error:
+            work.undo()
+            if not isinstance(error, Breaks):
+                raise
+            raise ValueError(f"{error}{_advice(model, x)}") from None
+    if not work.layers:
+        raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
+    unused = [n for n, module in modules.items() if isinstance(module, Kernel) and n not in work.ran]
+    return Start(str(group), weights, work.layers, tuple(unused))
+
+
+def _checked(
+    model: object, group: Group, feature_groups: Spec | Mapping[str, Spec], input: object, weights: str
+) -> dict[str, FeatureGroups]:
+    """Feature groups by the name of a layer or of a module that holds it, "" for all, after checks."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"start_equivariant takes a torch.nn.Module; got a {type(model).__name__}")
+    if weights not in get_args(Weights):
+        raise ValueError(f'weights is "random" or "project"; got {weights!r}')
+    if not isinstance(input, Tensor) or input.ndim != 4 or not input.is_floating_point() or not len(input):
+        got = (
+            f"{input.dtype} {tuple(input.shape)}"
+            if isinstance(input, Tensor)
+            else f"a {type(input).__name__}"
+        )
+        raise ValueError(
+            f"input is a batch of images (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {got}"
+        )
+    steps = [step for element in group.elements for step in element]
+    if not any(group.exact[1:]) or not all(isinstance(s, Similarity) and s.scale == 1 for s in steps):
+        raise ValueError(
+            f"start_equivariant takes rotations and flips, a half turn, quarter turn or flip among them, "
+            f"such as rot4, rot8 or rot4xflip; got {group}"
+        )
+    modules = {name: hidden or m._compiled_call_impl is not None for name, m, hidden in _walk(model)}
+    if any(modules.values()):
+        raise RuntimeError("the model is compiled, which hides its layers: start it before torch.compile")
+    if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
+        specs = {str(name): FeatureGroups.of(spec) for name, spec in feature_groups.items()}  # type: ignore[arg-type]
+    else:
+        specs = {"": FeatureGroups.of(feature_groups)}  # type: ignore[arg-type]
+    if unknown := [name for name in specs if name not in modules]:
+        raise KeyError(
+            f"feature_groups names {unknown[0]!r}; {nearest(unknown[0], [n for n in modules if n])}"
+        )
+    check_sizes(group, specs)
+    return specs
+
+
+def _advice(model: nn.Module, x: Tensor) -> str:
+    """What the doctor says to a model that is not equivariant."""
+    try:
+        diagnosis = doctor(model, x.shape[1:])
+    except ValueError:
+        return ""
+    if not diagnosis.findings:
+        return (
+            ": only the weights of Conv2d, ConvTranspose2d, Linear and layers with a number for each channel "
+            "are changed, and linear layers on vectors return single numbers unless feature_groups names "
+            "them; write it with these, or give the part of the model before it"
+        )
+    first = diagnosis.findings[0]
+    sizes = diagnosis.exact_sizes or diagnosis.grid_sizes
+    near = f"; exact input sizes: {', '.join(map(str, sizes))}" if sizes else ""
+    return f"; doctor: {first.module or ROOT}, {first.op}: {first.reason}; remedy: {first.remedy}{near}"

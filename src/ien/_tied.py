@@ -1,0 +1,143 @@
+"""Tied weights: from a kernel and the feature groups on its two sides to the nearest that commutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, product
+
+import torch
+from torch import Tensor
+
+from ._groups import Group
+from ._regular import members
+
+__all__ = ["Blocks", "cuts", "tie"]
+
+Blocks = Sequence[tuple[int, int]]
+"""(size, channels) of contiguous feature groups."""
+
+KEPT = 0.8
+"""Patterns of pixels that the mean over a group keeps to this share turn well on the grid.
+
+Bicubic kernels of all sizes have a gap here: 6 of 9 patterns of a 3×3 kernel lie above, 17 of 25 of a 5×5.
+"""
+
+
+def tie(
+    weight: Tensor,
+    after: Blocks,
+    before: Blocks,
+    group: Group,
+    conv_groups: int = 1,
+    keep_norm: bool = False,
+) -> tuple[Tensor, float]:
+    """The kernels (O, I, k, k) nearest to ``weight`` that commute with ``group``, and how far they are.
+
+    ``after`` and ``before`` are the feature groups of O and I, whose members the group permutes. It is the
+    mean over the group of the transformed kernels, so that filters of a feature group are transformed copies.
+    Where an element resamples, patterns that do not turn well, as in the corners, are left out.
+    ``keep_norm`` rescales what lies between each two sizes to the norm that it had; the distance is without.
+
+    >>> kernels, _ = tie(torch.rand(4, 1, 3, 3), [(4, 4)], [(1, 1)], rotation(4))
+    >>> torch.allclose(kernels[1], kernels[0].rot90(1, (-2, -1)))
+    True
+    """
+    kernels = _whole(weight.detach().to("cpu", torch.float64), conv_groups)
+    if cuts(conv_groups, after, before, group):
+        raise ValueError(
+            f"its {conv_groups} conv groups cut through feature groups, whose members {group} permutes: "
+            f"take groups=1, or a number that leaves each feature group in one piece"
+        )
+    tied, distance = _tie(kernels, after, before, group, keep_norm)
+    return _parts(tied, conv_groups).to(weight.device, weight.dtype), distance
+
+
+def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
+    """Whether ``group`` mixes channels of different ones of so many equal ``parts``.
+
+    >>> cuts(2, [(4, 8)], [(4, 8)], rotation(4)), cuts(4, [(4, 8)], [(4, 8)], rotation(4))
+    (False, True)
+    """
+    if parts == 1:
+        return False
+    rows, columns = (sum(channels for _, channels in blocks) for blocks in (after, before))
+    pattern = _whole(torch.ones(rows, columns // parts, 1, 1, dtype=torch.float64, device="cpu"), parts)
+    return not torch.allclose(_tie(pattern, after, before, group)[0], pattern)
+
+
+def _tie(
+    kernels: Tensor, after: Blocks, before: Blocks, group: Group, keep_norm: bool = False
+) -> tuple[Tensor, float]:
+    result, squares = torch.empty_like(kernels), 0.0
+    for (rows, out), (columns, inner) in product(_slices(after), _slices(before)):
+        block = kernels[rows, columns].unflatten(1, (-1, inner)).unflatten(0, (-1, out)).transpose(1, 2)
+        tied = torch.empty_like(block)  # (groups out, groups in, members out, members in, k, k)
+        for a, b, table in _orbits(group, out, inner):
+            part = block[:, :, a, b]
+            nearest = part.flatten(2) @ _projection(group, table, part.shape[-2], part.shape[-1])
+            tied[:, :, a, b] = nearest.view(part.shape)
+        squares += float((block - tied).square().sum())
+        if keep_norm and tied.any():
+            tied *= block.norm() / tied.norm()
+        result[rows, columns] = tied.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    return result, squares**0.5
+
+
+Table = tuple[tuple[int, ...], ...]
+
+
+def _orbits(group: Group, out: int, inner: int) -> Iterator[tuple[list[int], list[int], Table]]:
+    """Pairs of members that the group takes to each other, and which of them it moves to each place."""
+    tables = list(zip(members(group, out).tolist(), members(group, inner).tolist(), strict=True))
+    left = dict.fromkeys(product(range(out), range(inner)))
+    while left:
+        first, second = next(iter(left))
+        pairs = list(dict.fromkeys((rows[first], columns[second]) for rows, columns in tables))
+        for pair in pairs:
+            del left[pair]
+        place = {pair: p for p, pair in enumerate(pairs)}
+        moved = tuple(tuple(place[rows[a], columns[b]] for a, b in pairs) for rows, columns in tables)
+        yield [a for a, _ in pairs], [b for _, b in pairs], moved
+
+
+@lru_cache(maxsize=16)
+def _projection(group: Group, table: Table, height: int, width: int) -> Tensor:
+    """The symmetric matrix that takes the kernels of an orbit, in a row, to the nearest that commute."""
+    n = len(table[0]) * height * width
+    with torch.inference_mode(False), torch.no_grad():  # a cached inference tensor would be of no use later
+        basis = torch.eye(n, dtype=torch.float64, device="cpu").view(n, -1, height, width)
+        mean = torch.zeros_like(basis)
+        for i, row in enumerate(table):
+            mean += group.act(basis[:, list(row)], torch.full((n,), i, device="cpu"), mode="bicubic")
+        matrix = mean.view(n, n) / len(group)
+        if torch.allclose(matrix @ matrix, matrix):
+            return matrix
+        # resampled twice is not turned twice: the mean is no projection, but its large eigenvalues span one
+        values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+        kept = vectors[:, values > KEPT]
+        return kept @ kept.T
+
+
+def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
+    """The channels of each block, and its size."""
+    ends = list(accumulate(channels for _, channels in blocks))
+    return [(slice(end - channels, end), size) for end, (size, channels) in zip(ends, blocks, strict=True)]
+
+
+def _whole(kernels: Tensor, conv_groups: int) -> Tensor:
+    """Kernels (O, I / groups, k, k) as those of a convolution without groups, with zeros between them."""
+    if conv_groups == 1:
+        return kernels
+    same = torch.eye(conv_groups, dtype=kernels.dtype, device="cpu").view(
+        conv_groups, 1, conv_groups, 1, 1, 1
+    )
+    return (kernels.unflatten(0, (conv_groups, -1)).unsqueeze(2) * same).flatten(2, 3).flatten(0, 1)
+
+
+def _parts(kernels: Tensor, conv_groups: int) -> Tensor:
+    """The inverse of :func:`_whole`."""
+    if conv_groups == 1:
+        return kernels
+    split = kernels.unflatten(1, (conv_groups, -1)).unflatten(0, (conv_groups, -1))
+    return split.diagonal(dim1=0, dim2=2).movedim(-1, 0).flatten(0, 1)

@@ -1,0 +1,483 @@
+"""An ordinary net that is equivariant before training: against loops, against e2cnn, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+import ien
+from ien import models
+from ien._tied import tie
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+D4 = ien.rotation(4) * ien.reflection()
+
+
+def moved(x: Tensor, label: str) -> Tensor:
+    """An image (…, n, n) under an element, from its label alone."""
+    label = label.replace("vflip", "180° flip").replace("identity", "")
+    x = x.flip(-1) if "flip" in label else x
+    return x.rot90(int(label.split("°")[0]) // 90 if "°" in label else 0, (-2, -1))
+
+
+def member_moved(group: ien.Group, size: int, g: int, m: int) -> int:
+    """The member that element ``g`` moves to place ``m``: by turns, or found with pictures."""
+    if size < len(group) or group == ien.rotation(4):
+        return (m - g) % size
+    picture = torch.arange(9.0).view(3, 3)
+    made = [moved(picture, label) for label in group.labels]
+    return next(j for j in range(size) if torch.equal(moved(made[j], group.labels[g]), made[m]))
+
+
+def channels_moved(group: ien.Group, feature_groups: object, channels: int, g: int) -> list[int]:
+    table, first = [], 0
+    for size, count in ien.FeatureGroups.of(feature_groups).blocks(channels):
+        for start in range(first, first + count, size):
+            table += [start + member_moved(group, size, g, m) for m in range(size)]
+        first += count
+    return table
+
+
+def regular_error(h: Tensor, h_g: Tensor, group: ien.Group, g: int, feature_groups: object) -> float:
+    """Relative error of all members, permuted and turned one by one."""
+    expected = moved(h, group.labels[g])[:, channels_moved(group, feature_groups, h.shape[1], g)]
+    return float((h_g - expected).square().mean() / h.var())
+
+
+def user_net() -> nn.Sequential:
+    """Biases, in-place activations, odd sizes, two kinds of pools, a linear layer on pooled channels."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 5, stride=2, padding=2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(16, 16, 3, padding=1, groups=16),
+        nn.GroupNorm(2, 16),
+        nn.PReLU(16),
+        nn.Conv2d(16, 8, 1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+    )
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(after)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(after)
+        shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+        self.downsample = shortcut if stride > 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.relu(out)
+
+
+def usual_resnet() -> nn.Sequential:
+    """As in torchvision, with no group pool."""
+    stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(True))
+    layers = [BasicBlock(8, 8, 1), BasicBlock(8, 16, 2)]
+    return nn.Sequential(
+        stem, nn.MaxPool2d(3, 2, 1), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)
+    )
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], str, object, tuple[int, int], list[str]]] = {
+    "cnn6": (lambda: models.cnn6(4, 1 / 32), "rot4", 4, (1, 28), ["conv1", "conv2", "conv4", "conv6"]),
+    "cnn6 mixed": (
+        lambda: models.cnn6("4-2-1", 1 / 32),
+        "rot4",
+        "4-2-1",
+        (1, 28),
+        ["conv1", "conv3", "conv6"],
+    ),
+    "cnn6 flips": (lambda: models.cnn6(8, 1 / 32), "rot4xflip", 8, (1, 28), ["conv1", "conv3", "conv6"]),
+    "resnet18": (lambda: models.resnet18(4, 1 / 32), "rot4", 4, (3, 16), ["layer1", "layer2", "layer4"]),
+    "resnet18 mixed": (
+        lambda: models.resnet18("4-2-1", 1 / 16),
+        "rot4",
+        "4-2-1",
+        (3, 17),
+        ["layer1", "layer4"],
+    ),
+    "vgg": (lambda: models.vgg(4, 1 / 32), "rot4", 4, (3, 32), ["conv1", "conv5", "conv8"]),
+    "wide-resnet": (lambda: models.wide_resnet(4, 1 / 64), "rot4", 4, (3, 16), ["layer1", "layer3"]),
+    "siamfc": (
+        lambda: models.siamfc("alexnet-v2", "4-2-1", 1 / 32),
+        "rot4",
+        "4-2-1",
+        (3, 127),
+        ["conv1", "conv5"],
+    ),
+    "user": (user_net, "rot4", 4, (3, 17), ["0", "3", "5", "7"]),
+    "user flips": (user_net, "rot4xflip", 8, (3, 17), ["3", "5", "7"]),
+    "usual resnet": (usual_resnet, "rot4", 4, (3, 33), ["0", "2", "3"]),
+}
+
+
+def prepared(name: str) -> tuple[nn.Module, ien.Group, object, Tensor, list[str]]:
+    make, group, feature_groups, (channels, size), layers = NETS[name]
+    torch.manual_seed(3)
+    net = make().eval()
+    return net, ien.group(group), feature_groups, torch.rand(2, channels, size, size), layers
+
+
+def used(layers: list[str], net: nn.Module) -> list[str]:
+    """Without those that an in-place activation overwrites."""
+    return [name for name in layers if not isinstance(net.get_submodule(name), nn.Conv2d)]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_net_is_equivariant_in_every_layer_and_invariant_at_the_end(name: str) -> None:
+    net, group, feature_groups, x, layers = prepared(name)
+    wrong = ien.measure(net, x, group, used(layers, net), feature_groups, floors=False)
+    assert all(layer.relative > 0.01 for layer in wrong.layers.values())
+    start = ien.start_equivariant(net, group, feature_groups, x)  # type: ignore[arg-type]
+    assert all(0.3 < layer.distance < 1 and layer.exact < 1e-10 for layer in start.layers.values())
+    report = ien.measure(net, torch.rand_like(x), group, used(layers, net), feature_groups, floors=False)
+    assert all(layer.relative < 1e-10 for layer in report.layers.values())
+    assert report.output is None or report.output.logit_error < 1e-10
+    g = torch.full((2,), 1)
+    with ien.capture(net, used(layers, net)) as features, torch.no_grad():
+        net(x.clone())
+        net(group.act(x, g))
+    for layer in used(layers, net):
+        assert regular_error(*features.all(layer), group, 1, feature_groups) < 1e-10
+        assert features.all(layer)[0].std() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["cnn6", "cnn6 mixed", "cnn6 flips", "resnet18 mixed", "user"])
+def test_variance_of_every_layer_is_kept_on_other_images(name: str) -> None:
+    net, group, feature_groups, x, _ = prepared(name)
+    convs = {n: module for n, module in net.named_modules() if isinstance(module, nn.Conv2d)}
+    found: list[float] = []
+
+    def note(conv: nn.Conv2d, args: object, output: Tensor) -> None:
+        bias = torch.zeros(1) if conv.bias is None else conv.bias
+        found.append(float((output - bias.view(-1, 1, 1)).var()))
+
+    for conv in convs.values():
+        conv.register_forward_hook(note)
+    with torch.no_grad():
+        net(torch.rand(48, *x.shape[1:]))
+        before = list(found)
+        ien.start_equivariant(net, group, feature_groups, torch.rand(48, *x.shape[1:]))  # type: ignore[arg-type]
+        found.clear()
+        net(torch.rand(48, *x.shape[1:]))
+    ratios = {n: b / a for n, a, b in zip(convs, before, found, strict=True)}
+    assert all(0.9 < ratio < 1.1 for ratio in ratios.values()), ratios
+
+
+@pytest.mark.parametrize(
+    ("group", "after", "before"),
+    [
+        (ien.rotation(4), 4, 4),
+        (ien.rotation(4), "4-2-1", 1),
+        (ien.rotation(4), "4-2-1", "4-2-1"),
+        (D4, 8, 1),
+        (D4, 8, 8),
+        (D4, 1, 8),
+    ],
+)
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+def test_tied_kernels_are_the_mean_over_the_group_written_as_a_loop(
+    group: ien.Group, after: object, before: object, kernel: int
+) -> None:
+    rows, columns = (11 if spec == "4-2-1" else 16 if spec == 8 else 4 for spec in (after, before))
+    weight = torch.randn(rows, columns, kernel, kernel, dtype=torch.float64)
+    expected = torch.zeros_like(weight)
+    for g, label in enumerate(group.labels):
+        out, inner = channels_moved(group, after, rows, g), channels_moved(group, before, columns, g)
+        for o in range(rows):
+            for i in range(columns):
+                expected[o, i] += moved(weight[out[o], inner[i]], label) / len(group)
+    blocks = [ien.FeatureGroups.of(spec).blocks(n) for spec, n in ((after, rows), (before, columns))]  # type: ignore[arg-type]
+    tied, distance = tie(weight, *blocks, group)
+    torch.testing.assert_close(tied, expected)
+    assert distance == pytest.approx(float((weight - expected).norm()))
+    kept, _ = tie(weight, *blocks, group, keep_norm=True)
+    assert float(kept.norm()) == pytest.approx(float(weight.norm()))
+
+
+def test_filters_of_a_feature_group_are_turned_copies_and_small_groups_are_symmetric() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 22, 3))
+    ien.start_equivariant(net, "rot4", "4-2-1", torch.rand(2, 3, 9, 9))
+    filters = net[0].weight.detach()
+    for first in (0, 4, 8, 12):
+        for m in range(4):
+            torch.testing.assert_close(filters[first + m], filters[first].rot90(m, (-2, -1)))
+    assert not torch.allclose(filters[0], filters[0].rot90(2, (-2, -1)))
+    for first in (16, 18):
+        torch.testing.assert_close(filters[first + 1], filters[first].rot90(1, (-2, -1)))
+        torch.testing.assert_close(filters[first], filters[first].rot90(2, (-2, -1)))
+    torch.testing.assert_close(filters[20:], filters[20:].rot90(1, (-2, -1)))
+
+
+@pytest.mark.parametrize("name", ["cnn6 mixed", "usual resnet", "user flips"])
+def test_projection_of_a_trained_net_is_equivariant_and_a_second_one_changes_nothing(name: str) -> None:
+    net, group, feature_groups, x, layers = prepared(name)
+    for tensor in [*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())]:
+        tensor.data += 0.1 * torch.rand_like(tensor)  # norms have statistics
+    first = ien.start_equivariant(net, group, feature_groups, x, weights="project")  # type: ignore[arg-type]
+    norms = [n for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    assert set(norms) <= set(first.layers)
+    weights = copy.deepcopy(net.state_dict())
+    report = ien.measure(net, x, group, used(layers, net), feature_groups, floors=False)
+    assert all(layer.relative < 1e-10 for layer in report.layers.values())
+    second = ien.start_equivariant(net, group, feature_groups, x, weights="project")  # type: ignore[arg-type]
+    assert all(layer.distance < 1e-6 for layer in second.layers.values())
+    torch.testing.assert_close(net.state_dict(), weights)
+
+
+def test_distance_is_that_of_the_weights_and_a_norm_gets_the_mean_of_its_members() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)).eval()
+    net[1].running_mean.copy_(torch.arange(8.0))
+    before = copy.deepcopy(net)
+    start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 5, 5), weights="project")
+    assert net[1].running_mean.tolist() == [1.5] * 4 + [5.5] * 4
+    old, new = (torch.cat([p.detach().flatten() for p in m[0].parameters()]) for m in (before, net))
+    assert start.layers["0"].distance == pytest.approx(float((new - old).norm() / old.norm()))
+    assert net[0].bias.view(2, 4).std(1).max() < 1e-6
+
+
+def test_nets_exported_from_e2cnn_are_at_no_distance() -> None:
+    pytest.importorskip("e2cnn")
+    net = ien.baselines.create("e2cnn-cnn6", group="rot4", width=1 / 32).export().eval()
+    start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 28, 28), weights="project")
+    assert len(start.layers) == 6 and all(layer.distance < 1e-6 for layer in start.layers.values())
+
+
+def smooth(count: int, channels: int, size: int) -> Tensor:
+    return F.interpolate(torch.rand(count, channels, size // 5, size // 5), size, mode="bicubic")
+
+
+@pytest.mark.parametrize("feature_groups", [8, "8-4-2-1"])
+def test_eighth_turns_cost_interpolation_only(feature_groups: object) -> None:
+    def between(net: nn.Module) -> list[float]:
+        report = ien.measure(net, x, "rot8", ["1", "3"], feature_groups, floors=False, action="regular")
+        assert not exact or all(layer.exact < 1e-10 for layer in report.layers.values())
+        return [layer.between for layer in report.layers.values()]
+
+    channels = ien.FeatureGroups.of(feature_groups).channels(2 if feature_groups == 8 else 8)  # type: ignore[arg-type]
+    convs = nn.Conv2d(1, channels, 7, padding=3), nn.Conv2d(channels, channels, 5, padding=2)
+    net, x, exact = nn.Sequential(convs[0], nn.ELU(), convs[1], nn.ELU()), smooth(4, 1, 31), False
+    before, exact = between(net), True
+    start = ien.start_equivariant(net, "rot8", feature_groups, x)  # type: ignore[arg-type]
+    after = between(net)
+    assert all(a < 0.2 and a < b / 5 for a, b in zip(after, before, strict=True)), (before, after)
+    assert start.layers["0"].between is not None and start.layers["0"].between < 0.2
+    again = ien.start_equivariant(net, "rot8", feature_groups, x, weights="project")  # type: ignore[arg-type]
+    assert all(layer.distance < 1e-6 for layer in again.layers.values())
+
+
+class Joined(nn.Module):
+    """A small U-Net: maps of two sizes and the image itself are joined; a head with a map for each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(2, 22, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        self.up = nn.ConvTranspose2d(22, 11, 2, stride=2)
+        self.mix = nn.Conv2d(2 + 11 + 11, 11, 3, padding=1)
+        self.side = nn.Conv2d(2, 11, 1)
+        self.head = nn.Conv2d(11, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(torch.cat([x, self.up(self.down(x)), self.side(x)], 1)))
+
+
+def test_joined_maps_transposed_convolutions_and_heads_of_their_own() -> None:
+    net, x, group = Joined(), torch.rand(2, 2, 8, 8), ien.rotation(4)
+    start = ien.start_equivariant(net, group, {"": "4-2-1", "head": 1}, x)
+    assert start.layers["mix"].before == "1-4-2-1-4-2-1" and start.layers["head"].after == "1"
+    with torch.no_grad():
+        torch.testing.assert_close(net(x.rot90(1, (-2, -1))), net(x).rot90(1, (-2, -1)))
+    with pytest.raises(ValueError, match=r"'head' \(Conv2d\): 3 channels cannot be split .* \"head\": 1"):
+        ien.start_equivariant(Joined(), group, "4-2-1", x)
+
+
+class Pixels(nn.Module):
+    """Channels last, as in ConvNeXt: a norm and linear layers on each pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3), nn.LayerNorm(8)
+        self.wide, self.narrow = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return h + self.narrow(F.gelu(self.wide(self.norm(h.permute(0, 2, 3, 1))))).permute(0, 3, 1, 2)
+
+
+def test_linear_layers_on_pixels() -> None:
+    net, x = Pixels(), torch.rand(2, 3, 7, 7)
+    nn.init.uniform_(net.norm.weight)
+    start = ien.start_equivariant(net, "rot4", 4, x)
+    assert [start.layers[name].after for name in ("stem", "norm", "wide", "narrow")] == ["4"] * 4
+    with torch.no_grad():
+        h, h_g = net(x), net(x.rot90(1, (-2, -1)))
+    assert regular_error(h, h_g, ien.rotation(4), 1, 4) < 1e-10
+
+
+class Squeezed(nn.Module):
+    """Gates for each channel from linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 8, 3)
+        self.gates = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 8), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv(x)
+        return h * self.gates(h.mean((2, 3)))[:, :, None, None]
+
+
+def test_linear_layers_on_vectors_end_feature_groups_unless_they_are_named() -> None:
+    x = torch.rand(2, 1, 7, 7)
+    start = ien.start_equivariant(Squeezed(), "rot4", {"": 4, "gates": 4}, x)
+    assert start.layers["gates.2"].after == "4"
+    with pytest.raises(ValueError, match="the model itself breaks rot4"):
+        ien.start_equivariant(Squeezed(), "rot4", 4, x)
+
+
+def test_a_classifier_behind_the_group_pool_and_the_names_of_weights_stay() -> None:
+    net, group, feature_groups, x, _ = prepared("cnn6")
+    net.train()
+    keys, head = list(net.state_dict()), copy.deepcopy(net.classifier.state_dict())
+    parameters, state = list(net.parameters()), torch.get_rng_state()
+    ien.start_equivariant(net, group, feature_groups, x)  # type: ignore[arg-type]
+    assert list(net.state_dict()) == keys and all(
+        a is b for a, b in zip(parameters, net.parameters(), strict=True)
+    )
+    torch.testing.assert_close(net.classifier.state_dict(), head, rtol=0, atol=0)
+    assert net.training and net.conv1.training and torch.equal(torch.get_rng_state(), state)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+@pytest.mark.parametrize("name", ["cnn6 mixed", "cnn6 flips"])
+def test_loss_of_all_members_starts_at_zero(name: str) -> None:
+    net, group, feature_groups, x, layers = prepared(name)
+    objective = ien.EquivarianceLoss(group, layers, feature_groups, action="regular", normalize=True)  # type: ignore[arg-type]
+    before = objective(net, x).loss
+    ien.start_equivariant(net, group, feature_groups, x)  # type: ignore[arg-type]
+    assert objective(net, x).loss < 1e-10 < 0.1 < before
+
+
+def test_depthwise_is_tied_and_conv_groups_that_cut_feature_groups_are_named() -> None:
+    x = torch.rand(2, 3, 9, 9)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=2), nn.Conv2d(8, 16, 3, groups=8))
+    ien.start_equivariant(net[:2], "rot4", 4, x)
+    torch.testing.assert_close(net[1].weight[1, 1], net[1].weight[0, 0].rot90(1, (-2, -1)))
+    with pytest.raises(ValueError, match=r"layer '2' \(Conv2d\): its 8 conv groups cut .* take groups=1"):
+        ien.start_equivariant(net, "rot4", 4, x)
+    with pytest.raises(ValueError, match=r"layer '1' \(Conv2d\): its 2 conv groups cut"):
+        ien.start_equivariant(net[:2], "rot4xflip", 8, x)
+
+
+def test_grid_that_is_not_exact_is_named_with_sizes_that_are_and_the_net_is_as_it_was() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1))
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(
+        ValueError, match=r"layer '2' \(Conv2d\) breaks rot4.* exact input sizes: .*17, 19, 21"
+    ):
+        ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 18, 18))
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 19, 19))
+
+
+class Shuffled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)[:, [0, 4, 1, 5, 2, 6, 3, 7]])
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = nn.Parameter(torch.randn(8, 1, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.kernels)
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Conv2d(1, 6, 3), r"6 channels cannot be split into feature groups 4.*nearest: 4 or 8"),
+        (nn.Sequential(nn.Conv2d(1, 4, (1, 3))), r"layer '0' \(Conv2d\) has kernels of 1×3.* make them 3×3"),
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 49, 2)),
+            r"layer '1' \(Flatten\) breaks",
+        ),
+        (nn.Sequential(weight_norm(nn.Conv2d(1, 4, 3))), r"layer '0' .*remove_parametrizations"),
+        (Shuffled(), r"what comes into layer 'second' \(Conv2d\), 8×7×7, turns neither as feature groups 4"),
+        (nn.Sequential(Own()), r"layer '0' \(Own\) breaks rot4.* only the weights of Conv2d"),
+        (
+            nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8)),
+            r"layer '1' \(GroupNorm\) cuts .* num_groups=4: take 1",
+        ),
+        (nn.ReLU(), "there is nothing to start"),
+    ],
+)
+def test_what_cannot_be_equivariant_is_named(net: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
+
+
+def test_wrong_arguments_are_told() -> None:
+    net, x = nn.Sequential(nn.Conv2d(1, 8, 3)), torch.rand(2, 1, 9, 9)
+    for group in ("scale0.7", "rot3", "rot4xscale0.7"):
+        with pytest.raises(ValueError, match="rotations and flips"):
+            ien.start_equivariant(net, group, 4, x)
+    with pytest.raises(ValueError, match="size 3; it can for 4, 2 or 1"):
+        ien.start_equivariant(net, "rot4", 3, x)
+    with pytest.raises(ValueError, match='weights is "random" or "project"'):
+        ien.start_equivariant(net, "rot4", 4, x, weights="trained")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="looks the same under all of rot4"):
+        ien.start_equivariant(net, "rot4", 4, torch.ones(2, 1, 9, 9))
+    with pytest.raises(ValueError, match=r"a batch of images \(B, C, H, W\)"):
+        ien.start_equivariant(net, "rot4", 4, x[0])
+    with pytest.raises(KeyError, match="names 'con'"):
+        ien.start_equivariant(net, "rot4", {"": 4, "con": 1}, x)
+    with pytest.raises(KeyError, match="says nothing about layer"):
+        ien.start_equivariant(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU()), "rot4", {"1": 4}, x)
+    with pytest.raises(RuntimeError, match=r"before torch\.compile"):
+        ien.start_equivariant(torch.compile(net, backend="eager"), "rot4", 4, x)  # type: ignore[arg-type]
+
+
+def test_a_layer_that_runs_twice_one_that_does_not_and_the_report() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.again, self.aside = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.again(torch.relu(self.again(self.first(x))))
+
+    net, x = Twice(), torch.rand(2, 1, 11, 11)
+    with torch.inference_mode():
+        start = ien.start_equivariant(net, "rot4", 4, x)
+    net(x).sum().backward()  # its weights can still be trained
+    assert list(start.layers) == ["first", "again"] and start.unused == ("aside",)
+    assert ien.measure(net, x, "rot4", ["first"], 4).layers["first"].relative < 1e-12
+    lines = str(start).splitlines()
+    assert lines[0].startswith("equivariant to rot4, weights random") and lines[1].split()[:2] == [
+        "layer",
+        "before",
+    ]
+    assert lines[2].split()[:3] == ["first", "1", "4"] and lines[-1].endswith("as they were: aside")
