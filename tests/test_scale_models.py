@@ -101,6 +101,22 @@ def test_other_numbers_of_channels_are_normalised_too(in_channels: int) -> None:
         assert net(torch.rand(2, in_channels, 28, 28)).shape == (2, 10)
 
 
+def test_images_of_other_channels_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"for images of 3 channels \(in_channels\); got \(2, 1, 24, 24\)"):
+        create("wide-resnet", width=1 / 16)(torch.rand(2, 1, 24, 24))
+
+
+def test_the_wide_net_starts_as_published_and_only_its_stages_are_narrowed() -> None:
+    torch.manual_seed(0)
+    for name, stem in (("wide-resnet", 16), ("ss-cnn-wrn", 11)):
+        net = (create if name == "wide-resnet" else ien.baselines.create)(name, width=1 / 4)
+        shortcut = net.layer3[0].shortcut.weight
+        assert shortcut.std().item() == pytest.approx((2 / len(shortcut)) ** 0.5, rel=0.05)
+        assert net.layer1[0].norm1.num_features == stem
+    conv = create("wide-resnet", width=1 / 4).layer3[1].conv2.weight
+    assert conv.std().item() == pytest.approx((2 / (9 * 128)) ** 0.5, rel=0.05)
+
+
 def test_normalisation_is_no_weight_and_survives_the_meta_device() -> None:
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.25, 2.0]
     with torch.device("meta"):

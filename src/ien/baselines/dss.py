@@ -25,7 +25,7 @@ BASE = 2  # the factor from one scale to the next
 CNN3_SCALES, CNN3_ZERO_SCALE, CNN3_KERNEL = 2, 0.25, 7
 WRN_SCALES, WRN_ZERO_SCALE = 4, 0.5
 WRN_EXTENTS = (2, 2, 1)  # scales seen at once at the entry of each stage: 4 -> 3, 2, 2
-WRN_FIELDS = (16, 128, 240, 512)  # 240, not 256: the second weights of the extents are paid for
+WRN_STEM, WRN_FIELDS = 16, (128, 240, 512)  # 240, not 256: the second weights of the extents are paid for
 
 
 def dss(
@@ -60,12 +60,12 @@ def dss_wrn(
     """The DSS twin of :func:`ien.models.wide_resnet`: four scales, of which two stages each merge a pair.
 
     The first convolution of stages 1 and 2 sees two scales at once, so that 3, 2 and 2 scales leave the
-    stages. ``width`` is a factor on 16, 128, 240 and 512 fields. Kernels start as near identities.
+    stages. ``width`` is a factor on their 128, 240 and 512 fields. Kernels start as near identities.
 
     >>> sum(parameter.numel() for parameter in dss_wrn().parameters()), dss_wrn(1 / 8).feature_groups
     (10939482, {'layer1': 3, 'layer2': 2, 'layer3': 2})
     """
-    fields, scales = rounded(WRN_FIELDS, 1, width), WRN_SCALES
+    fields, scales = (WRN_STEM, *rounded(WRN_FIELDS, 1, width)), WRN_SCALES
     lifting = ScaleSpace(scales, WRN_ZERO_SCALE)
     stem = nn.Sequential(lifting, DilatedConv2d(in_channels, fields[0], 3, scales, delta=True))
     stages, left = [], []
@@ -92,7 +92,7 @@ class ScaleSpace(nn.Module):
     """Blurs images (B, C, H, W) to each scale: maps (B, C * scales, H, W), the first scale the image itself.
 
     The image counts as blurred by a Gaussian of deviation ``zero_scale``; scale k is then what a picture
-    ``base**k`` times as large, shrunk, would look like, with one of ``base**k * zero_scale``.
+    ``2**k`` times as large, shrunk, would look like, with one of ``2**k * zero_scale``.
 
     >>> ScaleSpace(4, zero_scale=0.5)(torch.rand(1, 3, 9, 9)).shape
     torch.Size([1, 12, 9, 9])
@@ -100,10 +100,10 @@ class ScaleSpace(nn.Module):
 
     kernels: Tensor
 
-    def __init__(self, scales: int, zero_scale: float, base: int = BASE) -> None:
+    def __init__(self, scales: int, zero_scale: float) -> None:
         super().__init__()
-        self.scales, self.zero_scale, self.base = scales, zero_scale, base
-        variances = [zero_scale**2 * (base ** (2 * k) - 1) for k in range(scales)]
+        self.scales, self.zero_scale = scales, zero_scale
+        variances = [zero_scale**2 * (BASE ** (2 * k) - 1) for k in range(scales)]
         radius = 4 * math.ceil(math.sqrt(variances[-1]))
         kernels = torch.stack([discrete_gaussian(variance, radius) for variance in variances])
         self.register_buffer("kernels", kernels.to(torch.get_default_dtype()), persistent=False)
@@ -115,7 +115,7 @@ class ScaleSpace(nn.Module):
         return F.conv2d(h, kernels[..., None], padding=(radius, 0), groups=len(kernels))
 
     def extra_repr(self) -> str:
-        return f"scales={self.scales}, zero_scale={self.zero_scale}, base={self.base}"
+        return f"scales={self.scales}, zero_scale={self.zero_scale}"
 
 
 def discrete_gaussian(variance: float, radius: int) -> Tensor:
@@ -135,9 +135,9 @@ def discrete_gaussian(variance: float, radius: int) -> Tensor:
 
 
 class DilatedConv2d(nn.Module):
-    """The scale-space correlation: output scale k sees its input through the kernels dilated by ``base**k``.
+    """The scale-space correlation: output scale k sees its input through the kernels dilated by ``2**k``.
 
-    .. math:: h(k, x) = \\sum_{l < extent} \\sum_y w(l, y) f(k + l, x + base^k y)
+    .. math:: h(k, x) = \\sum_{l < extent} \\sum_y w(l, y) f(k + l, x + 2^k y)
 
     From fields of ``scales`` channels to fields of ``scales - extent + 1``. Each dilation is a call of its
     own: in one call the kernels would be filled up with zeros, at several times the cost.
@@ -154,13 +154,12 @@ class DilatedConv2d(nn.Module):
         scales: int,
         extent: int = 1,
         stride: int = 1,
-        base: int = BASE,
         delta: bool = False,
     ) -> None:
         super().__init__()
         if not 1 <= extent <= scales:
             raise ValueError(f"extent is a number of scales from 1 to {scales}; got {extent}")
-        self.scales, self.extent, self.stride, self.base = scales, extent, stride, base
+        self.scales, self.extent, self.stride = scales, extent, stride
         self.weight = nn.Parameter(torch.empty(after, before, extent, kernel_size, kernel_size))
         if delta:
             _near_identity_(self.weight)
@@ -175,7 +174,7 @@ class DilatedConv2d(nn.Module):
         fields = x.unflatten(1, (-1, self.scales))  # (B, before, scales, H, W)
         maps = []
         for k, kernel in enumerate(self.kernels()):
-            dilation = self.base**k
+            dilation = BASE**k
             seen = fields[:, :, k : k + self.extent].flatten(1, 2)
             padding = kernel.shape[-1] // 2 * dilation
             maps.append(F.conv2d(seen, kernel.flatten(1, 2), None, self.stride, padding, dilation))
@@ -185,7 +184,7 @@ class DilatedConv2d(nn.Module):
         after, before, extent, size, _ = self.weight.shape
         return (
             f"{before}×{self.scales}, {after}×{self.scales - extent + 1}, kernel_size={size}, "
-            f"extent={extent}, stride={self.stride}, base={self.base}"
+            f"extent={extent}, stride={self.stride}"
         )
 
 

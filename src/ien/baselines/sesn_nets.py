@@ -70,7 +70,8 @@ def sesn_scalar(
 ) -> CNN3:
     """The SESN twin of :func:`ien.models.cnn3` that takes the maximum over scales after each convolution.
 
-    Its maps have no scale axis: they grow and shrink with the image, as far as the scales reach.
+    Its maps have no scale axis: they grow and shrink with the image as far as the scales reach, which on
+    most images is not far: where the maximum lies at an end of the list it has no counterpart.
     """
     filters = _filters("scalar", SCALAR, size, plus)
     fields = cnn3_fields(1, width)

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from .._feature_groups import FeatureGroups, group_pool
 from ..models.cnn3 import CNN3
-from ..models.wide_resnet import WideResNet, wide_stages
+from ..models.wide_resnet import WideResNet, plain_conv, wide_stages
 from ..models.widths import rounded
 
 __all__ = ["LogRadial", "ScaleSteerableConv2d", "log_radial_basis", "ss_cnn", "ss_cnn_wrn"]
 
 CNN3_FIELDS = (30, 60, 90)
-WRN_FIELDS = (11, 88, 176, 352)
+WRN_STEM, WRN_FIELDS = 11, (88, 176, 352)
 SAMPLES = 16  # points along each side of a pixel, of which a filter's value there is the mean
 
 
@@ -92,7 +92,7 @@ def ss_cnn_wrn(
     >>> sum(parameter.numel() for parameter in ss_cnn_wrn().parameters())
     10280522
     """
-    fields = rounded(WRN_FIELDS, 1, width)
+    fields = (WRN_STEM, *rounded(WRN_FIELDS, 1, width))
     stages = wide_stages(fields, _conv, nn.BatchNorm2d, dropout)
     stem = _conv(in_channels, fields[0], 3, 1)
     return WideResNet(
@@ -166,7 +166,7 @@ class ScaleSteerableConv2d(nn.Module):
 
 def _conv(before: int, after: int, kernel: int, stride: int) -> nn.Module:
     if kernel == 1:
-        return nn.Conv2d(before, after, 1, stride, bias=False)
+        return plain_conv(before, after, 1, stride)
     return ScaleSteerableConv2d(before, after, WRN_FILTERS, stride)
 
 

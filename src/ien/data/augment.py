@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._similarity import Mode
 
-__all__ = ["cutout", "mirror", "resample", "rescale", "rotate", "shift"]
+__all__ = ["cutout", "mirror", "rescale", "rotate", "shift", "turn_and_scale"]
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
               [1., 3.]]]])
     """
     _check("rotate", images, degrees, "an angle")
-    return resample(images, degrees, torch.ones(len(images)), "bilinear")
+    return turn_and_scale(images, degrees, torch.ones(len(images)), "bilinear")
 
 
 def rescale(images: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
@@ -37,18 +37,18 @@ def rescale(images: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
     tensor([[[[0., 1., 1., 0.]]]])
     """
     _check("rescale", images, factors, "a factor")
-    scaled = resample(images, torch.zeros(len(images)), factors, mode)
+    scaled = turn_and_scale(images, torch.zeros(len(images)), factors, mode)
     return scaled.clamp_(0, 1) if mode == "bicubic" else scaled
 
 
-def resample(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
+def turn_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
     """Each image (N, C, H, W) turned by its own angle (N,) and scaled by its own factor (N,), in one step.
 
     About the centre, with zeros from outside. Bicubic is that of torch and of ``ien.scale``: Keys' kernel
     with a = -0.75. It may leave the range of the image.
     """
-    _check("resample", images, degrees, "an angle")
-    _check("resample", images, factors, "a factor")
+    _check("turn_and_scale", images, degrees, "an angle")
+    _check("turn_and_scale", images, factors, "a factor")
     if mode not in get_args(Mode):
         raise ValueError(f"mode is {', '.join(get_args(Mode)[:-1])} or {get_args(Mode)[-1]}; got {mode!r}")
     angle, factor = (values.to("cpu", torch.float64) for values in (degrees, factors))  # not on every device

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .augment import resample
+from .augment import turn_and_scale
 from .cache import cached
 from .dataset import Dataset
 from .digits import embedded_digits
@@ -90,7 +90,7 @@ def generate(images: Tensor, labels: Tensor, seed: int, sizes: Sizes, rotated: b
     factors, degrees = SMALLEST + (1 - SMALLEST) * factors, 360 * turns * rotated
     # float64: a rounding that differs between machines is then next to impossible
     parts = [
-        resample(images[some].double(), turn, factor).round_().clamp_(0, 255).to(torch.uint8)
+        turn_and_scale(images[some].double(), turn, factor).round_().clamp_(0, 255).to(torch.uint8)
         for some, turn, factor in zip(
             chosen.split(1000), degrees.split(1000), factors.split(1000), strict=True
         )

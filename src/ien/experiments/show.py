@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..data import rot_mnist, scale_mnist, tiny_imagenet
+from ..models import MODELS
 from ..report import read
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
@@ -89,7 +90,11 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     numbers = cost(config, plain, torch.zeros(1, *_image_shape(config)))
     convs = [str(module.out_channels) for module in plain.modules() if isinstance(module, nn.Conv2d)]
     lines = [
-        *([f"channels of the layers: {', '.join(convs)}"] if convs else []),
+        *(
+            [f"channels of the layers: {', '.join(convs)}"]
+            if config.model in MODELS or config.steerable
+            else []
+        ),
         f"{numbers['parameters']:,} parameters at inference",
         f"{numbers['macs']:,} multiply-accumulates for an image at inference",
     ]

@@ -30,4 +30,9 @@ class Normalize(nn.Module):
             self.register_buffer(name, numbers, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self.mean.shape[1]:
+            raise ValueError(
+                f"the network was built for images of {self.mean.shape[1]} channels (in_channels); "
+                f"got {tuple(x.shape)}"
+            )
         return (x - self.mean) / self.std

@@ -13,9 +13,9 @@ from .normalize import Normalize
 from .resnet18 import Block, odd_sized
 from .widths import rounded
 
-__all__ = ["WideResNet", "wide_resnet", "wide_stages"]
+__all__ = ["WideResNet", "plain_conv", "wide_resnet", "wide_stages"]
 
-NUM_GROUPS = (16, 128, 256, 512)  # feature groups of the stem and of each stage at width 1
+STEM, NUM_GROUPS = 16, (128, 256, 512)  # feature groups of the stem, and of each stage at width 1
 BLOCKS, STRIDES = 2, (1, 2, 2)  # 97 -> 97, 49, 25
 MEAN, STD = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)  # of the pixels of STL-10
 GREY = 0.4310, 0.2632  # the same for images that are not of three colours
@@ -30,7 +30,7 @@ def wide_resnet(
 ) -> WideResNet:
     """A convolution, three stages of two pre-activation blocks, the group pool, the mean over pixels, scores.
 
-    ``width`` is a factor on the 16, 128, 256 and 512 feature groups; 1/8 is WRN-16-1.
+    ``width`` is a factor on the 128, 256 and 512 feature groups of the stages; 1/8 is WRN-16-1.
 
     >>> sum(parameter.numel() for parameter in wide_resnet().parameters())
     10961370
@@ -38,9 +38,9 @@ def wide_resnet(
     spec = FeatureGroups.of(feature_groups)
     groups = num_groups(spec, width)
     channels = [spec.channels(n) for n in groups]
-    stages = wide_stages(channels, _conv, nn.BatchNorm2d, dropout)
+    stages = wide_stages(channels, plain_conv, nn.BatchNorm2d, dropout)
     return WideResNet(
-        _conv(in_channels, channels[0], 3, 1),
+        plain_conv(in_channels, channels[0], 3, 1),
         stages,
         nn.BatchNorm2d(channels[-1]),
         spec,
@@ -101,19 +101,22 @@ class WideResNet(nn.Module):
         self.classifier = nn.Linear(num_groups, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(self.normalize(odd_sized(x)))
+        h = self.stem(odd_sized(self.normalize(x)))
         h = self.layer3(self.layer2(self.layer1(h)))
         return self.classifier(self.group_pool(h).mean((2, 3)))
 
 
 def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
-    """Feature groups of the stem and of each stage: 16, 128, 256 and 512 times ``width``, in whole units.
+    """Feature groups of the stem, 16, and of each stage: 128, 256 and 512 times ``width``, in whole units.
 
     >>> num_groups(3, 1 / 8)
-    (2, 16, 32, 64)
+    (16, 16, 32, 64)
     """
-    return rounded(NUM_GROUPS, feature_groups, width)
+    return (*rounded([STEM], feature_groups, 1), *rounded(NUM_GROUPS, feature_groups, width))
 
 
-def _conv(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
+def plain_conv(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
+    """A convolution that starts as published: normal, by the number of its outputs."""
+    conv = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
+    nn.init.normal_(conv.weight, std=(2 / (after * kernel**2)) ** 0.5)
+    return conv

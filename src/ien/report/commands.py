@@ -98,6 +98,8 @@ def measure(
                     f"--weights are for a model from code, and {target} is a run that has its own"
                 )
             arguments = _from_run(Path(target), images, size, number, data)
+            if group is None:
+                _name_other_groups(Path(target))
         else:
             if data is not None:
                 raise ValueError("--data is for a run; a model from code is measured on --images DIR")
@@ -176,6 +178,14 @@ def report(
 
 def _is_run(target: str) -> bool:
     return Path(target).is_dir()
+
+
+def _name_other_groups(folder: Path) -> None:
+    from ..training.folder import read_config
+
+    first, *others = read_config(folder).measured_groups
+    for other in others:
+        typer.echo(f"measured under {first}; for {other} give --group {other}", err=True)
 
 
 def _from_run(

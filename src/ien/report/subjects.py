@@ -68,7 +68,7 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
         model,
         tuple(model.taps),  # type: ignore[arg-type]
         model.feature_groups,  # type: ignore[arg-type]
-        config.groups[0],
+        next(iter(config.groups)),
         to_float(x[:count]),
         y[:count],
         config,

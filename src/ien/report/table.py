@@ -151,12 +151,9 @@ def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[_Table]:
         relative.append([row.label, row.preset, row.data, *(_number(x.relative, ".1e") for x in means)])
         exact.append([row.label, row.preset, row.data, *(_number(x.exact, ".1e") for x in means)])
         between.append([row.label, row.preset, row.data, *(_number(x.between, ".1e") for x in means)])
-    measures = [
-        "error %" if part.errors else "accuracy %",
-        "with copies %",
-        "paper %",
-        *["channels %"] * (len(shares) > 1),
-    ]
+    of = "error" if part.errors else "accuracy"
+    measures = [f"{of} %", "error with copies %" if part.errors else "with copies %"]
+    measures += ["paper error %" if part.errors else "paper %", *["channels %"] * (len(shares) > 1)]
     measures += ["params", "MACs", "images/s"]
     title = f"{part.title}: " if part.title else ""
     tables = [

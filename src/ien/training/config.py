@@ -1,13 +1,9 @@
-"""What determines a run: one frozen dataclass, and the changes that a user makes to its fields by name."""
+"""What determines a run: one frozen dataclass."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .._feature_groups import FeatureGroups
@@ -17,7 +13,11 @@ from .._names import nearest
 from ..baselines import BASELINES
 from ..models import MODELS
 
-__all__ = ["Config", "change", "differences", "field_help"]
+__all__ = ["Config", "field_types", "wanted"]
+
+
+DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
+"""Those that see a digit at one of two sizes."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Config:
     """Name of the data set (see ien data list)."""
     classes: int = 10
     """Classes of the data set."""
-    data_seed: int = 0
-    """Of a generated data set: which images, which angles. The same for all seeds of a row."""
+    data_seed: int | None = 0
+    """Of a generated data set: which images, which angles. The same for all seeds of a row; none takes the
+    seed of the run, so that a row has several realisations."""
     image_size: int = 64
     """Pixels of a side. rot-tim, r2-tim, stl10: smaller ones are scaled down. scale-mnist: 28, or 56 to
     double the digits inside of the network."""
@@ -60,7 +61,8 @@ class Config:
     """Factor on the paper's number of feature groups in every layer; 1/8 gives 16 channels in the first."""
 
     group: str = "rot4"
-    """The transformations: rot4, rot8, rot4xflip, scale0.7,0.84, …; several groups as rot4+scale0.7,0.84."""
+    """The transformations: rot4, rot8, rot4xflip, scale0.7,0.84, …; several groups as rot4+scale0.7,0.84,
+    with weights as rot4+0.5*scale0.7,0.84."""
     measured: str = ""
     """The transformations that the trained network is measured under; none for those of group."""
     augment: bool = True
@@ -126,7 +128,7 @@ class Config:
     """torch.compile of each block; pays off for long runs only."""
 
     def __post_init__(self) -> None:
-        for name, kind in _types().items():
+        for name, kind in field_types().items():
             _check_type(name, kind, getattr(self, name))
         for name, low, high in _RANGES:
             value = getattr(self, name)
@@ -136,6 +138,8 @@ class Config:
         sizes, others = FeatureGroups.of(self.feature_groups).sizes, [len(g) - 1 for g in self.groups]
         if self.model not in (known := [*MODELS, *BASELINES]):
             raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
+        if self.model in DIGIT_NETS and self.image_size not in (28, 56):
+            raise ValueError(f"image_size is 28 or 56 for {self.model}; got {self.image_size}")
         if self.schedule == "one-cycle" and self.cycle_epochs > self.epochs:
             raise ValueError(
                 f"cycle_epochs ({self.cycle_epochs}) cannot exceed epochs ({self.epochs}): set both"
@@ -151,9 +155,12 @@ class Config:
             raise ValueError(f"group {self.group} has one element, the identity: take rot4, for example")
         if self.samples > min(others):
             raise ValueError(f"samples must be 1 to {min(others)} for {self.group}; got {self.samples}")
-        if self.average and len(others) > 1:
-            raise ValueError(f"average takes one group, such as {self.groups[0]}; got {self.group}")
-        if self.model in BASELINES and self.precision == "bf16":
+        if self.average and (len(others) > 1 or self.measured):
+            raise ValueError(
+                f"average takes one group, such as {next(iter(self.groups))}, and measures under it; "
+                f"got group {self.group}, measured {self.measured or self.group}"
+            )
+        if self.steerable and self.precision == "bf16":
             raise ValueError(f"precision bf16 is not supported by {self.model}: leave it at float32")
         if self.steerable and len(sizes) > 1:
             raise ValueError(
@@ -164,7 +171,10 @@ class Config:
                 f"{self.model} under {self.group} has feature groups of {others[0] + 1}, the elements of one "
                 f"group; got {self.feature_groups}"
             )
-        if self.schedule == "steps" and not all(0 < epoch < self.epochs for epoch in self.step_epochs):
+        steps = self.step_epochs
+        if self.schedule == "steps" and not (steps and steps == tuple(sorted(set(steps)))):
+            raise ValueError(f"steps_after lists rising epochs, as in 20,40; got {self.steps_after!r}")
+        if self.schedule == "steps" and not 0 < steps[0] <= steps[-1] < max(self.epochs, 2):
             raise ValueError(
                 f"steps_after ({self.steps_after}) must lie within the {self.epochs} epochs: set both"
             )
@@ -174,13 +184,13 @@ class Config:
         return self.experiment.split("/")[-1]
 
     @property
-    def groups(self) -> tuple[Group, ...]:
-        """What the objective holds; the first one is the one that plots show."""
-        return tuple(map(parse_group, self.group.split("+")))
+    def groups(self) -> dict[Group, float]:
+        """What the objective holds, with weights; the first one is the one that plots show."""
+        return _weighted(self.group)
 
     @property
     def measured_groups(self) -> tuple[Group, ...]:
-        return tuple(map(parse_group, (self.measured or self.group).split("+")))
+        return tuple(_weighted(self.measured or self.group))
 
     @property
     def steerable(self) -> bool:
@@ -193,6 +203,22 @@ class Config:
             return tuple(int(epoch) for epoch in self.steps_after.split(",") if epoch)
         except ValueError:
             raise ValueError(f"steps_after lists epochs, as in 20,40; got {self.steps_after!r}") from None
+
+
+def _weighted(text: str) -> dict[Group, float]:
+    groups: dict[Group, float] = {}
+    for part in text.split("+"):
+        weight, star, name = part.rpartition("*")
+        try:
+            group, alpha = parse_group(name), float(weight) if star else 1.0
+        except ValueError as error:
+            raise ValueError(f"cannot read {part!r} of {text!r}: {error}") from None
+        if not 0 < alpha < math.inf or group in groups:
+            raise ValueError(
+                f"groups are different and have positive weights, rot4+0.5*scale0.8; got {text!r}"
+            )
+        groups[group] = alpha
+    return groups
 
 
 _RANGES: list[tuple[str, float, float]] = [
@@ -222,77 +248,8 @@ _RANGES: list[tuple[str, float, float]] = [
 ]
 
 
-def change(config: Config, settings: Sequence[str]) -> Config:
-    """``config`` with ``field=value`` texts applied, as in ``--set beta=0.3 --set epochs=5``.
-
-    >>> change(Config("rot-mnist/ien-r4", "paper"), ["beta=0.3", "width=1/8"]).width
-    0.125
-    """
-    kinds = _types()
-    new: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = (part.strip() for part in setting.partition("="))
-        if not equals:
-            raise ValueError(f"a setting is written field=value, as in beta=0.3; got {setting!r}")
-        if name not in kinds:
-            raise ValueError(f"there is no field {name!r}; {nearest(name, kinds)}")
-        if name in ("experiment", "preset", "processes"):
-            raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
-        new[name] = _parse(name, kinds[name], text)
-    # a shorter run keeps the shape of its schedule, unless that is given as well
-    shapes = {"exponential": "decay_after", "steps": "steps_after"}
-    shape = shapes.get(new.get("schedule", config.schedule), "cycle_epochs")
-    if "epochs" in new and shape not in new:
-        new[shape] = _resized(getattr(config, shape), new["epochs"] / config.epochs)
-    return replace(config, **new)
-
-
-def _resized(epochs: int | str, factor: float) -> int | str:
-    if isinstance(epochs, int):
-        return max(1, round(epochs * factor))
-    return ",".join(str(max(1, round(int(epoch) * factor))) for epoch in epochs.split(",") if epoch)
-
-
-def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
-    """Field → its value here and there, for the fields that differ."""
-    pairs = {
-        field.name: (getattr(config, field.name), getattr(other, field.name)) for field in fields(Config)
-    }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def field_help() -> dict[str, str]:
-    """Field → the text under it in the class."""
-    (tree,) = ast.parse(inspect.getsource(Config)).body
-    assert isinstance(tree, ast.ClassDef)
-    texts = {}
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
-            texts[field.target.id] = " ".join(str(text.value.value).split())
-    return texts
-
-
-def _types() -> dict[str, Any]:
+def field_types() -> dict[str, Any]:
     return get_type_hints(Config)
-
-
-def _parse(name: str, kind: Any, text: str) -> Any:
-    if get_origin(kind) is Literal or kind is str:
-        return text
-    options = get_args(kind) or (kind,)
-    if type(None) in options and text.lower() == "none":
-        return None
-    try:
-        if bool in options:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
-                text.lower()
-            ]
-        if int in options:
-            return int(text)
-        return float(Fraction(text)) if "/" in text else _finite(text)
-    except (ValueError, KeyError, ZeroDivisionError):
-        raise ValueError(f"{name} must be {_wanted(kind)}; got {text!r}") from None
 
 
 def _check_type(name: str, kind: Any, value: Any) -> None:
@@ -301,21 +258,14 @@ def _check_type(name: str, kind: Any, value: Any) -> None:
             *first, last = get_args(kind)
             raise ValueError(f"{name} is {', '.join(first)} or {last}; got {value!r}")
     elif type(value) not in ((int, float) if kind is float else get_args(kind) or (kind,)):
-        raise ValueError(f"{name} must be {_wanted(kind)}; got {value!r}")
+        raise ValueError(f"{name} must be {wanted(kind)}; got {value!r}")
 
 
-def _wanted(kind: Any) -> str:
-    wanted = {
+def wanted(kind: Any) -> str:
+    texts = {
         bool: "true or false",
         int: "a whole number",
         float: "a number such as 0.3 or 1/8",
         str: "a text",
     }
-    return wanted[kind] if kind in wanted else f"{wanted[get_args(kind)[0]]} or none"
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError
-    return value
+    return texts[kind] if kind in texts else f"{texts[get_args(kind)[0]]} or none"

@@ -41,7 +41,7 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
     clean, averaged = accuracies[0][0], reports[0].averaged_accuracy
     both: float | None = (clean + statistics.mean(statistics.mean(a[1:]) for a in accuracies)) / 2
     if config.average:  # averaged over an exact group, the prediction for a copy is that for the image
-        both = averaged if all(config.groups[0].exact) else None
+        both = averaged if all(next(iter(config.groups)).exact) else None
     layers = {name: [report.layers[name] for report in reports] for name in reports[0].layers}
     return {
         "accuracy": averaged if config.average else clean,
@@ -68,7 +68,7 @@ def cost(config: Config, model: nn.Module, x: Tensor) -> dict[str, int]:
     batch = torch.empty(64, *x.shape[1:], device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         copy.deepcopy(model).to("meta").eval()(batch)
-    passes = len(config.groups[0]) if config.average else 1
+    passes = len(next(iter(config.groups))) if config.average else 1
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "macs": counter.get_total_flops() // 2 // len(batch) * passes,
@@ -77,7 +77,7 @@ def cost(config: Config, model: nn.Module, x: Tensor) -> dict[str, int]:
 
 def inference_speed(config: Config, model: nn.Module, x: Tensor, rounds: int = 30) -> float:
     """Images per second in batches of 64: the best of many rounds, as other work only ever slows it down."""
-    passes = len(config.groups[0]) if config.average else 1
+    passes = len(next(iter(config.groups))) if config.average else 1
     batch = next(_batches(x[:64])).to(next(model.parameters()).device)
     seconds = []
     with torch.inference_mode():

@@ -17,7 +17,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from .config import Config, differences
+from .config import Config
+from .settings import differences
 
 __all__ = [
     "append_metrics",

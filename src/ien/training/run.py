@@ -52,7 +52,8 @@ def load(folder: Path | str) -> nn.Module:
 def dataset_of(config: Config, folder: str | None = None) -> Dataset:
     """The data set of a run, made with the settings of its configuration."""
     settings = {name: getattr(config, name) for name in SETTINGS.get(config.dataset, ())}
-    return load_data(config.dataset, folder, config.data_seed, **settings)
+    seed = config.seed if config.data_seed is None else config.data_seed
+    return load_data(config.dataset, folder, seed, **settings)
 
 
 def run(

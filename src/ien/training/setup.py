@@ -93,10 +93,17 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
 
 
 def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
-    """Fail before training, not after it, where a group leaves nothing to compare in some layer."""
+    """Fail before training, not after it, where an element leaves nothing to compare in some layer."""
     network.eval()
-    for group in config.measured_groups:
-        measure(network, x, group, network.taps, network.feature_groups, floors=False)  # type: ignore[arg-type]
+    for group in dict.fromkeys([*config.groups, *config.measured_groups]):
+        report = measure(network, x, group, network.taps, network.feature_groups, floors=False)  # type: ignore[arg-type]
+        for name, layer in report.layers.items():
+            if empty := [label for label, error in layer.per_element.items() if math.isnan(error)]:
+                size = "×".join(map(str, layer.size))
+                raise ValueError(
+                    f"{group} {', '.join(empty)} leaves no valid pixel to compare on the {size} map of layer "
+                    f"{name!r}: take elements that leave some, or larger images"
+                )
 
 
 def build(config: Config) -> nn.Module:
@@ -150,8 +157,9 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
     if not config.augment:
         return None
     layers: Any = dict.fromkeys(model.taps, config.beta)  # type: ignore[arg-type]
+    groups: Any = config.groups
     return EquivarianceLoss(
-        config.groups,
+        groups,
         layers,
         model.feature_groups,  # type: ignore[arg-type]
         samples=config.samples,
@@ -179,7 +187,10 @@ def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tup
         ("test_images", config.test_images, len(test[0])),
     ):
         if asked is not None and asked > there:
-            raise ValueError(f"{name} is {asked}, but {dataset.source} {dataset.name} has {there} of them")
+            raise ValueError(
+                f"{name} is {asked}, but {dataset.source} {dataset.name} has {there} of them: "
+                f"--set {name}={there}, or another preset"
+            )
     train = train[0][: config.train_images], train[1][: config.train_images]
     return train, (test[0][: config.test_images], test[1][: config.test_images])
 

@@ -1,0 +1,93 @@
+"""Settings: the changes that a user makes to the fields of a configuration by name, and what these are."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from fractions import Fraction
+from typing import Any, Literal, get_args, get_origin
+
+from .._names import nearest
+from .config import Config, field_types, wanted
+
+__all__ = ["change", "differences", "field_help"]
+
+
+def change(config: Config, settings: Sequence[str]) -> Config:
+    """``config`` with ``field=value`` texts applied, as in ``--set beta=0.3 --set epochs=5``.
+
+    >>> change(Config("rot-mnist/ien-r4", "paper"), ["beta=0.3", "width=1/8"]).width
+    0.125
+    """
+    kinds = field_types()
+    new: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise ValueError(f"a setting is written field=value, as in beta=0.3; got {setting!r}")
+        if name not in kinds:
+            raise ValueError(f"there is no field {name!r}; {nearest(name, kinds)}")
+        if name in ("experiment", "preset", "processes"):
+            raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
+        new[name] = _parse(name, kinds[name], text)
+    # a shorter run keeps the shape of its schedule, unless that is given as well
+    shapes = {"exponential": "decay_after", "steps": "steps_after"}
+    shape = shapes.get(new.get("schedule", config.schedule), "cycle_epochs")
+    if "epochs" in new and shape not in new:
+        new[shape] = _resized(getattr(config, shape), new["epochs"] / config.epochs)
+    return replace(config, **new)
+
+
+def _resized(epochs: int | str, factor: float) -> int | str:
+    if isinstance(epochs, int):
+        return max(1, round(epochs * factor))
+    shorter = (max(1, round(int(epoch) * factor)) for epoch in epochs.split(",") if epoch)
+    return ",".join(map(str, dict.fromkeys(shorter)))  # of steps that fall together one is left
+
+
+def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """Field → its value here and there, for the fields that differ."""
+    pairs = {
+        field.name: (getattr(config, field.name), getattr(other, field.name)) for field in fields(Config)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def field_help() -> dict[str, str]:
+    """Field → the text under it in the class."""
+    (tree,) = ast.parse(inspect.getsource(Config)).body
+    assert isinstance(tree, ast.ClassDef)
+    texts = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
+            texts[field.target.id] = " ".join(str(text.value.value).split())
+    return texts
+
+
+def _parse(name: str, kind: Any, text: str) -> Any:
+    if get_origin(kind) is Literal or kind is str:
+        return text
+    options = get_args(kind) or (kind,)
+    if type(None) in options and text.lower() == "none":
+        return None
+    try:
+        if bool in options:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                text.lower()
+            ]
+        if int in options:
+            return int(text)
+        return float(Fraction(text)) if "/" in text else _finite(text)
+    except (ValueError, KeyError, ZeroDivisionError):
+        raise ValueError(f"{name} must be {wanted(kind)}; got {text!r}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
