@@ -132,8 +132,8 @@ _MNIST_DEVIATIONS = (
 _STL10_DEVIATIONS = ("images are enlarged by one pixel, so that strides of 2 keep their centre",)
 _TURNED_DEVIATIONS = ("the paper claims several groups at once and shows no experiment with them",)
 _OF_THE_LOSS = (
-    "the paper names neither the factors nor the beta of its loss: beta is the best of 0.01, 0.1 and 1 on the "
-    "validation images of Scale-MNIST 28×28, the factors are ours",
+    "the paper names neither the factors nor the beta of its loss: beta is the best of 0.01, 0.1 and 1 on "
+    "the validation images of Scale-MNIST 28×28, the factors are ours",
 )
 _OF_BOTH = ("the factors and the beta are ours, not chosen by trial",)
 _OF_MODEL = {
