@@ -27,11 +27,15 @@ from torch.profiler import ProfilerActivity, profile
 
 import ien
 from ien import experiments
-from ien.data import Dataset
-from ien.training import ALONE, change
+from ien.data import Clips, Dataset
+from ien.data.clips import otb
+from ien.data.rot_otb import write
+from ien.data.synthetic_clips import synthetic
+from ien.training import ALONE, change, tracking_task
+from ien.training.image_task import prepare
 from ien.training.loop import take_step, train
 from ien.training.run import processor
-from ien.training.setup import channels_last, prepare
+from ien.training.setup import channels_last
 
 BATCH = 64
 R4 = ien.rotation(4)
@@ -110,6 +114,27 @@ def variants(setting: str) -> tuple[Callable[[], None], Callable[[], None]]:
     setups = [prepare(config, dataset, ALONE) for config in (change(usual, [setting]), usual)]
     changed, plain = (partial(take_step, setup, torch.arange(BATCH), 0, 0) for setup in setups)
     return changed, plain
+
+
+def pairs(folder: Path, batches: int = 4) -> tuple[Callable[[], None], Callable[[], None], int]:
+    """Steps of tracking/ien-siamfc at small, making their pairs from JPEG files, and how many pictures."""
+    for seed in range(8):
+        write(synthetic(seed, frames=20), folder)
+    config = change(experiments.config("tracking/ien-siamfc", "small"), ["epochs=1", "device=cpu"])
+    config = replace(config, pairs=batches * config.batch_size, threads=torch.get_num_threads())
+    clips = Clips(config.dataset, "generated", otb(folder), {"otb": []})
+    task = tracking_task.prepare(config, clips, ALONE)
+    batch = next(task.batches(0, 0))
+
+    def network() -> None:
+        for step in range(batches):
+            take_step(task, batch, 0, step)
+
+    def loader() -> None:
+        for _ in task.batches(0, 0):
+            pass
+
+    return network, loader, 2 * task.items
 
 
 def actions() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -209,6 +234,11 @@ def main() -> None:
         a, b, value = ratio(*variants(setting), rounds=25)
         what = f"training step of rot-mnist/ien-r4 at small, {setting} / as it is"
         report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
+    with tempfile.TemporaryDirectory() as folder:
+        network, loader, pictures = pairs(Path(folder))
+        a, b, value = ratio(network, loader, rounds=5)
+    what = "pictures/s of the loader / of the network, tracking/ien-siamfc at small"
+    report(what, "≥ 1", value, f"{pictures / b:.0f} / {pictures / a:.0f} pictures/s")
     a, b, value = ratio(*trainings(), rounds=5)
     what = "images/s of the engine / of a bare loop, rot-mnist/ien-r4 at small"
     report(what, "≥ 0.95", value, f"{3840 / b:.0f} / {3840 / a:.0f} images/s")
@@ -253,6 +283,9 @@ Peak memory counts the tensors alive, parameters left out.
 The engine: 60 steps with everything a run does (draws by place, sums, checks, checkpoints, building the net),
 against the same steps in a bare loop. Most of the time of a smoke run is spent importing torch and its
 compiler, which every optimizer of torch imports.
+
+The loader: the workers that a run has by default read and crop two frames of 240×320 pixels, JPEG files, for
+each pair while nothing else runs; the network trains on as many pairs that are there already, and on copies.
 """
 
 

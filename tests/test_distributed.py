@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 import ien.data
 from ien.training import ALONE, Config, Processes, Stopped, folder, joined, run
+from ien.training.image_task import ImageTask, prepare
 from ien.training.loop import take_step, train
-from ien.training.setup import Setup, build, objective_of, prepare
+from ien.training.setup import build, objective_of
 from tests import toy
 
 
@@ -69,7 +70,7 @@ def one_step(config: Config, size: int, norms: bool, processes: Processes) -> di
     before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     objective = objective_of(config, network)
     data = toy.dataset()
-    setup = Setup(
+    setup = ImageTask(
         config,
         network,
         processes.wrap(network, torch.device("cpu")),
@@ -153,7 +154,7 @@ def epoch(processes: Processes, path: Path) -> None:
     data = ien.data.Dataset("toy", "numbered", x, torch.arange(97) % 10, x[:9], torch.arange(9), classes=10)
     mine, steps = path / str(processes.rank), []
 
-    def recorded(setup: Setup, batch: Tensor, *place: int) -> Tensor:
+    def recorded(setup: ImageTask, batch: Tensor, *place: int) -> Tensor:
         values = take_step(setup, batch, *place)
         steps.append((batch[processes.share(len(batch))], values))
         return values

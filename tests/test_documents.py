@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,62 @@ def test_the_guide_to_looking_runs(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "at 224×224: exact" in printed and Path("report/report.json").exists()
     assert "×0.7 " in printed and "equivariance to scale0.7,0.84,1.2,1.4 over 6 images" in printed
+
+
+@pytest.mark.usefixtures("elsewhere", "one_thread")
+def test_the_guide_to_tracking_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("av", reason="videos need av: pip install 'ien[track]'")
+    pytest.importorskip("PIL", reason="frames need pillow: pip install 'ien[track]'")
+    from ien.data.clips import otb
+    from ien.data.rot_otb import write
+    from ien.data.synthetic_clips import synthetic
+    from ien.tracking.video import footage, write_video
+    from tests.test_track_command import stub
+
+    clip = synthetic(seed=4, frames=3, size=(120, 160))
+    write(clip, "data/otb")
+    write_video("clip.mp4", footage(clip))
+    stub(Path("runs/tracking/ien-siamfc/small-seed1"), "4")
+    ran: list[tuple[str, object]] = []
+
+    class Experiment:
+        """In place of the toolkit's, which downloads OTB."""
+
+        def __init__(self, folder: str, version: int) -> None:
+            ran.append((folder, version))
+
+        def run(self, tracker: Theirs) -> None:
+            ran.append((tracker.name, tracker.is_deterministic))
+
+        def report(self, names: list[str]) -> None:
+            ran.append(("report", names))
+
+    class Theirs:
+        def __init__(self, name: str, is_deterministic: bool) -> None:
+            self.name, self.is_deterministic = name, is_deterministic
+
+    inside = {"trackers": {"Tracker": Theirs}, "experiments": {"ExperimentOTB": Experiment}}
+    monkeypatch.setitem(sys.modules, "got10k", types.ModuleType("got10k"))
+    for name, content in inside.items():
+        module = types.ModuleType(f"got10k.{name}")
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    names: dict[str, object] = {"frames": list(footage(clip))}
+    assert len(blocks("docs/tracking.md")) == 5
+    for block in blocks("docs/tracking.md"):
+        exec(compile(block, "tracking.md", "exec"), names)
+    assert ran == [("data/otb", 2015), ("ien-siamfc", True), ("report", ["ien-siamfc"])]
+    assert {path.name for path in Path("tracks").iterdir()} == {"clip.csv", "clip.mp4", "ien-siamfc"}
+    printed = capsys.readouterr().out
+    assert printed.count("success ") == 2 and printed.count("orientation error") == 1
+    (turning,) = otb("data/rot-otb")
+    assert turning.angles is not None and turning.angles.tolist() == [
+        0,
+        6 + clip.angles[1],
+        12 + clip.angles[2],
+    ]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ from ien.data import Dataset
 from ien.training import ALONE, Config, Diverged, Stopped, run
 from ien.training import folder as run_folder
 from ien.training.draws import generator
+from ien.training.image_task import ImageTask, prepare
 from ien.training.loop import take_step, train
-from ien.training.setup import Setup, compile_blocks, plain_of, prepare
+from ien.training.setup import compile_blocks, plain_of
 from tests import toy
 
 pytestmark = pytest.mark.usefixtures("toy_data")
@@ -303,7 +304,7 @@ def test_weights_that_the_last_step_spoils_are_not_saved(
 ) -> None:
     calls = itertools.count(1)
 
-    def step(setup: Setup, *arguments: Any) -> torch.Tensor:
+    def step(setup: ImageTask, *arguments: Any) -> torch.Tensor:
         values = take_step(setup, *arguments)
         if next(calls) == 12:  # the last step of the second epoch; its loss is finite
             setup.network.conv2[0].weight.data[0, 0, 0, 0] = math.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -12,8 +13,13 @@ import numpy as np
 import pytest
 
 from ien.report.figures import look, styled
-from ien.report.tracking_plots import Turning, plot_curves, plot_rotation, save_figure
+from ien.report.records import collect
+from ien.report.records import summarise as rows_of
+from ien.report.tracking_plots import plot_curves, save_figure, scores_by_test
+from ien.report.tracking_records import Bin
+from ien.report.turning_plots import Turning, plot_rotation, plot_turning, turns_by_test
 from ien.tracking import Score, overlap, score, summarise
+from tests.trackers import ROWS, record
 
 pytest.importorskip("matplotlib")
 
@@ -54,17 +60,65 @@ def text(figure: Any) -> str:
 
 
 def test_curves_are_those_of_the_scores_and_names_carry_them() -> None:
-    given = scores()
+    given = {"OTB": scores(), "Rot-OTB": dict(list(scores(4).items())[1:])}
     figure = plot_curves(given)
-    success, precision = map(lines, figure.axes)
     written = text(figure)
-    for i, (name, result) in enumerate(given.items()):
-        assert np.array_equal(success[name], (np.linspace(0, 1, 21), result.success_curve))
-        assert np.array_equal(precision[name], (np.arange(51), result.precision_curve))
-        assert f"{result.success:.3f} / {result.precision:.3f}  {name}" in written
+    panels = list(map(lines, figure.axes))
+    for k, (test, of_test) in enumerate(given.items()):
+        assert [axes.get_title(loc="left") for axes in figure.axes[2 * k : 2 * k + 2]] == [
+            *(f"success on {test}", f"precision on {test}")
+        ]
+        success, precision = panels[2 * k : 2 * k + 2]
+        assert list(success) == list(precision) == list(of_test)
+        for name, result in of_test.items():
+            assert np.array_equal(success[name], (np.linspace(0, 1, 21), result.success_curve))
+            assert np.array_equal(precision[name], (np.arange(51), result.precision_curve))
+            assert f"{result.success:.3f} / {result.precision:.3f}  {name}" in written
+    for i, name in enumerate(("t0", "t1", "t2", "t3")):  # a tracker looks the same everywhere
         assert {
             line.get_color() for axes in figure.axes for line in axes.lines if line.get_label() == name
         } == {look(i).color}
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> list[Any]:
+    """Rows of made-up records, two seeds of each."""
+    for row in ROWS:
+        for seed in (1, 2):
+            (tmp_path / f"{row}-{seed}.json").write_text(json.dumps(record(row, seed)))
+    return rows_of(collect(tmp_path))
+
+
+def test_every_tracker_with_records_has_a_line_of_their_numbers(records: list[Any]) -> None:
+    curves, turns = plot_curves(scores_by_test(records)), plot_turning(turns_by_test(records))
+    assert len(curves.axes) == 4 and len(turns.axes) == 1
+    drawn = dict(zip(("otb", "rot-otb"), (map(lines, curves.axes[k : k + 2]) for k in (0, 2)), strict=True))
+    for test, panels in drawn.items():
+        for panel, curve in zip(panels, ("success_curve", "precision_curve"), strict=True):
+            assert sorted(panel) == sorted(ROWS)
+            for row in ROWS:
+                values = [record(row, seed)["tracking"][test][curve] for seed in (1, 2)]
+                assert np.allclose(panel[row][1], np.mean(values, axis=0))
+    around = lines(turns.axes[0])
+    assert sorted(around) == sorted(ROWS) and "Rot-OTB" in turns.axes[0].get_title(loc="left")
+    for row in ROWS:
+        bins = [record(row, seed)["tracking"]["rot-otb"]["by_angle"] for seed in (1, 2)]
+        means = np.mean([[overlap for _, overlap, _ in some] for some in bins], axis=0)
+        x, y = around[row]
+        assert np.array_equal(x, 15 * np.arange(25)) and np.allclose(y, [*means, means[0]])
+
+
+def test_bins_that_count_turns_on_have_a_panel_by_angle_turned_too() -> None:
+    rng = np.random.default_rng(0)
+    counts = [30] * 30 + [15] * 10 + [14] * 5
+    bins = [Bin(15.0 * k, float(rng.random()), frames) for k, frames in enumerate(counts)]
+    around, onward = (lines(axes)["a"] for axes in plot_turning({"rot-otb": {"a": bins}}).axes)
+    assert np.array_equal(onward[0], 15 * np.arange(40))  # as far as there are half of the frames
+    assert np.array_equal(onward[1], [one.overlap for one in bins[:40]])
+    for x, y in zip(*around, strict=True):
+        same = [one for one in bins if one.degrees % 360 == x % 360]
+        frames = sum(one.frames for one in same)
+        assert np.isclose(y, sum(one.overlap * one.frames for one in same) / frames)
 
 
 def by_loops(sequences: dict[str, Turning], step: float, turns: bool) -> dict[int, float]:
@@ -130,7 +184,7 @@ def test_frames_without_truth_or_angle_are_left_out() -> None:
 
 def test_bad_input_is_told() -> None:
     one = turning(3, 20)
-    for plot in (plot_curves, plot_rotation):
+    for plot in (plot_curves, plot_rotation, plot_turning):
         with pytest.raises(ValueError, match="nothing to plot: give at least one tracker"):
             plot({})
     with pytest.raises(
@@ -149,7 +203,7 @@ def test_bad_input_is_told() -> None:
 def test_names_do_no_harm_and_both_files_are_written(tmp_path: Path) -> None:
     hostile = ["<b>&amp;'\"</b>", "$\\frac{1}{", "_hidden", "two\nlines\x00", "x" * 200]
     known = dict(zip(hostile, scores(5).values(), strict=True))
-    figure = plot_curves(known)
+    figure = plot_curves({"<OTB>": known})
     written = text(figure)
     assert all(shown in written for shown in (*hostile[:3], "two lines", "x" * 27 + "…"))
     assert [path.name for path in save_figure(figure, tmp_path / "curves")] == ["curves.png", "curves.svg"]
@@ -160,4 +214,4 @@ def test_names_do_no_harm_and_both_files_are_written(tmp_path: Path) -> None:
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'plotting needs matplotlib: pip install "ien\[plots\]"'):
-        plot_curves(scores(1))
+        plot_curves({"OTB": scores(1)})

@@ -136,3 +136,5 @@ def test_a_table_has_a_line_for_each_frame(tmp_path: Path) -> None:
     assert list(rows[0]) == ["frame", "x", "y", "w", "h", "score", "angle", "seconds"]
     numbers = [[float(value) for value in row.values()] for row in rows]
     assert numbers == [[0, 1, 2, 3, 4, 1, 0, 0.5], [1, 1.25, -2.5, 3, 4, 0.123457, 337.5, 0.0125]]
+    later = write_csv(path, found, first=7).read_text().splitlines()
+    assert [line.split(",")[0] for line in later] == ["frame", "7", "8"]

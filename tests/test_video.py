@@ -14,7 +14,7 @@ import pytest
 from ien.data.clips import Clip
 from ien.data.rot_otb import write
 from ien.data.synthetic_clips import synthetic
-from ien.tracking.drawing import YELLOW, annotate
+from ien.tracking.drawing import YELLOW, annotate, write_strip
 from ien.tracking.tracker import Tracker
 from ien.tracking.tracks import track
 from ien.tracking.video import Footage, footage, record, write_video
@@ -193,6 +193,41 @@ def test_clips_and_folders_of_images_are_footage_too(tmp_path: Path, clip: Clip)
         footage(tmp_path / "missing.mp4")
     with pytest.raises(ValueError, match="fps is"):
         footage(clip, -1)
+
+
+@needs_av
+def test_footage_can_begin_later(tmp_path: Path, clip: Clip, video: Path) -> None:
+    pytest.importorskip("PIL")
+    folder = write(clip, tmp_path, suffix=".png")
+    for source in (clip, folder, video):
+        whole, later = list(footage(source)), footage(source, start=5)
+        assert later.count == FRAMES - 5 and (later.first() == whole[5]).all()
+        assert all((a == b).all() for a, b in zip(later, whole[5:], strict=True))
+        for start in (-1, FRAMES):
+            with pytest.raises(ValueError, match=rf"start is 0 to {FRAMES - 1}; got {start}"):
+                footage(source, start=start)
+
+
+@needs_av
+def test_of_a_video_that_does_not_say_its_length_too_late_a_start_is_told_at_its_end(
+    tmp_path: Path, clip: Clip
+) -> None:
+    path = encoded(tmp_path / "a.mkv", [clip.frame(i) for i in range(4)])
+    assert len(list(footage(path, start=3))) == 1
+    with pytest.raises(ValueError, match="start is 0 to 3; got 9"):
+        list(footage(path, start=9))
+    with pytest.raises(ValueError, match="start is 0 or more; got -1"):
+        footage(path, start=-1)
+
+
+def test_a_strip_shows_frames_row_by_row(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    frames = [np.full((6, 10, 3), 40 * k, np.uint8) for k in range(5)]
+    with Image.open(write_strip(tmp_path / "new" / "strip.png", frames)) as picture:
+        found = np.array(picture)
+    assert found.shape == (6 + 4 + 6, 10 + 4 + 10 + 4 + 10, 3)
+    assert found[0, ::14].tolist() == [[k] * 3 for k in (0, 40, 80)]
+    assert found[10, ::14].tolist() == [[120] * 3, [160] * 3, [255] * 3] and (found[6:10] == 255).all()
 
 
 @needs_av

@@ -1,4 +1,4 @@
-"""The command line: list, show, run, resume, table, measure, doctor, plot, report, data, demo."""
+"""The command line: list, show, run, resume, table, measure, doctor, plot, report, track, data, demo."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ._errors import fail, one_line_errors
 from .data.commands import app as data_app
 from .report import commands as looking
 from .report.plot_commands import app as plot_app
+from .tracking import commands as tracking
 
 app = typer.Typer(
     help="""Make an ordinary convolutional network equivariant by training it that way.
@@ -22,7 +23,9 @@ app = typer.Typer(
 
     Then: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.
 
-    For any torch model: ien measure net.py:build --images photos/ --group rot8, ien doctor net.py:build.""",
+    For any torch model: ien measure net.py:build --images photos/ --group rot8, ien doctor net.py:build.
+
+    To follow a target: ien track --demo, ien track VIDEO --run RUN --box 40,25,60,80.""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -55,16 +58,16 @@ def main() -> None:
 def list_() -> None:
     """List the experiments: the rows of the paper's tables, and rows beside them.
 
-    The last column is the accuracy that the paper prints.
+    The last column is what the paper prints: the accuracy, or success / precision on Rot-OTB.
     """
     from .experiments import config, names, paper
 
-    typer.echo(f"{'experiment':34} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>6}")
+    typer.echo(f"{'experiment':34} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>11}")
     for name in names():
         settings, figures = config(name, "paper"), paper(name.split("/")[0]).get(name)
         beta = f"{settings.beta:g}" if settings.augment else "–"
-        accuracy = f"{figures.accuracy} %" if figures else "–"
-        typer.echo(f"{name:34} {settings.model:14} {settings.feature_groups:14} {beta:>5}  {accuracy:>6}")
+        printed = str(figures) if figures else "–"
+        typer.echo(f"{name:34} {settings.model:14} {settings.feature_groups:14} {beta:>5}  {printed:>11}")
     typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table TABLE compares.")
 
 
@@ -170,7 +173,10 @@ def resume(
 @app.command()
 def table(
     dataset: Annotated[
-        str, typer.Argument(metavar="TABLE", help="The table: rot-mnist, rot-tim, het or r2-tim.")
+        str,
+        typer.Argument(
+            metavar="TABLE", help="The table: rot-mnist, rot-tim, het, r2-tim, scale or tracking."
+        ),
     ],
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder with records, or with run folders.")
@@ -202,6 +208,45 @@ def table(
 for command in (looking.measure, looking.doctor, looking.report):
     app.command()(command)
 app.add_typer(plot_app, name="plot")
+
+
+@app.command()
+def track(
+    source: tracking.SourcePath = None,
+    run: tracking.Run = None,
+    box: tracking.Box = None,
+    select: tracking.Select = False,
+    out: tracking.Out = None,
+    csv: tracking.Csv = None,
+    fps: tracking.Fps = None,
+    start: tracking.Start = 0,
+    templates: tracking.Templates = None,
+    demo: tracking.Demo = False,
+) -> None:
+    """Follow a target through a video: writes a video that shows its box, and a table.
+
+    A sequence folder of OTB has true boxes: the first is where the target is, and the track is scored.
+
+    Example: ien track --demo
+
+    Example: ien track clip.mp4 --run runs/tracking/ien-siamfc/small-seed1 --box 40,25,60,80
+
+    Example: ien track data/otb/Crossing --run runs/tracking/ien-siamfc/small-seed1 --out crossing.mp4
+    """
+    with _one_line_errors():
+        from .experiments.track_demo import how_to_train, track_demo, tracker_of
+
+        if demo:
+            if source or box or select or csv or fps or start:
+                raise ValueError(
+                    "--demo makes a clip of its own: only --run, --templates and --out go with it"
+                )
+            return track_demo(out or Path("runs/track-demo"), run, templates)
+        if source is None:
+            raise ValueError("name a video, a folder of images or a sequence of OTB; or take --demo")
+        if run is None:
+            raise ValueError(f"tracking needs a trained tracker, --run RUN: {how_to_train()}")
+        tracking.follow(tracker_of(run, templates), source, box, select, out, csv, fps, start)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from functools import partial
 from .._groups import Group
 from ..models.siamfc import SiamFC, siamfc
 from .steerable import DEFAULT, Symmetry, steer
-from .steerable_nets import _exported, _on_meta
+from .steerable_nets import exported, on_meta
 
 __all__ = ["ReSiamFC", "re_siamfc"]
 
@@ -33,11 +33,11 @@ class ReSiamFC(SiamFC):
 
     def __init__(self, symmetry: Symmetry, backbone: str, width: float | Fraction, in_channels: int) -> None:
         plain = partial(siamfc, backbone, symmetry.members, width, in_channels)
-        net = _on_meta(plain)
+        net = on_meta(plain)
         steer(net, symmetry, DEFAULT)
         super().__init__([net.get_submodule(tap) for tap in net.taps], net.feature_groups, backbone)
         self._plain = plain
 
     def export(self) -> SiamFC:
         """The plain net that computes the same in eval mode, with weights of its own."""
-        return _exported(self, self._plain)
+        return exported(self, self._plain)

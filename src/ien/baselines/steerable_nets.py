@@ -23,6 +23,8 @@ __all__ = [
     "SteerableCNN6",
     "SteerableResNet18",
     "SteerableVGG",
+    "exported",
+    "on_meta",
     "steerable_cnn6",
     "steerable_resnet18",
     "steerable_vgg",
@@ -65,7 +67,7 @@ class SteerableCNN6(CNN6):
         self, symmetry: Symmetry, width: float | Fraction, num_classes: int, in_channels: int
     ) -> None:
         plain = partial(cnn6, symmetry.members, width, num_classes, in_channels)
-        net = _on_meta(plain)
+        net = on_meta(plain)
         steer(net, symmetry, DEFAULT)
         fields = cnn6_fields(symmetry.members, width)[-1]
         super().__init__(
@@ -75,7 +77,7 @@ class SteerableCNN6(CNN6):
 
     def export(self) -> CNN6:
         """The plain net that computes the same in eval mode, with weights of its own."""
-        return _exported(self, self._plain)
+        return exported(self, self._plain)
 
 
 class SteerableResNet18(ResNet18):
@@ -85,7 +87,7 @@ class SteerableResNet18(ResNet18):
         self, symmetry: Symmetry, width: float | Fraction, num_classes: int, in_channels: int
     ) -> None:
         plain = partial(resnet18, symmetry.members, width, num_classes, in_channels)
-        net = _on_meta(plain)
+        net = on_meta(plain)
         steer(net, symmetry, WIDE)
         *last_blocks, last_norm, _ = net.layer4
         stages = [*map(list, (net.layer1, net.layer2, net.layer3)), last_blocks]
@@ -95,7 +97,7 @@ class SteerableResNet18(ResNet18):
 
     def export(self) -> ResNet18:
         """The plain net that computes the same in eval mode, with weights of its own."""
-        return _exported(self, self._plain)
+        return exported(self, self._plain)
 
 
 class SteerableVGG(VGG):
@@ -105,7 +107,7 @@ class SteerableVGG(VGG):
         self, symmetry: Symmetry, width: float | Fraction, num_classes: int, in_channels: int
     ) -> None:
         plain = partial(vgg, symmetry.members, width, num_classes, in_channels)
-        net = _on_meta(plain)
+        net = on_meta(plain)
         steer(net, symmetry, DEFAULT)
         fields = vgg_fields(symmetry.members, width)[-1]
         super().__init__(
@@ -115,10 +117,11 @@ class SteerableVGG(VGG):
 
     def export(self) -> VGG:
         """The plain net that computes the same in eval mode, with weights of its own."""
-        return _exported(self, self._plain)
+        return exported(self, self._plain)
 
 
-def _exported(twin: nn.Module, plain: Callable[[], Net]) -> Net:
+def exported(twin: nn.Module, plain: Callable[[], Net]) -> Net:
+    """The net that ``plain`` makes, with the weights of its steerable ``twin``, in eval mode."""
     with torch.no_grad():
         state = {name: value.clone() for name, value in twin.state_dict().items()}
         for name, layer in twin.named_modules():
@@ -126,12 +129,12 @@ def _exported(twin: nn.Module, plain: Callable[[], Net]) -> Net:
                 for key in layer.state_dict():
                     del state[f"{name}.{key}"]
                 state |= {f"{name}.{key}": value for key, value in layer.plain_state().items()}
-    net = _on_meta(plain)
+    net = on_meta(plain)
     net.load_state_dict(state, assign=True)
     return net.eval()
 
 
-def _on_meta(plain: Callable[[], Net]) -> Net:
-    """The plain net without weights: those it would draw are replaced at once."""
+def on_meta(plain: Callable[[], Net]) -> Net:
+    """The net that ``plain`` makes, without weights: those it would draw are replaced at once."""
     with torch.device("meta"):
         return plain()

@@ -1,11 +1,11 @@
-"""The commands ``ien data``: which data sets are there, and getting those that are not."""
+"""The commands ``ien data``: which data sets are there, and getting or making those that are not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,13 +13,12 @@ from .._errors import one_line_errors
 from .._names import nearest
 from . import digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
 from .cache import cache_folder
+from .clip_commands import clip_lines, rot_otb
 from .dataset import data_folder
 from .fetch import RemoteFile, fetch_all, md5
+from .progress import progress_bar
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
-
-app = typer.Typer(help="Data sets: what is there, and getting what is not.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: what is there, and getting or making what is not.", no_args_is_help=True)
 
 DOWNLOADS = {"mnist": mnist.FILES, "tiny-imagenet": (tiny_imagenet.ARCHIVE,), "stl10": (stl10.ARCHIVE,)}
 UNPACKED: dict[str, tuple[str, ModuleType]] = {
@@ -76,6 +75,7 @@ def list_(data: Folder = None) -> None:
             _scale_mnist_lines,
             _tiny_imagenet_lines,
             _stl10_lines,
+            clip_lines,
             _embedded_lines,
         ):
             for first, second, third in lines(folder):
@@ -83,6 +83,9 @@ def list_(data: Folder = None) -> None:
         cache = cache_folder()
         kept = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
         typer.echo(f"cache folder: {cache} ({_size(kept) if kept else 'empty'})")
+
+
+app.command("rot-otb")(rot_otb)
 
 
 Line = tuple[str, str, str]
@@ -204,7 +207,7 @@ def _get_unpacked(name: str, files: tuple[RemoteFile, ...], folder: Path) -> Non
 def _unpack(module: ModuleType, archive: Path, folder: Path) -> None:
     from rich.progress import TaskProgressColumn
 
-    with _progress(TaskProgressColumn()) as bar:
+    with progress_bar(TaskProgressColumn()) as bar:
         task = bar.add_task("unpacking", total=None)
         module.unpack(archive, folder, lambda done, total: bar.update(task, completed=done, total=total))
 
@@ -212,7 +215,7 @@ def _unpack(module: ModuleType, archive: Path, folder: Path) -> None:
 def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
     from rich.progress import DownloadColumn, TaskID
 
-    with _progress(DownloadColumn()) as bar:
+    with progress_bar(DownloadColumn()) as bar:
         tasks: dict[RemoteFile, TaskID] = {}
 
         def report(file: RemoteFile, done: int) -> None:
@@ -223,15 +226,6 @@ def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
                 typer.echo(f"{file.name}: {file.size:,} bytes")
 
         fetch_all(files, place, report)
-
-
-def _progress(column: ProgressColumn) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), column, TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def _size(count: int) -> str:

@@ -13,6 +13,7 @@ from . import rot_mnist
 from .rows import Rows
 from .scale import ROT_SCALE_MNIST, SCALE_MNIST, STL10
 from .tim import R2_TIM, ROT_TIM
+from .tracking import TRACKING
 
 __all__ = ["DATASETS", "PRESETS", "check_preset", "config", "deviations", "find", "names", "paper"]
 
@@ -23,7 +24,9 @@ DATASETS: dict[str, ModuleType | Rows] = {
     "scale-mnist": SCALE_MNIST,
     "stl10": STL10,
     "rot-scale-mnist": ROT_SCALE_MNIST,
+    "tracking": TRACKING,
 }
+"""The first part of an experiment's name → its rows."""
 PRESETS = ("paper", "small", "demo", "smoke")
 
 

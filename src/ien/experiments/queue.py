@@ -19,9 +19,9 @@ from ..training import ALONE, Config, Diverged, Processes, Stopped, change, diff
 from ..training.folder import read_config, read_data, read_result, write_json
 from . import config as preset_config
 
-__all__ = ["plan", "resume", "run_all", "run_name"]
+__all__ = ["outcome", "plan", "resume", "run_all", "run_name"]
 
-MACHINE = ("device", "threads", "processes")
+MACHINE = ("device", "threads", "workers", "processes")
 FIXED = {
     "seed": "give --seed or --seeds",
     "weights_of": "it is what the row is; average=true does the same to any other row",
@@ -73,7 +73,7 @@ def run_name(config: Config, data: str | None = None) -> str:
     ]
     if config.processes > 1:
         parts.append(f"processes{config.processes}")
-    if _embedded(data):
+    if _embedded(data) and not config.tracks:
         parts.append("embedded")
     return f"{config.experiment}/{'-'.join(parts).replace('/', '_')}"
 
@@ -103,13 +103,13 @@ def run_all(
         record = processes.from_first(partial(_recorded, path, config, data))
         # one run, asked for by itself, is made where only its record is left: it is the model that is wanted
         if record is not None and (len(todo) > 1 or processes.from_first(partial(read_result, folder))):
-            text = f"recorded in {path}, accuracy {record['accuracy']:.2%} on {record['data']['source']}"
+            text = f"recorded in {path}, {outcome(record)} on {record['data']['source']}"
         else:
             try:
                 weights = _weights(folder, config, runs, results, data, processes, console)
                 record = _finish(folder, config, results, data, weights, processes, console)
                 kept = f"recorded in {path}" if path.exists() else f"kept in {folder}, not recorded"
-                text = f"accuracy {record.get('accuracy', 0):.2%}, {kept}"
+                text = f"{outcome(record)}, {kept}"
             except Stopped as stopped:
                 where = "" if results == Path("results") else f" --results {results}"
                 raise Stopped(f"{stopped}{where}") from None
@@ -140,8 +140,21 @@ def resume(
         _check_resumable(folder, config, data, processes)
     record = _finish(folder, config, results, data, None, processes, console)
     state = "was finished before" if finished else "is finished"
-    _say(console, processes, f"{folder} {state}: accuracy {record.get('accuracy', 0):.2%}")
+    _say(console, processes, f"{folder} {state}: {outcome(record)}")
     return record
+
+
+def outcome(record: Mapping[str, Any]) -> str:
+    """What a run reached, in a few words; its record is empty in all processes but the first.
+
+    >>> outcome({"accuracy": 0.9812})
+    'accuracy 98.12%'
+    """
+    if not record.get("tracking"):
+        return f"accuracy {record.get('accuracy', 0):.2%}"
+    tests = {test: of for test, of in record["tracking"].items() if "success_curve" in of}
+    scores = (f"{of['success']:.3f} / {of['precision']:.3f} on {test}" for test, of in tests.items())
+    return f"success / precision {', '.join(scores)}"
 
 
 def _weights(
@@ -232,6 +245,8 @@ def _check_resumable(folder: Path, config: Config, data: str, processes: Process
 def _source(config: Config, data: str | None) -> str | None:
     """What the images in the data folder would be called; None where there is no folder to look into."""
     folder = data_folder(data)
+    if config.tracks:
+        return "generated" if config.dataset == "synthetic-clips" else None
     if _embedded(data):
         return "embedded-5k"
     if config.dataset != "rot-mnist":

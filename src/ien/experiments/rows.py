@@ -21,7 +21,7 @@ class Rows:
     PAPER: Mapping[str, PaperRow]
     DEVIATIONS: Mapping[str, tuple[str, ...]]
     preset: Callable[[str, str], Mapping[str, Any]]
-    """The settings of a row at a preset, besides its own."""
+    """The settings of a row at a preset, besides its own; a data set among them goes before the name."""
 
     def config(self, row: str, preset: str) -> Config:
         settings = {"dataset": self.dataset, **self.ROWS[row], **self.preset(row, preset)}

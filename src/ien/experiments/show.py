@@ -11,15 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data import rot_mnist, scale_mnist, tiny_imagenet
+from ..data import rot_mnist, scale_mnist, tiny_imagenet, tracking_sets
 from ..models import MODELS
 from ..report import read
+from ..tracking import Tracker
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
 from ..training.folder import read_config, read_data, read_result
 from ..training.setup import build, objective_of, plain_of
+from ..training.track_evaluate import update_cost
 from . import config as preset_config
 from . import deviations, paper
+from .queue import outcome
 
 __all__ = ["describe", "describe_run"]
 
@@ -27,12 +30,12 @@ WIDTH = 100
 
 
 def describe(config: Config, train_images: int | None = None) -> str:
-    """``train_images`` is how many images there are to train on, where that is known."""
+    """``train_images`` is how many images, or sequences, there are to train on, where that is known."""
     title = f"{config.experiment}, preset {config.preset}, seed {config.seed}"
     parts = {
         title: _settings(config),
-        "against the paper": _against_the_paper(config),
-        "cost": _costs(config, train_images),
+        "against the paper": _wrapped(_against_the_paper(config)),
+        "cost": _wrapped(_costs(config, train_images)),
     }
     return _page(parts)
 
@@ -40,19 +43,29 @@ def describe(config: Config, train_images: int | None = None) -> str:
 def describe_run(folder: Path) -> str:
     """The same of a run folder, and its state."""
     config, data = read_config(folder), read_data(folder)
-    if read_result(folder) is not None:
-        record = read(folder / "result.json")
-        state = f"finished {record.finished:%Y-%m-%d %H:%M} UTC, accuracy {record.accuracy:.2%}"
+    if (result := read_result(folder)) is not None:
+        finished = read(folder / "result.json").finished
+        state = f"finished {finished:%Y-%m-%d %H:%M} UTC, {outcome(result)}"
     else:
         metrics = folder / "metrics.jsonl"
         epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
         state = f"not finished, {epochs} of {config.epochs} epochs done: go on with ien resume {folder}"
-    source = f"{data['source']} {data['name']} from {data['folder']}: {data['train']:,} images to train on"
+    what = "sequences" if config.tracks else "images"
+    source = f"{data['source']} {data['name']} from {data['folder']}: {data['train']:,} {what} to train on"
     return f"{_page({str(folder): [state, source]})}\n\n{describe(config, data['train'])}"
 
 
 def _page(parts: dict[str, list[str]]) -> str:
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts.items())
+
+
+def _wrapped(texts: list[str]) -> list[str]:
+    options: dict[str, Any] = {
+        "subsequent_indent": "  ",
+        "break_on_hyphens": False,
+        "break_long_words": False,
+    }
+    return [line for text in texts for line in textwrap.wrap(text, WIDTH - 2, **options)]
 
 
 def _settings(config: Config) -> list[str]:
@@ -70,14 +83,15 @@ def _settings(config: Config) -> list[str]:
 
 def _against_the_paper(config: Config) -> list[str]:
     changed = differences(config, preset_config(config.experiment, "paper"))
+    table = config.experiment.split("/")[0]
     return [
         *(
             f"{name} {_text(ours)} instead of {_text(theirs)}"
             for name, (ours, theirs) in changed.items()
-            if name not in ("preset", "seed", "device", "threads")
+            if name not in ("preset", "seed", "device", "threads", "workers")
         ),
         *deviations(config.experiment),
-        *([] if config.experiment in paper(config.dataset) else ["the paper prints no figures for this row"]),
+        *([] if config.experiment in paper(table) else ["the paper prints no figures for this row"]),
     ]
 
 
@@ -87,7 +101,12 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     except ModuleNotFoundError as error:
         return [f"unknown: {error}"]
     plain = plain_of(network)
-    numbers = cost(config, plain, torch.zeros(1, *_image_shape(config)))
+    if config.tracks:
+        tracker = Tracker(plain, config.rotations)
+        templates = f"{config.rotations} template{'s' * (config.rotations > 1)}"
+        numbers, of = update_cost(tracker), f"an update, {tracker.settings.scales} sizes × {templates}"
+    else:
+        numbers, of = cost(config, plain, torch.zeros(1, *_image_shape(config))), "an image at inference"
     convs = [str(module.out_channels) for module in plain.modules() if isinstance(module, nn.Conv2d)]
     lines = [
         *(
@@ -96,19 +115,33 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
             else []
         ),
         f"{numbers['parameters']:,} parameters at inference",
-        f"{numbers['macs']:,} multiply-accumulates for an image at inference",
+        f"{numbers['macs']:,} multiply-accumulates for {of}",
     ]
     if config.weights_of:
         return [*lines, f"trains nothing: tests the weights of {config.weights_of}"]
-    if train_images is None:
-        held_out = config.validation_images if config.test_on == "validation" else 0
-        train_images = config.train_images or _train_images(config) - held_out
+    items, each, note = _items(config, train_images)
     objective = objective_of(config, network)
     views = 1 if objective is None else objective.views
     trained = sum(parameter.numel() for parameter in network.parameters())
-    steps = config.epochs * math.ceil(train_images / config.batch_size)
-    seen = f"{config.epochs * train_images * views:,} images seen"
-    return [*lines, f"{trained:,} parameters trained, {steps:,} steps, {seen} ({views} for each image)"]
+    steps = config.epochs * math.ceil(items / config.batch_size)
+    seen = f"{config.epochs * items * views:,} {each}s seen ({views} for each {each}){note}"
+    return [*lines, f"{trained:,} parameters trained, {steps:,} steps, {seen}"]
+
+
+def _items(config: Config, train: int | None) -> tuple[int, str, str]:
+    """What there is in an epoch, what one of them is called, and what is not known of it.
+
+    ``train`` are the images, or the sequences of clips, to train on, where that is known.
+    """
+    if train is None:
+        whole = _train_images(config)
+        held_out = max(1, round(whole / 10)) if config.tracks else config.validation_images
+        train = config.train_images or whole - held_out * (config.test_on == "validation")
+    if not config.tracks:
+        return train, "image", ""
+    if config.pairs is not None:
+        return config.pairs, "pair", ""
+    return train, "pair", f", one of each of {train:,} sequences in an epoch, or of those that can be used"
 
 
 def _image_shape(config: Config) -> tuple[int, int, int]:
@@ -117,7 +150,7 @@ def _image_shape(config: Config) -> tuple[int, int, int]:
 
 
 def _train_images(config: Config) -> int:
-    """How many there are in the whole data set."""
+    """How many images, or sequences, there are in the whole data set."""
     match config.dataset:
         case "rot-mnist":
             return rot_mnist.TRAIN
@@ -125,6 +158,10 @@ def _train_images(config: Config) -> int:
             return scale_mnist.SIZES.train + scale_mnist.SIZES.validation
         case "stl10":
             return 5000
+        case "got10k":
+            return tracking_sets.PUBLISHED[0]
+        case "synthetic-clips":
+            return tracking_sets.SYNTHETIC[0]
     return tiny_imagenet.TRAIN * config.classes
 
 

@@ -88,6 +88,7 @@ TABLES = {
             _Rows("Rotated and scaled digits", ["rot-scale-mnist/*"], errors=True),
         ],
     ),
+    "tracking": _Table(["tracking"], [_Rows("", ["tracking/*"])]),
 }
 """Tables of the paper by name; ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels."""
 
@@ -110,7 +111,7 @@ def write_page(path: Path, name: str, results: Path) -> None:
     recorded = [
         other
         for other, table in TABLES.items()
-        if other == name or any((results / dataset).is_dir() for dataset in table.datasets)
+        if other == name or any(list((results / dataset).rglob("*.json")) for dataset in table.datasets)
     ]
     sections = [
         Section(each, _parts(each, results), _figures(each), _reading(each, results)) for each in recorded

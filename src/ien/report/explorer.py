@@ -92,8 +92,11 @@ def explore(
     what the squared errors are divided by.
     """
     tracks = tracks_of(groups_of(subjects))
-    chosen = choose_images(subjects[0].labels, images)
-    x, labels = subjects[0].images[chosen], subjects[0].labels[chosen].tolist()
+    every = subjects[0].labels
+    if every is None:
+        raise ValueError(f"{subjects[0].name} is a tracker, and the explorer shows what images are taken for")
+    chosen = choose_images(every, images)
+    x, labels = subjects[0].images[chosen], every[chosen].tolist()
     runs, scores = [], []
     for subject, variance in zip(subjects, variances, strict=True):
         run, probabilities = _run(subject, x, variance, tracks, maps, progress)

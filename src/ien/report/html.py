@@ -11,6 +11,7 @@ import torch
 from .._files import replace_file
 from .._measure import measure
 from .._measured import Report
+from ..training.folder import read_config
 from .explorer import Track, explore, groups_of, tracks_of
 from .records import summarise
 from .render import LIMIT, Examined, Figure, data_of, page
@@ -45,6 +46,11 @@ def write_report(
     if min(images, maps, measured) < 1:
         raise ValueError(f"a report needs at least one image and map; got {images=}, {maps=}, {measured=}")
     _needed()
+    if trackers := [folder for folder in folders if read_config(Path(folder)).tracks]:
+        raise ValueError(
+            f"{trackers[0]} is a tracker, and a report is of networks that classify: look at it with "
+            f"ien plot tracking, ien plot turning and ien measure"
+        )
     subjects = _side_by_side(open_runs(folders, data, measured))
     measured_along = [(track, _measure(subjects, track, say)) for track in tracks_of(groups_of(subjects))]
     reports = measured_along[0][1].values()
@@ -87,7 +93,12 @@ def _side_by_side(subjects: Sequence[Subject]) -> list[Subject]:
                 f"{first.folder} on {data_of(first.record)}, {other.folder} on {data_of(other.record)}; "
                 f"write a report for each"
             )
-    return [replace(subject, images=subject.images[:n], labels=subject.labels[:n]) for subject in subjects]
+    return [
+        replace(
+            subject, images=subject.images[:n], labels=None if subject.labels is None else subject.labels[:n]
+        )
+        for subject in subjects
+    ]
 
 
 def _examine(subject: Subject) -> Examined:

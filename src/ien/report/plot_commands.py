@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Draw what runs are like: feature maps, errors, angles, factors, training, costs; as PNG and SVG.",
+    help="Draw runs: features, errors, angles, factors, training, costs, trackers; as PNG and SVG.",
     no_args_is_help=True,
 )
 
@@ -171,14 +171,100 @@ def tradeoff(
         _save(plot_tradeoff(_rows(results, preset)), out)
 
 
+Trackers = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="RUN|DIR", help="Run folders, or folders with records, of trackers.", show_default="results"
+    ),
+]
+
+
+@app.command()
+def tracking(trackers: Trackers = None, preset: Preset = None, out: Out = Path("plots/tracking")) -> None:
+    """Draw success and precision curves of trackers on OTB and Rot-OTB, or on what else they were tested.
+
+    Runs that differ in their seed only are averaged.
+
+    Example: ien plot tracking results --preset small
+
+    Example: ien plot tracking runs/tracking/*/small-seed1
+    """
+    with one_line_errors():
+        from .tracking_plots import plot_curves, scores_by_test
+
+        _save(plot_curves(scores_by_test(_tracker_rows(trackers, preset))), out)
+
+
+@app.command()
+def turning(
+    trackers: Trackers = None, preset: Preset = None, data: Data = None, out: Out = Path("plots/turning")
+) -> None:
+    """Draw the overlap of trackers against the angle of the target: where does each of them lose it?
+
+    From records against its orientation; from run folders, with their data, also against how far it turned.
+
+    Example: ien plot turning results --preset small
+
+    Example: ien plot turning runs/tracking/*/small-seed1
+    """
+    with one_line_errors():
+        from .turning_plots import plot_rotation, plot_turning, turnings_of, turns_by_test
+
+        if trackers and preset is None and all((folder / "config.json").exists() for folder in trackers):
+            named = _named_runs(trackers)
+            figure = plot_rotation({name: turnings_of(folder, data) for name, folder in named.items()})
+        elif data is not None:
+            raise ValueError("--data is for run folders; records need none")
+        else:
+            figure = plot_turning(turns_by_test(_tracker_rows(trackers, preset)))
+        _save(figure, out)
+
+
+def _named_runs(folders: list[Path]) -> dict[str, Path]:
+    """By their rows; where these are alike by the last part of the path too, and else by all of it."""
+    from ..training.folder import read_config
+
+    rows = [read_config(folder).row for folder in folders]
+    longer = [f"{row} {folder.name}" for row, folder in zip(rows, folders, strict=True)]
+    for names in (rows, longer, list(map(str, folders))):
+        if len(set(names)) == len(folders):
+            break
+    else:
+        raise ValueError("a run was given twice: name each once")
+    return dict(zip(names, folders, strict=True))
+
+
 def _rows(results: Path, preset: str | None) -> list[Row]:
+    """Those of classifiers: trackers have no accuracy."""
+    rows = _all_rows([results], preset)
+    classifiers = [row for row in rows if not row.tracks]
+    if not classifiers:
+        raise ValueError(
+            f"all records in {results} are of trackers: draw them with ien plot tracking {results}"
+        )
+    return classifiers
+
+
+def _tracker_rows(folders: list[Path] | None, preset: str | None) -> list[Row]:
+    folders = folders or [Path("results")]
+    trackers = [row for row in _all_rows(folders, preset) if row.tracks]
+    if not trackers:
+        raise ValueError(
+            f"no records of trackers in {', '.join(map(str, folders))}: make them with  "
+            f"ien run 'tracking/*' --preset small"
+        )
+    return trackers
+
+
+def _all_rows(folders: list[Path], preset: str | None) -> list[Row]:
     from .records import collect, summarise
 
-    if not results.is_dir():
-        raise FileNotFoundError(f"there is no folder {results} with records")
-    rows = [row for row in summarise(collect(results)) if preset in (None, row.preset)]
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        raise FileNotFoundError(f"there is no folder {missing[0]} with records")
+    records = {record.path.resolve(): record for folder in folders for record in collect(folder)}
+    rows = [row for row in summarise(records.values()) if preset in (None, row.preset)]
     if not rows:
-        raise ValueError(f"no records of preset {preset!r} in {results}")
+        raise ValueError(f"no records of preset {preset!r} in {', '.join(map(str, folders))}")
     return rows
 
 

@@ -12,15 +12,16 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from .._groups import group as parse_group
 from ..models import MODELS, channel_share
+from .fields import number, take
+from .tracking_records import Tracking, tracker_share, tracking_of
 
 __all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
 
 FORMAT = 1
-T = TypeVar("T")
 
 
 class Layer(NamedTuple):
@@ -56,7 +57,7 @@ class Record:
     commit: str | None
     finished: datetime
     accuracy: float
-    """A fraction, as is the next."""
+    """A fraction, as is the next; NaN for a tracker."""
     accuracy_with_copies: float
     """Over the originals and their transformed copies, as the authors measure it."""
     layers: Mapping[str, Layer]
@@ -64,6 +65,8 @@ class Record:
     trained_parameters: int
     macs: float
     images_per_second: float
+    tracking: Tracking | None = None
+    """What a tracker reached; None for a classifier. Its images are the updates, a frame each."""
 
 
 def collect(folder: Path | str, *experiments: str) -> list[Record]:
@@ -130,6 +133,11 @@ class Row:
         return self.source if self.tested_on == "test" else f"{self.source}, {self.tested_on}"
 
     @property
+    def tracks(self) -> bool:
+        """Whether these are runs of a tracker, which has no accuracy."""
+        return self.records[0].tracking is not None
+
+    @property
     def seeds(self) -> str:
         return ranges([record.seed for record in self.records])
 
@@ -151,7 +159,10 @@ class Row:
 
     @property
     def channel_shares(self) -> list[float]:
-        """Channels relative to feature groups all of the largest size, for each different network."""
+        """Channels relative to feature groups all of the largest size, for each different network.
+
+        For trackers relative to those of the steerable twin.
+        """
         shares = (_channel_share(record.config) for record in self.records)
         return list(dict.fromkeys(share for share in shares if share is not None))
 
@@ -200,61 +211,65 @@ def _counts(path: Path) -> bool:
 
 
 def _record(path: Path, content: Mapping[str, object]) -> Record:
-    config = _take(content, "config", kind=dict)
-    changes = _take(content, "changes", kind=dict)
-    layers = _take(content, "layers", kind=dict)
-    finished = datetime.fromisoformat(_take(content, "finished", kind=str))
+    config = take(content, "config", kind=dict)
+    changes = take(content, "changes", kind=dict)
+    layers = take(content, "layers", kind=dict)
+    finished = datetime.fromisoformat(take(content, "finished", kind=str))
     if finished.tzinfo is None:
         raise ValueError(f"finished should name a time zone; it is {finished.isoformat()}")
-    accuracy, with_copies = _number(content, "accuracy"), _number(content, "accuracy_with_copies")
-    if not 0 <= accuracy <= 1 or with_copies < 0 or with_copies > 1:
+    accuracy, with_copies = number(content, "accuracy"), number(content, "accuracy_with_copies")
+    tracking = tracking_of(content)
+    if not (0 <= accuracy <= 1 or tracking) or with_copies < 0 or with_copies > 1:
         raise ValueError(f"accuracies should be from 0 to 1; they are {accuracy} and {with_copies}")
     return Record(
         path=path,
-        experiment=_take(config, "experiment", kind=str),
-        preset=_take(config, "preset", kind=str),
-        seed=_take(config, "seed", kind=int),
+        experiment=take(config, "experiment", kind=str),
+        preset=take(config, "preset", kind=str),
+        seed=take(config, "seed", kind=int),
         config=config,
         changes=tuple((name, _text(value)) for name, value in sorted(changes.items())),
-        data=_take(content, "data", "name", kind=str),
-        source=_take(content, "data", "source", kind=str),
-        tested_on=_take(content, "data", "tested_on", kind=str),
-        train=_take(content, "data", "train", kind=int),
-        test=_take(content, "data", "test", kind=int),
-        versions={name: str(value) for name, value in _take(content, "versions", kind=dict).items()},
-        machine=_take(content, "machine", kind=str),
-        commit=None if content.get("commit") is None else _take(content, "commit", kind=str),
+        data=take(content, "data", "name", kind=str),
+        source=take(content, "data", "source", kind=str),
+        tested_on=take(content, "data", "tested_on", kind=str),
+        train=take(content, "data", "train", kind=int),
+        test=take(content, "data", "test", kind=int),
+        versions={name: str(value) for name, value in take(content, "versions", kind=dict).items()},
+        machine=take(content, "machine", kind=str),
+        commit=None if content.get("commit") is None else take(content, "commit", kind=str),
         finished=finished,
         accuracy=accuracy,
         accuracy_with_copies=with_copies,
         layers={name: _layer(layers, name, _measured(config)) for name in layers},
-        parameters=_take(content, "parameters", kind=int),
-        trained_parameters=_take(content, "trained_parameters", kind=int),
-        macs=_number(content, "macs"),
-        images_per_second=_number(content, "images_per_second"),
+        parameters=take(content, "parameters", kind=int),
+        trained_parameters=take(content, "trained_parameters", kind=int),
+        macs=number(content, "macs"),
+        images_per_second=number(content, "images_per_second"),
+        tracking=tracking,
     )
 
 
 def _measured(config: Mapping[str, object]) -> str:
     """The groups whose elements were measured, joined by +."""
-    return str(config.get("measured", "")) or _take(config, "group", kind=str)
+    return str(config.get("measured", "")) or take(config, "group", kind=str)
 
 
 def _channel_share(config: Mapping[str, object]) -> float | None:
     model, mix, width = (config.get(name) for name in ("model", "feature_groups", "width"))
     if not isinstance(model, str) or not isinstance(mix, str) or not isinstance(width, int | float):
         return None
+    if model in ("siamfc", "re-siamfc"):
+        return tracker_share(mix, width, str(config.get("backbone", "alexnet-v2")), str(config.get("group")))
     name = model.removeprefix("e2cnn-")
     return channel_share(name, mix, width) if name in MODELS else None
 
 
 def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:
-    raw, relative = _number(layers, name, "raw"), _number(layers, name, "relative")
+    raw, relative = number(layers, name, "raw"), number(layers, name, "relative")
     errors: dict[bool, list[float]] = {True: [], False: []}
-    elements = _take(layers, name, kind=dict).get("per_element", {})
+    elements = take(layers, name, kind=dict).get("per_element", {})
     is_exact = exact_labels(group)
     for label in elements:
-        if label in is_exact and math.isfinite(error := _number(layers, name, "per_element", label)):
+        if label in is_exact and math.isfinite(error := number(layers, name, "per_element", label)):
             errors[is_exact[label]].append(error)
     means = (statistics.fmean(errors[kind]) if errors[kind] else math.nan for kind in (True, False))
     return Layer(raw, relative, *means)
@@ -269,26 +284,6 @@ def exact_labels(groups: str) -> dict[str, bool]:
         for group in parsed
         for label, exact in list(zip(group.labels, group.exact, strict=True))[1:]
     }
-
-
-def _take(content: Mapping[str, object], *names: str, kind: type[T]) -> T:
-    value: object = content
-    for name in names:
-        if not isinstance(value, Mapping) or name not in value:
-            raise ValueError(f"it has no {'.'.join(names)}")
-        value = value[name]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {value!r}")
-    return value
-
-
-def _number(content: Mapping[str, object], *names: str) -> float:
-    value = _take(content, *names, kind=object)
-    if value is None or value != value:
-        return math.nan  # one NaN object, so that two readings of one file are equal
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"{'.'.join(names)} should be a number; it is {value!r}")
-    return float(value)
 
 
 def _text(value: object) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["accuracy_axes", "check_rows", "draw_rows", "plot_costs", "plot_training"]
+__all__ = ["accuracy_axes", "check_rows", "draw_rows", "plot_costs", "plot_training", "row_labels"]
 
 Epochs = Sequence[Mapping[str, Any]]
 CURVES = {
@@ -127,7 +127,15 @@ def draw_rows(
             )
         point: dict[str, Any] = {"markersize": 8, "markeredgecolor": "#333333", "markerfacecolor": colour}
         axes.plot([mark.x], [mark.y], "o", transform=place, zorder=3, label=plain(row.label), **point)
-    label_marks(axes, marks, [name.removeprefix(without) for name in _labels(rows)])
+    label_marks(axes, marks, [name.removeprefix(without) for name in row_labels(rows)])
+
+
+def row_labels(rows: Sequence[Row]) -> list[str]:
+    """The rows' own labels, with preset and data where these differ."""
+    presets, data = len({row.preset for row in rows}) > 1, len({row.data for row in rows}) > 1
+    return [
+        plain(" ".join([row.label, *[row.preset] * presets, *[f"({row.data})"] * data]), 60) for row in rows
+    ]
 
 
 def _named(folders: Mapping[str, Path] | Sequence[Path]) -> dict[str, Path]:
@@ -247,11 +255,3 @@ def _short(count: float) -> str:
         if count >= size:
             return f"{count / size:g}{letter}"
     return f"{count:g}"
-
-
-def _labels(rows: Sequence[Row]) -> list[str]:
-    """The rows' own labels, with preset and data where these differ."""
-    presets, data = len({row.preset for row in rows}) > 1, len({row.data for row in rows}) > 1
-    return [
-        plain(" ".join([row.label, *[row.preset] * presets, *[f"({row.data})"] * data]), 60) for row in rows
-    ]

@@ -21,8 +21,10 @@ from ..data import to_float
 from ..training import load
 from ..training.config import Config
 from ..training.folder import read_config, read_data, read_result
-from ..training.run import dataset_of
+from ..training.run import clips_of, dataset_of
 from ..training.setup import images
+from ..training.track_evaluate import search_crops
+from ..training.tracking_task import sequences
 from .records import Record, read
 
 __all__ = ["Subject", "build_model", "load_weights_into", "open_run", "open_runs"]
@@ -42,9 +44,9 @@ class Subject:
     feature_groups: Spec | Mapping[str, Spec]
     group: Group
     images: Tensor
-    """Test images (N, C, H, W), float32 in [0, 1]."""
-    labels: Tensor
-    """Their classes (N,)."""
+    """Test images (N, C, H, W), float32 in [0, 1]; of a tracker what it searches in."""
+    labels: Tensor | None
+    """Their classes (N,); None for a tracker."""
     config: Config
     record: Record
 
@@ -59,8 +61,7 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
     if read_result(folder) is None:
         raise ValueError(f"{folder} is not finished: go on with ien resume {folder}")
     model, record = load(folder), read(folder / "result.json")
-    dataset = dataset_of(config, data or read_data(folder)["folder"])
-    _, (x, y) = images(config, dataset)
+    x, y = _tested_on(config, data or read_data(folder)["folder"])
     changes = "".join(f" {field}={value}" for field, value in record.changes)
     return Subject(
         folder,
@@ -70,7 +71,7 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
         model.feature_groups,  # type: ignore[arg-type]
         next(iter(config.groups)),
         to_float(x[:count]),
-        y[:count],
+        None if y is None else y[:count],
         config,
         record,
     )
@@ -133,6 +134,14 @@ def load_weights_into(model: nn.Module, path: Path) -> None:
     except (RuntimeError, TypeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ValueError(f"{path} does not fit the model ({' '.join(lines[:2])[:300]})") from None
+
+
+def _tested_on(config: Config, data: str) -> tuple[Tensor, Tensor | None]:
+    """Images and labels; of a tracker some pictures in which it searches, of its first test."""
+    if not config.tracks:
+        return images(config, dataset_of(config, data))[1]
+    _, tests = sequences(config, clips_of(config, data))
+    return search_crops(next(iter(tests.values()))), None
 
 
 def _read_weights(path: Path) -> dict[str, Any]:

@@ -6,26 +6,22 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from .cells import TEXT_COLUMNS, PaperRow, Table, figures_of, human, number
 from .records import Record, Row, ranges
+from .tracking_table import tracking_data, tracking_notes, tracking_tables
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["PaperRow", "Part", "Section", "as_markdown", "as_rich", "page"]
+__all__ = ["Part", "Section", "as_markdown", "as_rich", "page"]
 
-TEXT_COLUMNS = ("row", "preset", "data", "seeds")
-
-
-@dataclass(frozen=True)
-class PaperRow:
-    """What the paper prints for one experiment."""
-
-    accuracy: float
-    """In percent."""
-    exponents: tuple[int, ...] = ()
-    """Of ten, for L_G, from the first layer to the last."""
+MEASURES = (
+    "accuracy: mean ± sample standard deviation over the seeds; with copies: the authors' measure, over "
+    "the originals and their transformed copies; errors of layers: means over the seeds; images/s: the "
+    "median"
+)
 
 
 @dataclass(frozen=True)
@@ -111,64 +107,70 @@ def page(*sections: Section) -> str:
     return "\n".join(parts)
 
 
-class _Table(NamedTuple):
-    title: str
-    header: list[str]
-    lines: list[list[str]]
+def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[Table]:
+    title = f"{part.title}: " if part.title else ""
+    trackers, others = ([row for row in part.rows if row.tracks == tracks] for tracks in (True, False))
+    return [
+        *([_accuracies(title, others, paper, part.errors)] if others else []),
+        *(tracking_tables(title, trackers, paper) if trackers else []),
+        *_layer_errors(title, part, paper),
+    ]
 
 
-def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[_Table]:
-    rows, layers = part.rows, list(part.layers or ())
-    if part.layers is None:
-        layers = list(dict.fromkeys(name for row in rows for record in row.records for name in record.layers))
-    of_layers = ["row", "preset", "data", *layers]
+def _accuracies(title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow], errors: bool) -> Table:
     shares = {share for row in rows for share in row.channel_shares}
-    costs, raw, relative, exact, between = [], [], [], [], []
+    lines = []
     for row in rows:
-        known = _figures(row, paper)
+        known = figures_of(row, paper)
         mean, spread = row.accuracy
         with_copies, printed = row.accuracy_with_copies, known.accuracy if known else math.nan
-        if part.errors:
+        if errors:
             mean, with_copies, printed = 100 - mean, 100 - with_copies, 100 - printed
-        costs.append(
+        lines.append(
             [
                 *(row.label, row.preset, row.data, row.seeds),
                 f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}",
-                _number(with_copies, ".2f"),
-                _number(printed, ".2f" if part.errors else ".1f"),
+                number(with_copies, ".2f"),
+                number(printed, ".2f" if errors else ".1f"),
                 *[" / ".join(f"{100 * share:.0f}" for share in row.channel_shares)] * (len(shares) > 1),
-                " / ".join(dict.fromkeys(_human(record.parameters) for record in row.records)),
-                " / ".join(dict.fromkeys(_human(record.macs) for record in row.records)),
-                _number(row.images_per_second, ",.0f"),
+                " / ".join(dict.fromkeys(human(record.parameters) for record in row.records)),
+                " / ".join(dict.fromkeys(human(record.macs) for record in row.records)),
+                number(row.images_per_second, ",.0f"),
             ]
         )
+    measures = ["error %" if errors else "accuracy %", "error with copies %" if errors else "with copies %"]
+    measures += ["paper error %" if errors else "paper %", *["channels %"] * (len(shares) > 1)]
+    measures += ["params", "MACs", "images/s"]
+    return Table(
+        f"{title}{'Error rate' if errors else 'Accuracy'} and cost", [*TEXT_COLUMNS, *measures], lines
+    )
+
+
+def _layer_errors(title: str, part: Part, paper: Mapping[str, PaperRow]) -> list[Table]:
+    rows, layers = part.rows, list(part.layers or ())
+    if part.layers is None:
+        layers = list(dict.fromkeys(name for row in rows for record in row.records for name in record.layers))
+    header = ["row", "preset", "data", *layers]
+    raw, relative, exact, between = [], [], [], []
+    for row in rows:
+        known = figures_of(row, paper)
         means = [row.layer(name) for name in layers]
-        raw.append([row.label, row.preset, row.data, *(_number(layer.raw, ".1e") for layer in means)])
+        raw.append([row.label, row.preset, row.data, *(number(layer.raw, ".1e") for layer in means)])
         if known and known.exponents:
             powers = [f"10{str(n).translate(_SUPERSCRIPTS)}" for n in known.exponents]
             padded = [*powers, *["–"] * len(layers)][: len(layers)]
             raw.append(["in the paper", "", "", *padded])
-        relative.append([row.label, row.preset, row.data, *(_number(x.relative, ".1e") for x in means)])
-        exact.append([row.label, row.preset, row.data, *(_number(x.exact, ".1e") for x in means)])
-        between.append([row.label, row.preset, row.data, *(_number(x.between, ".1e") for x in means)])
-    of = "error" if part.errors else "accuracy"
-    measures = [f"{of} %", "error with copies %" if part.errors else "with copies %"]
-    measures += ["paper error %" if part.errors else "paper %", *["channels %"] * (len(shares) > 1)]
-    measures += ["params", "MACs", "images/s"]
-    title = f"{part.title}: " if part.title else ""
+        relative.append([row.label, row.preset, row.data, *(number(x.relative, ".1e") for x in means)])
+        exact.append([row.label, row.preset, row.data, *(number(x.exact, ".1e") for x in means)])
+        between.append([row.label, row.preset, row.data, *(number(x.between, ".1e") for x in means)])
     tables = [
-        _Table(
-            f"{title}{'Error rate' if part.errors else 'Accuracy'} and cost",
-            [*TEXT_COLUMNS, *measures],
-            costs,
-        ),
-        _Table(f"{title}Equivariance loss L_G: lower is better", of_layers, raw),
-        _Table(f"{title}Relative error, L_G over variance: lower is better", of_layers, relative),
+        Table(f"{title}Equivariance loss L_G: lower is better", header, raw),
+        Table(f"{title}Relative error, L_G over variance: lower is better", header, relative),
     ]
     if all(any(cell != "–" for line in kind for cell in line[3:]) for kind in (exact, between)):
         tables += [
-            _Table(f"{title}Relative error of quarter turns and flips alone", of_layers, exact),
-            _Table(f"{title}Relative error of the other elements alone, which resample", of_layers, between),
+            Table(f"{title}Relative error of quarter turns and flips alone", header, exact),
+            Table(f"{title}Relative error of the other elements alone, which resample", header, between),
         ]
     return tables
 
@@ -179,18 +181,14 @@ def _notes(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[str]:
         row.label if labels.count(row.label) == 1 else f"{row.label} {row.preset} {row.data}" for row in rows
     ]
     named = list(zip(names, rows, strict=True))
-    notes = [
-        "accuracy: mean ± sample standard deviation over the seeds; with copies: the authors' measure, over "
-        "the originals and their transformed copies; errors of layers: means over the seeds; images/s: the "
-        "median"
-    ]
-    if any(row.preset != "paper" and _figures(row, paper) for row in rows):
+    notes = []
+    if not all(row.tracks for row in rows):
+        notes.append(MEASURES)
+    notes += tracking_notes([(name, row) for name, row in named if row.tracks])
+    if any(row.preset != "paper" and figures_of(row, paper) for row in rows):
         notes.append("the paper's figures are of its full-size networks; only the preset paper is that size")
     facts: dict[str, Callable[[Record], str]] = {
-        "data": lambda record: (
-            f"{record.data}, {record.source}: {record.train:,} training and {record.test:,} "
-            f"{record.tested_on} images"
-        ),
+        "data": _data,
         "commit": lambda record: record.commit or "unknown",
         "machine": lambda record: record.machine,
         "versions": lambda record: ", ".join(f"{k} {v}" for k, v in sorted(record.versions.items())),
@@ -208,8 +206,15 @@ def _notes(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[str]:
         trained = dict.fromkeys(
             r.trained_parameters for r in row.records if r.trained_parameters != r.parameters
         )
-        notes += [f"{name}: {_human(count)} parameters are trained" for count in trained]
+        notes += [f"{name}: {human(count)} parameters are trained" for count in trained]
     return notes
+
+
+def _data(record: Record) -> str:
+    if record.tracking is not None:
+        return tracking_data(record)
+    counts = f"{record.train:,} training and {record.test:,} {record.tested_on} images"
+    return f"{record.data}, {record.source}: {counts}"
 
 
 def _who_has_what(named: Sequence[tuple[str, Row]], value: Callable[[Record], str]) -> str:
@@ -226,27 +231,7 @@ def _who_has_what(named: Sequence[tuple[str, Row]], value: Callable[[Record], st
     return "; ".join(f"{text} ({', '.join(having)})" for text, having in owners.items())
 
 
-def _figures(row: Row, paper: Mapping[str, PaperRow]) -> PaperRow | None:
-    # a changed row is no longer the paper's experiment
-    return None if row.changes else paper.get(row.experiment)
-
-
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def _number(value: float, form: str) -> str:
-    return format(value, form) if math.isfinite(value) else "–"
-
-
-def _human(count: float) -> str:
-    """Three digits and a unit: 174 k, 12.3 M."""
-    if not math.isfinite(count):
-        return "–"
-    for unit in ("", " k", " M", " G"):
-        if count < 999.5:
-            return f"{count:.3g}{unit}"
-        count /= 1000
-    return f"{count:.3g} T"
 
 
 def _markdown_line(cells: Sequence[str]) -> str:

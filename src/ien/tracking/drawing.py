@@ -1,17 +1,20 @@
-"""Drawing: from a frame and where the target is in it to a picture that shows it."""
+"""Drawing: from frames and where the target is in them to pictures that show it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._files import replace_file
 from ..data.boxes import as_boxes
 from ..data.crops import Image, check_image
 
-__all__ = ["annotate"]
+__all__ = ["annotate", "write_strip"]
 
 Colour = tuple[int, int, int]
 YELLOW: Colour = (255, 214, 10)
@@ -51,6 +54,22 @@ def annotate(
     if label:
         _write(draw, label, corners, frame.shape, thick, colour)
     return np.array(picture)
+
+
+def write_strip(path: Path, frames: Sequence[Image], columns: int = 3) -> Path:
+    """Frames of one size, row by row from the first, as one PNG file."""
+    Image, _ = _pillow()
+    for frame in frames:
+        check_image(frame)
+    rows, gap = -(-len(frames) // columns), 4
+    high, wide = np.array(frames[0].shape[:2]) + gap
+    sheet = np.full((rows * high - gap, min(columns, len(frames)) * wide - gap, 3), 255, np.uint8)
+    for index, frame in enumerate(frames):
+        top, left = index // columns * high, index % columns * wide
+        sheet[top : top + high - gap, left : left + wide - gap] = frame
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda temporary: Image.fromarray(sheet).save(temporary, format="PNG"))
+    return path
 
 
 def _corners(box: Any, columns: int, rows: int) -> tuple[int, int, int, int]:

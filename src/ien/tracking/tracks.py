@@ -102,14 +102,14 @@ def gather(steps: Iterable[Step]) -> Track:
     return Track(boxes, scores, angles, seconds)
 
 
-def write_csv(path: str | os.PathLike[str], track: Track) -> Path:
+def write_csv(path: str | os.PathLike[str], track: Track, first: int = 0) -> Path:
     """A line for each frame: its number, box, score, angle and seconds; all are counted from 0.
 
-    The file is written whole or not at all.
+    ``first`` is the number of the first frame. The file is written whole or not at all.
     """
     lines = ["frame,x,y,w,h,score,angle,seconds"]
     columns = (track.scores.tolist(), track.angles.tolist(), track.seconds.tolist())
-    for index, (box, *rest) in enumerate(zip(track.boxes.tolist(), *columns, strict=True)):
+    for index, (box, *rest) in enumerate(zip(track.boxes.tolist(), *columns, strict=True), first):
         score, angle, seconds = rest
         numbers = ",".join(f"{value:.3f}" for value in box)
         lines.append(f"{index},{numbers},{score:.6f},{angle:.3f},{seconds:.6f}")

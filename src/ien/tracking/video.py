@@ -56,18 +56,20 @@ class Recording(NamedTuple):
     """Of the video it wrote, such as ``H.264 (libx264)``."""
 
 
-def footage(source: str | os.PathLike[str] | Clip, fps: float | None = None) -> Footage:
+def footage(source: str | os.PathLike[str] | Clip, fps: float | None = None, start: int = 0) -> Footage:
     """The frames of a video file, of a folder with numbered images in it or in its ``img``, or of a clip.
 
-    ``fps`` is for images, and 30 by default; a video has its own. A video that is to be shown turned, as from
-    a telephone, is turned. One that ends early gives the frames it has, and a warning that says how many.
+    ``fps`` is for images, and 30 by default; a video has its own. The first ``start`` frames are left out. A
+    video that is to be shown turned, as from a telephone, is turned. One that ends early gives the frames it
+    has, and a warning that says how many.
     """
     if isinstance(source, Clip):
-        clip = source
-        return Footage(clip.name, _rate(fps), len(clip), lambda: map(clip.frame, range(len(clip))))
+        clip, places = source, range(len(source))
+        _check_start(clip.name, start, len(clip))
+        return Footage(clip.name, _rate(fps), len(clip) - start, lambda: map(clip.frame, places[start:]))
     path = Path(source).expanduser()
     if path.is_dir():
-        return _folder(path, fps)
+        return _folder(path, fps, start)
     if not path.exists():
         raise FileNotFoundError(f"there is no video or folder {path}")
     if fps is not None:
@@ -75,7 +77,10 @@ def footage(source: str | os.PathLike[str] | Clip, fps: float | None = None) -> 
     with _opened(path) as container:
         stream = _stream(path, container)
         rate = Fraction(stream.average_rate or stream.guessed_rate or FPS)
-        return Footage(path.stem, rate, _count(container, stream, rate)[0], lambda: _decoded(path))
+        count, exact = _count(container, stream, rate)
+        _check_start(str(path), start, count if exact else None)
+        left = None if count is None else max(count - start, 1)
+        return Footage(path.stem, rate, left, lambda: _decoded(path, start))
 
 
 def write_video(path: str | os.PathLike[str], frames: Iterable[Image], fps: float | Fraction = FPS) -> str:
@@ -106,12 +111,13 @@ def record(
     box: ArrayLike | None = None,
     show_angle: bool | None = None,
     progress: Callable[[int, int | None], None] | None = None,
+    watch: Callable[[Step], None] | None = None,
 ) -> Recording:
     """Track through a video, folder or clip, and write the video that shows it, at the same frame rate.
 
     Frames are read, tracked, drawn and written one by one. The label is the tracker's score. The hand that
     shows the angle is drawn if ``show_angle``; by default, where the tracker tries several rotations.
-    ``progress(frames_done, frames_total)`` is called after each frame.
+    ``progress(frames_done, frames_total)`` is called after each frame, and ``watch`` with what it showed.
     """
     if isinstance(source, Clip) and box is None:
         box = source.boxes[0]
@@ -125,6 +131,8 @@ def record(
             label = f"{step.score:.2f}" + (f"  {step.angle:.0f}°" if turns else "")
             steps.append(step._replace(image=np.empty((0, 0, 3), np.uint8)))
             yield annotate(step.image, step.box, angle, label)
+            if watch:
+                watch(step)
             if progress:
                 progress(len(steps), seen.count)
 
@@ -132,12 +140,13 @@ def record(
     return Recording(gather(steps), codec)
 
 
-def _folder(path: Path, fps: float | None) -> Footage:
+def _folder(path: Path, fps: float | None, start: int) -> Footage:
     inside = path / "img" if not image_names(path) and (path / "img").is_dir() else path
     names = image_names(inside)
     if not names:
         raise FileNotFoundError(f"{path} holds no images: frames are files such as 0001.jpg")
-    files = Files(str(inside), np.array(names))
+    _check_start(str(path), start, len(names))
+    files = Files(str(inside), np.array(names[start:]))
     return Footage(
         path.resolve().name,
         _rate(fps),
@@ -146,7 +155,7 @@ def _folder(path: Path, fps: float | None) -> Footage:
     )
 
 
-def _decoded(path: Path) -> Iterator[Image]:
+def _decoded(path: Path, start: int) -> Iterator[Image]:
     av = _av()
     given = damaged = 0
     with _opened(path) as container:
@@ -165,7 +174,8 @@ def _decoded(path: Path) -> Iterator[Image]:
                 break
             for frame in frames:
                 given += 1
-                yield _pixels(frame)
+                if given > start:
+                    yield _pixels(frame)
         rate = Fraction(stream.average_rate or stream.guessed_rate or FPS)
         expected, exact = _count(container, stream, rate)
     if not given:
@@ -174,6 +184,7 @@ def _decoded(path: Path) -> Iterator[Image]:
         of = "" if expected is None else f" of {expected}"
         broken = f", and {damaged} of its packets are damaged" if damaged else ""
         warnings.warn(f"{path} gave {given}{of} frames: it ends early{broken}", stacklevel=2)
+    _check_start(str(path), start, given)
 
 
 def _pixels(frame: Any) -> Image:
@@ -246,6 +257,12 @@ def _can_write(av: Any, name: str) -> bool:
     except ValueError:  # of which UnknownCodecError is one
         return False
     return True
+
+
+def _check_start(name: str, start: int, count: int | None) -> None:
+    if start < 0 or (count is not None and start >= count):
+        last = "0 or more" if count is None else f"0 to {count - 1}"
+        raise ValueError(f"the frames of {name} are counted from 0, so start is {last}; got {start}")
 
 
 def _rate(fps: float | Fraction | None) -> Fraction:

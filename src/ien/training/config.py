@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from .._feature_groups import FeatureGroups
-from .._groups import Group
+from .._groups import Group, rotation
 from .._groups import group as parse_group
-from .._names import nearest
-from ..baselines import BASELINES
-from ..models import MODELS
+from ..data.tracking_sets import SETS
+from .checks import check
 
-__all__ = ["Config", "field_types", "wanted"]
-
-
-DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
-"""Those that see a digit at one of two sizes."""
+__all__ = ["Config", "field_types"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +27,8 @@ class Config:
     """Of the initial weights, the order of the images and the elements drawn."""
 
     dataset: str = "rot-mnist"
-    """Name of the data set (see ien data list)."""
+    """Name of the data set (see ien data list). Those of clips, got10k (tested on otb, plain and rotated) and
+    synthetic-clips, train trackers."""
     classes: int = 10
     """Classes of the data set."""
     data_seed: int | None = 0
@@ -44,17 +40,28 @@ class Config:
     mask: bool = True
     """rot-tim, r2-tim: black outside of the disc that fits into the image."""
     train_images: int | None = None
-    """Train on the first so many images only; none for all."""
+    """Train on the first so many images, or sequences of clips, only; none for all."""
     test_images: int | None = None
-    """Test on the first so many images only; none for all."""
+    """Test on the first so many images, or sequences of clips, only; none for all."""
     test_on: Literal["test", "validation"] = "test"
-    """validation holds out the last images of the training set and tests on them: to choose settings."""
+    """validation holds out the last images of the training set, or the last tenth of its sequences, and
+    tests on them: to choose settings."""
     validation_images: int = 2000
     """How many training images test_on=validation holds out."""
+    filter: Literal["published", "wide"] = "published"
+    """Clips: which frames to train on. published: targets of 20 to 500 pixels and 1 to 50 % of the frame to a
+    side; wide: of 10 to 500 pixels and 1 to 75 %, for small sets."""
+    pairs: int | None = None
+    """Clips: pairs of frames in an epoch; none for one of each sequence."""
+    apart: int = 100
+    """Clips: the frames of a pair are less than so many apart."""
 
     model: str = "cnn6"
     """cnn6, resnet18, vgg, cnn3 or wide-resnet; with e2cnn- before one of the first three the steerable net
-    with its channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, dss-wrn or ss-cnn-wrn."""
+    with its channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, dss-wrn or ss-cnn-wrn.
+    Trackers: siamfc, or the steerable re-siamfc."""
+    backbone: str = "alexnet-v2"
+    """Trackers: alexnet-v1 or alexnet-v2."""
     feature_groups: str = "4"
     """Members of a feature group, 4, or a mix, 4-2-1; the scale-equivariant nets have their own."""
     width: float = 1.0
@@ -90,11 +97,11 @@ class Config:
     """Test the weights of this experiment, trained first where they are missing, instead of training."""
 
     epochs: int = 90
-    """Passes over the training images."""
+    """Passes over the training images, or times that pairs are drawn."""
     batch_size: int = 64
-    """Images in a step, copies not counted."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """sgd has Nesterov's momentum of 0.9."""
+    """Images, or pairs, in a step, copies not counted."""
+    optimizer: Literal["adam", "sgd", "momentum"] = "adam"
+    """sgd has Nesterov's momentum of 0.9; momentum is SGD with plain momentum of 0.9."""
     schedule: Literal["one-cycle", "exponential", "steps"] = "one-cycle"
     """Of the learning rate: one cosine cycle up and down and then flat; flat and then decaying; in steps."""
     cycle_epochs: int = 70
@@ -118,6 +125,9 @@ class Config:
     """cpu, cuda, cuda:1, mps; auto takes a GPU where there is one."""
     threads: int | None = None
     """CPU threads of each process; none for what torch takes."""
+    workers: int | None = None
+    """Clips: processes that decode frames, for each that trains; 0 for none but itself, none for as many as
+    there are free cores, up to 2, or 8 beside a GPU. What is seen does not depend on it."""
     processes: int = 1
     """Processes that share each batch, set by torchrun."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -128,56 +138,7 @@ class Config:
     """torch.compile of each block; pays off for long runs only."""
 
     def __post_init__(self) -> None:
-        for name, kind in field_types().items():
-            _check_type(name, kind, getattr(self, name))
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                bounds = f"{low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}"
-                raise ValueError(f"{name} must be {bounds}; got {value:g}")
-        sizes, others = FeatureGroups.of(self.feature_groups).sizes, [len(g) - 1 for g in self.groups]
-        if self.model not in (known := [*MODELS, *BASELINES]):
-            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
-        if self.model in DIGIT_NETS and self.image_size not in (28, 56):
-            raise ValueError(f"image_size is 28 or 56 for {self.model}; got {self.image_size}")
-        if self.schedule == "one-cycle" and self.cycle_epochs > self.epochs:
-            raise ValueError(
-                f"cycle_epochs ({self.cycle_epochs}) cannot exceed epochs ({self.epochs}): set both"
-            )
-        if self.schedule == "one-cycle" and self.min_lr > self.max_lr:
-            raise ValueError(f"min_lr ({self.min_lr:g}) cannot exceed max_lr ({self.max_lr:g})")
-        if self.beta and not self.augment:
-            raise ValueError(
-                f"beta {self.beta:g} needs augment=true: the loss compares images with their copies"
-            )
-        _ = self.measured_groups  # can be read
-        if 0 in others:
-            raise ValueError(f"group {self.group} has one element, the identity: take rot4, for example")
-        if self.samples > min(others):
-            raise ValueError(f"samples must be 1 to {min(others)} for {self.group}; got {self.samples}")
-        if self.average and (len(others) > 1 or self.measured):
-            raise ValueError(
-                f"average takes one group, such as {next(iter(self.groups))}, and measures under it; "
-                f"got group {self.group}, measured {self.measured or self.group}"
-            )
-        if self.steerable and self.precision == "bf16":
-            raise ValueError(f"precision bf16 is not supported by {self.model}: leave it at float32")
-        if self.steerable and len(sizes) > 1:
-            raise ValueError(
-                f"{self.model} has feature groups of one size, such as 4; got {self.feature_groups}"
-            )
-        if self.steerable and (len(others) > 1 or sizes[0] != others[0] + 1):
-            raise ValueError(
-                f"{self.model} under {self.group} has feature groups of {others[0] + 1}, the elements of one "
-                f"group; got {self.feature_groups}"
-            )
-        steps = self.step_epochs
-        if self.schedule == "steps" and not (steps and steps == tuple(sorted(set(steps)))):
-            raise ValueError(f"steps_after lists rising epochs, as in 20,40; got {self.steps_after!r}")
-        if self.schedule == "steps" and not 0 < steps[0] <= steps[-1] < max(self.epochs, 2):
-            raise ValueError(
-                f"steps_after ({self.steps_after}) must lie within the {self.epochs} epochs: set both"
-            )
+        check(self, field_types())
 
     @property
     def row(self) -> str:
@@ -195,7 +156,26 @@ class Config:
     @property
     def steerable(self) -> bool:
         """Whether the network is built with e2cnn and becomes a plain one when it is tested."""
-        return self.model.startswith("e2cnn-")
+        return self.plain_model != self.model
+
+    @property
+    def plain_model(self) -> str:
+        """The model that a steerable one becomes when it is tested; of any other its own name."""
+        return self.model.removeprefix("e2cnn-").removeprefix("re-")
+
+    @property
+    def tracks(self) -> bool:
+        """Whether the run trains a tracker: its data set is one of clips."""
+        return self.dataset in SETS
+
+    @property
+    def rotations(self) -> int:
+        """Turns of its template that a tracker tries: those in the group, or 1 for plain SiamFC."""
+        group = next(iter(self.groups))
+        if FeatureGroups.of(self.feature_groups).sizes == (1,):
+            return 1
+        turns = range(1, len(group) + 1)
+        return max(n for n in turns if set(rotation(n).elements) <= set(group.elements))
 
     @property
     def step_epochs(self) -> tuple[int, ...]:
@@ -221,51 +201,5 @@ def _weighted(text: str) -> dict[Group, float]:
     return groups
 
 
-_RANGES: list[tuple[str, float, float]] = [
-    ("seed", 0, 2**63),
-    ("data_seed", 0, 2**63),
-    ("train_images", 2, math.inf),
-    ("test_images", 1, math.inf),
-    ("classes", 2, math.inf),
-    ("validation_images", 1, math.inf),
-    ("image_size", 8, 96),
-    ("width", 1 / 256, 16),
-    ("samples", 1, math.inf),
-    ("beta", 0, 1e9),
-    ("rescale", 1, 16),
-    ("shift", 0, 96),
-    ("cutout", 0, 96),
-    ("epochs", 1, 1e6),
-    ("batch_size", 2, 1e6),
-    ("cycle_epochs", 1, 1e6),
-    ("max_lr", 1e-12, 100),
-    ("min_lr", 0, 100),
-    ("decay", 1e-6, 1),
-    ("decay_after", 0, 1e6),
-    ("weight_decay", 0, 1e3),
-    ("threads", 1, 4096),
-    ("processes", 1, 1e6),
-]
-
-
 def field_types() -> dict[str, Any]:
     return get_type_hints(Config)
-
-
-def _check_type(name: str, kind: Any, value: Any) -> None:
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            *first, last = get_args(kind)
-            raise ValueError(f"{name} is {', '.join(first)} or {last}; got {value!r}")
-    elif type(value) not in ((int, float) if kind is float else get_args(kind) or (kind,)):
-        raise ValueError(f"{name} must be {wanted(kind)}; got {value!r}")
-
-
-def wanted(kind: Any) -> str:
-    texts = {
-        bool: "true or false",
-        int: "a whole number",
-        float: "a number such as 0.3 or 1/8",
-        str: "a text",
-    }
-    return texts[kind] if kind in texts else f"{texts[get_args(kind)[0]]} or none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .._measure import measure
+from .._measured import Report
 from ..data import to_float
 from .config import Config
 
-__all__ = ["cost", "evaluate", "inference_speed"]
+__all__ = ["cost", "evaluate", "inference_speed", "layer_errors"]
 
 
 def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
@@ -42,20 +43,23 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
     both: float | None = (clean + statistics.mean(statistics.mean(a[1:]) for a in accuracies)) / 2
     if config.average:  # averaged over an exact group, the prediction for a copy is that for the image
         both = averaged if all(next(iter(config.groups)).exact) else None
-    layers = {name: [report.layers[name] for report in reports] for name in reports[0].layers}
     return {
         "accuracy": averaged if config.average else clean,
         "accuracy_with_copies": both,
-        "layers": {
-            name: {
-                "raw": statistics.mean(layer.raw for layer in under),
-                "relative": statistics.mean(layer.relative for layer in under),
-                "per_element": {
-                    label: error for layer in under for label, error in layer.per_element.items()
-                },
-            }
-            for name, under in layers.items()
-        },
+        "layers": layer_errors(reports),
+    }
+
+
+def layer_errors(reports: Sequence[Report]) -> dict[str, Any]:
+    """The equivariance error of each layer, the mean over the groups of the reports, and of each element."""
+    layers = {name: [report.layers[name] for report in reports] for name in reports[0].layers}
+    return {
+        name: {
+            "raw": statistics.mean(layer.raw for layer in under),
+            "relative": statistics.mean(layer.relative for layer in under),
+            "per_element": {label: error for layer in under for label, error in layer.per_element.items()},
+        }
+        for name, under in layers.items()
     }
 
 

@@ -1,4 +1,7 @@
-"""The training loop: from a configuration and a data set to trained weights, a line of metrics an epoch."""
+"""The training loop: from a configuration and a data set to trained weights, a line of metrics an epoch.
+
+It is the same for all tasks: a :class:`Task` says what a batch is and what is lost on it.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,26 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._loss import full_precision
-from ..data import Dataset, to_float
+from ..data import Clips, Dataset
 from . import folder as run_folder
-from .augmentation import augmented
+from . import image_task, tracking_task
 from .config import Config
 from .distributed import Processes
-from .draws import generator, seed_of
+from .draws import seed_of
 from .schedule import learning_rate
-from .setup import Setup, prepare
+from .setup import Forward
 
-__all__ = ["Diverged", "Status", "Stopped", "take_step", "train"]
+__all__ = ["Diverged", "Status", "Stopped", "Task", "take_step", "train"]
 
 _DIVERGED_TASK, _DIVERGED_TERM = 1e4, 1e8  # no run that learns comes near; a term may start large
 
@@ -40,6 +41,37 @@ class Stopped(Exception):
 
 class Diverged(Exception):
     """A loss became NaN, infinite or absurdly large."""
+
+
+class Task(Protocol):
+    """What the loop trains: a classifier (:mod:`.image_task`) or a tracker (:mod:`.tracking_task`)."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def processes(self) -> Processes: ...
+    @property
+    def network(self) -> nn.Module: ...
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def items(self) -> int:
+        """Images, or pairs, in an epoch."""
+
+    @property
+    def unit(self) -> str:
+        """What an item is called, in the plural."""
+
+    @property
+    def losses(self) -> list[str]:
+        """Names of the parts of a forward pass."""
+
+    def batches(self, epoch: int, step: int) -> Generator[Any, None, None]:
+        """The rest of the run, from that step on, a batch a step."""
+
+    def forward(self, batch: Any, epoch: int, step: int) -> Forward: ...
 
 
 @dataclass(frozen=True)
@@ -55,20 +87,26 @@ class Status:
     losses: dict[str, float]
     """Of the step: the task loss and the term of each layer."""
     metrics: dict[str, Any] | None = None
+    unit: str = "images"
+    """What is counted by the second."""
 
 
 def train(
     folder: Path,
     config: Config,
-    dataset: Dataset,
+    dataset: Dataset | Clips,
     processes: Processes,
     report: Callable[[Status], None] = lambda status: None,
 ) -> tuple[nn.Module, float]:
     """Train, or go on from the folder's checkpoint; returns the trained network, and the seconds it took."""
-    setup = prepare(config, dataset, processes)
-    network, optimizer, steps = setup.network, setup.optimizer, setup.steps
-    epoch, step, sums, seconds_before = _restore(folder, setup)
-    pace = _Pace(len(setup.x) * (config.epochs - epoch) - step * config.batch_size)
+    task: Task
+    if isinstance(dataset, Clips):
+        task = tracking_task.prepare(config, dataset, processes)
+    else:
+        task = image_task.prepare(config, dataset, processes)
+    network, optimizer, steps = task.network, task.optimizer, task.steps
+    epoch, step, sums, seconds_before = _restore(folder, task)
+    pace = _Pace(task.items * (config.epochs - epoch) - step * config.batch_size)
 
     def save(metrics: dict[str, Any] | None = None) -> None:
         _check_weights(network, f"step {step or steps} of epoch {epoch + (step > 0)}", folder)
@@ -79,76 +117,52 @@ def train(
             state |= {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
             run_folder.save_checkpoint(folder, state | {"seconds": seconds_before + pace.seconds})
 
-    with _stop_requests() as stop:
+    with _stop_requests() as stop, closing(task.batches(epoch, step)) as batches:
         while epoch < config.epochs:
-            order = torch.randperm(len(setup.x), generator=generator(config.seed, "order", epoch))
-            # as even as possible: no last batch too small for its statistics
-            batches = order.tensor_split(steps)
             while step < steps:
-                values = processes.sum(take_step(setup, batches[step], epoch, step))
+                values = processes.sum(take_step(task, next(batches), epoch, step))
                 sums = values if sums is None else sums + values
                 step += 1
-                losses = _check_losses(setup, values, f"step {step} of epoch {epoch + 1}", folder)
-                pace.seen += len(batches[step - 1])
+                losses = _check_losses(task, values, f"step {step} of epoch {epoch + 1}", folder)
+                pace.seen += int(values[-1])
                 if step < steps:
-                    report(Status(epoch + 1, config.epochs, step, steps, *pace(), losses))
+                    report(Status(epoch + 1, config.epochs, step, steps, *pace(), losses, None, task.unit))
                     if processes.any(bool(stop)):
                         save()
                         raise Stopped(folder)
             assert sums is not None
-            metrics = _metrics(setup, epoch + 1, sums)
+            metrics = _metrics(task, epoch + 1, sums)
             epoch, step, sums = epoch + 1, 0, None
             save(metrics)
-            report(Status(epoch, config.epochs, steps, steps, *pace(), losses, metrics))
+            report(Status(epoch, config.epochs, steps, steps, *pace(), losses, metrics, task.unit))
             if processes.any(bool(stop)):
                 raise Stopped(folder)
     return network, seconds_before + pace.seconds
 
 
-def take_step(setup: Setup, batch: Tensor, epoch: int, step: int) -> Tensor:
+def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
     """One step on this process's share of the batch.
 
-    Returns float64 sums over its images: the task loss, the terms of the equivariance loss, the originals
-    classified rightly, and the images.
+    Returns float64 sums over its items: the task loss, the terms of the equivariance loss, the originals
+    that are right, and the items.
     """
-    config, processes = setup.config, setup.processes
-    for parameters in setup.optimizer.param_groups:
-        parameters["lr"] = learning_rate(config, epoch * setup.steps + step, setup.steps)
-    share = processes.share(len(batch))
-    count = share.stop - share.start
-    if count == 0:  # fewer images than processes: take part, with a weight of 0
-        share = slice(0, 1)
-    chosen = batch[share].to(setup.x.device)
-    x, y = to_float(setup.x[chosen]), setup.y[chosen]
-    x = augmented(config, x, len(batch), share, (epoch, step), setup.colour)
-    if config.channels_last:
-        x = x.contiguous(memory_format=torch.channels_last)
+    config, processes = task.config, task.processes
+    for parameters in task.optimizer.param_groups:
+        parameters["lr"] = learning_rate(config, epoch * task.steps + step, task.steps)
     torch.manual_seed(seed_of(config.seed, "noise", epoch, step, processes.rank))  # dropout
-    terms: list[Tensor] = []
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        if setup.objective is None:
-            output = setup.model(x)
-            loss = task_loss = F.cross_entropy(full_precision(output), y)
-        else:
-            # drawn for the whole batch, so that the number of processes does not change an image's element
-            g = setup.objective.sample(len(batch), generator(config.seed, "elements", epoch, step))
-            out = setup.objective(setup.model, x, g=g.view(-1, len(batch))[:, share].flatten())
-            output, terms = out.output, list(out.terms.values())
-            task_loss = F.cross_entropy(full_precision(output), out.repeat(y))
-            loss = task_loss + out.loss
-    # the gradients are averaged over the processes, whose shares may differ by an image
-    (loss if processes.count == 1 else loss * (count * processes.count / len(batch))).backward()
-    setup.optimizer.step()
-    setup.optimizer.zero_grad()
+    loss, parts, hits, count, total = task.forward(batch, epoch, step)
+    # the gradients are averaged over the processes, whose shares may differ by an item
+    (loss if processes.count == 1 else loss * (count * processes.count / total)).backward()
+    task.optimizer.step()
+    task.optimizer.zero_grad()
     with torch.no_grad():
-        hits = (output[: len(y)].argmax(1) == y).sum() if count else 0
-        sums = torch.stack([task_loss, *terms]).cpu().double() * count
+        sums = torch.stack(parts).cpu().double() * count
         return torch.cat([sums, torch.tensor([hits, count], dtype=torch.float64)])
 
 
-def _check_losses(setup: Setup, values: Tensor, place: str, folder: Path) -> dict[str, float]:
+def _check_losses(task: Task, values: Tensor, place: str, folder: Path) -> dict[str, float]:
     """The losses of a step by name, after a look whether they are sane."""
-    losses = _means(setup, values)
+    losses = _means(task, values)
     for name, loss in losses.items():
         if not math.isfinite(loss) or loss > (_DIVERGED_TASK if name == "task_loss" else _DIVERGED_TERM):
             what = "task loss" if name == "task_loss" else f"equivariance loss of {name}"
@@ -171,40 +185,40 @@ def _diverged(what: str, value: float, place: str, folder: Path) -> str:
     )
 
 
-def _means(setup: Setup, sums: Tensor) -> dict[str, float]:
+def _means(task: Task, sums: Tensor) -> dict[str, float]:
     *losses, _, count = sums.tolist()
-    return {name: loss / count for name, loss in zip(setup.losses, losses, strict=True)}
+    return {name: loss / count for name, loss in zip(task.losses, losses, strict=True)}
 
 
-def _metrics(setup: Setup, epoch: int, sums: Tensor) -> dict[str, Any]:
-    means = _means(setup, sums)
+def _metrics(task: Task, epoch: int, sums: Tensor) -> dict[str, Any]:
+    means = _means(task, sums)
     return {
         "epoch": epoch,
-        "learning_rate": setup.optimizer.param_groups[0]["lr"],
+        "learning_rate": task.optimizer.param_groups[0]["lr"],
         "task_loss": means.pop("task_loss"),
         "train_accuracy": float(sums[-2] / sums[-1]),
         "terms": means,
     }
 
 
-def _restore(folder: Path, setup: Setup) -> tuple[int, int, Tensor | None, float]:
+def _restore(folder: Path, task: Task) -> tuple[int, int, Tensor | None, float]:
     """Epochs done, steps done of the next one, its sums so far, and the seconds it all took."""
-    state = setup.processes.from_first(lambda: run_folder.load_checkpoint(folder))
+    state = task.processes.from_first(lambda: run_folder.load_checkpoint(folder))
     if state is not None:
         path = folder / "last.pt"
-        if state["config"] != _digest(setup.config):
+        if state["config"] != _digest(task.config):
             raise ValueError(
                 f"{path} belongs to another run: restore this one's, or delete it to train from the start"
             )
         try:
-            setup.network.load_state_dict(state["model"])
-            setup.optimizer.load_state_dict(state["optimizer"])
+            task.network.load_state_dict(state["model"])
+            task.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(
                 f"{path} does not fit this network ({reason}): delete it to train from the start"
             ) from None
-    if setup.processes.first:
+    if task.processes.first:
         run_folder.cut_metrics(folder, state["epoch"] if state else 0)
     return (state["epoch"], state["step"], state["sums"], state["seconds"]) if state else (0, 0, None, 0.0)
 
@@ -214,10 +228,10 @@ def _digest(config: Config) -> str:
 
 
 class _Pace:
-    """Images per second and seconds left, by the images that this process has seen of those to come."""
+    """Items per second and seconds left, by the items that this process has seen of those to come."""
 
-    def __init__(self, images: int) -> None:
-        self.images, self.seen, self.start = images, 0, time.perf_counter()
+    def __init__(self, items: int) -> None:
+        self.items, self.seen, self.start = items, 0, time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -225,7 +239,7 @@ class _Pace:
 
     def __call__(self) -> tuple[float, float]:
         rate = self.seen / self.seconds
-        return rate, max(0, self.images - self.seen) / rate
+        return rate, max(0, self.items - self.seen) / rate
 
 
 @contextmanager

@@ -85,7 +85,8 @@ def _text(status: Status) -> str:
         losses = {"task_loss": status.metrics["task_loss"], **status.metrics["terms"]}
     terms = "".join(f"  {name} {term:.1e}" for name, term in losses.items() if name != "task_loss")
     left = timedelta(seconds=round(status.seconds_left))
+    speed = f"{status.images_per_second:.{0 if status.images_per_second >= 10 else 1}f} {status.unit}/s"
     return (
         f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps}  "
-        f"{status.images_per_second:.0f} images/s  loss {losses['task_loss']:.3f}{terms}  left {left}"
+        f"{speed}  loss {losses['task_loss']:.3f}{terms}  left {left}"
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,20 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from ..data import SETTINGS, Dataset, data_folder, to_float
+from ..data import SETTINGS, Clips, Dataset, data_folder, load_clips, to_float
 from ..data import load as load_data
+from ..data.tracking_sets import digest as digest_of_clips
 from . import folder as run_folder
 from .config import Config
 from .distributed import ALONE, Processes
 from .evaluate import cost, evaluate, inference_speed
 from .loop import Stopped, train
 from .progress import shown
-from .setup import channels_last, images, network_of, plain_of
+from .setup import build, channels_last, exported, images, network_of, plain_of
+from .track_evaluate import evaluate_tracker, search_crops
+from .tracking_task import sequences
 
-__all__ = ["dataset_of", "load", "processor", "run"]
+__all__ = ["clips_of", "dataset_of", "load", "processor", "run"]
 
 
 def load(folder: Path | str) -> nn.Module:
@@ -38,7 +43,7 @@ def load(folder: Path | str) -> nn.Module:
     folder = Path(folder)
     config, weights = run_folder.read_config(folder), run_folder.load_weights(folder)
     with torch.device("meta"):  # without drawing weights that are replaced at once
-        model = network_of(replace(config, model=config.model.removeprefix("e2cnn-")))
+        model = network_of(replace(config, model=config.plain_model))
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
@@ -50,10 +55,14 @@ def load(folder: Path | str) -> nn.Module:
 
 
 def dataset_of(config: Config, folder: str | None = None) -> Dataset:
-    """The data set of a run, made with the settings of its configuration."""
+    """The images of a run, made with the settings of its configuration; a tracker has clips."""
     settings = {name: getattr(config, name) for name in SETTINGS.get(config.dataset, ())}
-    seed = config.seed if config.data_seed is None else config.data_seed
-    return load_data(config.dataset, folder, seed, **settings)
+    return load_data(config.dataset, folder, _data_seed(config), **settings)
+
+
+def clips_of(config: Config, folder: str | None = None) -> Clips:
+    """The clips of a run that trains a tracker."""
+    return load_clips(config.dataset, folder, _data_seed(config))
 
 
 def run(
@@ -90,7 +99,9 @@ def run(
             network, seconds = _load_trained(weights, config, described), 0.0
         record: dict[str, Any] = {}
         if processes.first:
-            console.print(f"{title}: testing on {described['test']:,} images", highlight=False)
+            what = "sequences, plain and rotated" if config.tracks else "images"
+            console.print(f"{title}: testing on {described['test']:,} {what}", highlight=False)
+            say = partial(console.print, f"{title}:", soft_wrap=True, highlight=False, markup=False)
             record = {
                 "format": 1,
                 "config": asdict(config),
@@ -100,7 +111,7 @@ def run(
                 "machine": _machine(config),
                 "commit": commit,
                 "seconds": round(seconds, 1),
-                **_test(folder, config, network, dataset),
+                **_test(folder, config, network, dataset, say),
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
             run_folder.write_json(folder / "result.json", record)
@@ -114,24 +125,39 @@ def _load_trained(weights: Path, config: Config, described: dict[str, Any]) -> n
     return load(weights).to(config.device)
 
 
-def _test(folder: Path, config: Config, network: nn.Module, dataset: Dataset) -> dict[str, Any]:
+def _test(
+    folder: Path, config: Config, network: nn.Module, dataset: Dataset | Clips, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Keep the plain network in the folder, and measure what it can do and what it costs."""
+    if isinstance(dataset, Clips):
+        measured = _test_tracker(folder, config, network, dataset, say)
+    else:
+        measured = _test_classifier(folder, config, network, dataset)
+    return {**measured, "trained_parameters": sum(parameter.numel() for parameter in network.parameters())}
+
+
+def _test_classifier(folder: Path, config: Config, network: nn.Module, dataset: Dataset) -> dict[str, Any]:
     _, (x, y) = images(config, dataset)
-    plain = plain_of(network)
-    if plain is not network:
-        some = to_float(x[:64]).to(config.device)
-        with torch.no_grad():
-            difference = float((network.eval()(some) - plain.eval()(some)).abs().max())
-        if not difference < 1e-3:
-            raise RuntimeError(f"the exported network differs from the trained one by {difference:g}")
+    plain = exported(network, to_float(x[:64]).to(config.device))
     channels_last(plain)
     run_folder.save_weights(folder, plain)
     return {
         **evaluate(config, plain, x, y),
         **cost(config, plain, x),
-        "trained_parameters": sum(parameter.numel() for parameter in network.parameters()),
         "images_per_second": round(inference_speed(config, plain, x), 1),
     }
+
+
+def _test_tracker(
+    folder: Path, config: Config, network: nn.Module, clips: Clips, say: Callable[[str], None]
+) -> dict[str, Any]:
+    _, tests = sequences(config, clips)
+    some = search_crops(next(iter(tests.values()))[:1])[:2]
+    plain, untrained = exported(network, some.to(config.device)), plain_of(build(config)).to(config.device)
+    for each in (plain, untrained):
+        channels_last(each)
+    run_folder.save_weights(folder, plain)
+    return evaluate_tracker(folder, config, plain, untrained, tests, say)
 
 
 @contextmanager
@@ -145,29 +171,40 @@ def _resumable(folder: Path, config: Config) -> Iterator[None]:
         raise Stopped(folder) from None
 
 
-def _load_in_turn(config: Config, data: str | None, processes: Processes) -> Dataset:
+def _load_in_turn(config: Config, data: str | None, processes: Processes) -> Dataset | Clips:
     """The first process may have to make the data set's cache, the others then find it."""
     if not processes.first:
         processes.wait()
-    dataset = dataset_of(config, data)
+    dataset = clips_of(config, data) if config.tracks else dataset_of(config, data)
     if processes.first:
         processes.wait()
     return dataset
 
 
-def _describe(config: Config, dataset: Dataset, folder: str | None) -> dict[str, Any]:
-    (x, y), (test_x, test_y) = images(config, dataset)
-    place, digest = data_folder(folder), hashlib.sha256()
-    for tensor in (x, y, test_x, test_y):
-        digest.update(tensor.contiguous().numpy().tobytes())
+def _data_seed(config: Config) -> int:
+    return config.seed if config.data_seed is None else config.data_seed
+
+
+def _describe(config: Config, dataset: Dataset | Clips, folder: str | None) -> dict[str, Any]:
+    place = data_folder(folder)
+    if isinstance(dataset, Clips):
+        train, tests = sequences(config, dataset)
+        counts = len(train), len(next(iter(tests.values())))
+        digest = digest_of_clips([*train, *chain(*tests.values())])
+    else:
+        (x, y), (test_x, test_y) = images(config, dataset)
+        counts, total = (len(x), len(test_x)), hashlib.sha256()
+        for tensor in (x, y, test_x, test_y):
+            total.update(tensor.contiguous().numpy().tobytes())
+        digest = total.hexdigest()[:16]
     return {
         "folder": "embedded" if str(place) == "embedded" else str(place.absolute()),
         "name": dataset.name,
         "source": dataset.source,
-        "train": len(x),
-        "test": len(test_x),
+        "train": counts[0],
+        "test": counts[1],
         "tested_on": config.test_on,
-        "digest": digest.hexdigest()[:16],
+        "digest": digest,
     }
 
 

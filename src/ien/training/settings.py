@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from .._names import nearest
-from .config import Config, field_types, wanted
+from .checks import wanted
+from .config import Config, field_types
 
 __all__ = ["change", "differences", "field_help"]
 

@@ -1,4 +1,4 @@
-"""What a step needs: from a configuration and a data set to network, objective, optimizer and images."""
+"""What tasks are made of: from a configuration to network, objective, optimizer and images."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,80 +15,67 @@ from torch import Tensor, nn
 from .. import baselines, models
 from .._loss import EquivarianceLoss
 from .._measure import measure
-from ..data import Dataset, to_float
+from ..data import Dataset
 from .config import Config
-from .distributed import Processes
 from .draws import seed_of
 
 __all__ = [
-    "Setup",
+    "Forward",
+    "autocast",
     "build",
     "channels_last",
     "compile_blocks",
+    "exported",
     "images",
+    "loss_names",
     "network_of",
     "objective_of",
+    "optimizer_of",
     "plain_of",
-    "prepare",
+    "trainable",
 ]
 
 
-@dataclass(frozen=True)
-class Setup:
-    """Everything a step needs."""
+class Forward(NamedTuple):
+    """What the forward pass of a step gives, for this process's share of the batch."""
 
-    config: Config
-    network: nn.Module
-    model: nn.Module
-    """The network, or its wrapper that averages gradients over processes."""
-    objective: EquivarianceLoss | None
-    optimizer: torch.optim.Optimizer
-    x: Tensor
-    y: Tensor
-    colour: Tensor
-    """The mean of the images, (C,), with which squares are cut out."""
-    processes: Processes
-
-    @property
-    def steps(self) -> int:
-        """Steps in an epoch."""
-        return math.ceil(len(self.x) / self.config.batch_size)
-
-    @property
-    def losses(self) -> list[str]:
-        """What :func:`take_step` sums up, besides hits and images."""
-        if not (self.objective and self.config.beta):
-            return ["task_loss"]
-        groups, layers = self.objective.groups, self.objective.layers
-        if len(groups) == 1:
-            return ["task_loss", *layers]
-        return ["task_loss", *(f"{group} {layer}" for group in groups for layer in layers)]
+    loss: Tensor
+    """Their mean, to descend."""
+    parts: list[Tensor]
+    """The task loss and the terms, as ``losses`` names them: means."""
+    hits: Tensor
+    """How many of the originals are right."""
+    items: int
+    """Images, or pairs, in the share; 0 where one was taken that does not count."""
+    total: int
+    """Those in the whole batch."""
 
 
-def prepare(config: Config, dataset: Dataset, processes: Processes) -> Setup:
-    """Network, objective, optimizer and training images, on the device of the run."""
-    device = processes.device(config.device)
+def trainable(config: Config, device: torch.device, some: Tensor) -> nn.Module:
+    """The network with its initial weights, in training mode; ``some`` are two inputs to try it on."""
     keep_freed_memory()
-    (x, y), _ = images(config, dataset)
     network = build(config).to(device)
-    _check_measurable(config, network, to_float(x[:2]).to(device))
+    _check_measurable(config, network, some.to(device))
     network.train()
     if config.channels_last:
         channels_last(network)
     if config.compile:
         compile_blocks(network)
-    optimizer = _optimizer(config, network, fused=device.type in ("cpu", "cuda"))
-    model, objective = processes.wrap(network, device), objective_of(config, network)
-    colour = _colour(x) if config.cutout else torch.zeros(x.shape[1])
-    on_device = x.to(device), y.to(device), colour.to(device)
-    setup = Setup(config, network, model, objective, optimizer, *on_device, processes)
-    smallest = max(1, len(x) // setup.steps // processes.count)
-    if smallest * (1 if objective is None else objective.views) < 2:
-        raise ValueError(
-            f"batch_size {config.batch_size} gives a process a single image, too few for BatchNorm: "
-            f"set it to {4 * processes.count} or more"
-        )
-    return setup
+    return network
+
+
+def loss_names(config: Config, objective: EquivarianceLoss | None) -> list[str]:
+    """The names of what a step sums up, besides hits and items."""
+    if not (objective and config.beta):
+        return ["task_loss"]
+    groups, layers = objective.groups, objective.layers
+    if len(groups) == 1:
+        return ["task_loss", *layers]
+    return ["task_loss", *(f"{group} {layer}" for group in groups for layer in layers)]
+
+
+def autocast(config: Config, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
 def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
@@ -122,6 +108,7 @@ def network_of(config: Config) -> nn.Module:
         "num_classes": config.classes,
         "size": config.image_size,
         "plus": config.rescale > 1,
+        "backbone": config.backbone,
     }
     taken = inspect.signature(factory).parameters
     return factory(**{name: value for name, value in settings.items() if name in taken})
@@ -143,6 +130,18 @@ def plain_of(network: nn.Module) -> nn.Module:
         vars(block).pop("forward", None)
     export: Callable[[], nn.Module] | None = getattr(network, "export", None)
     return network if export is None else export()
+
+
+def exported(network: nn.Module, some: Tensor) -> nn.Module:
+    """:func:`plain_of` a trained network, after a look whether it computes the same of ``some`` inputs."""
+    plain = plain_of(network)
+    if plain is not network:
+        with torch.no_grad():
+            output = network.eval()(some)
+            difference = float((output - plain.eval()(some)).abs().max() / output.abs().max().clamp(min=1))
+        if not difference < 1e-3:
+            raise RuntimeError(f"the exported network differs from the trained one by {difference:g}")
+    return plain
 
 
 def channels_last(network: nn.Module) -> None:
@@ -195,16 +194,14 @@ def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tup
     return train, (test[0][: config.test_images], test[1][: config.test_images])
 
 
-def _colour(x: Tensor) -> Tensor:
-    sums = [to_float(part).sum((0, 2, 3)) for part in x.split(1000)]
-    return torch.stack(sums).sum(0) / (x.numel() / x.shape[1])
-
-
-def _optimizer(config: Config, network: nn.Module, fused: bool) -> torch.optim.Optimizer:
+def optimizer_of(config: Config, network: nn.Module) -> torch.optim.Optimizer:
+    """What descends on the weights of a network, which is on its device."""
     parameters = _parameter_groups(config, network)
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=config.max_lr, momentum=0.9, nesterov=True, fused=fused)
-    return torch.optim.Adam(parameters, lr=config.max_lr, fused=fused)
+    fused = next(network.parameters()).device.type in ("cpu", "cuda")
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=config.max_lr, fused=fused)
+    nesterov = config.optimizer == "sgd"
+    return torch.optim.SGD(parameters, lr=config.max_lr, momentum=0.9, nesterov=nesterov, fused=fused)
 
 
 def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:

@@ -1,0 +1,168 @@
+"""Tracking as a task of the loop: from pairs of pictures to the losses of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .._loss import EquivarianceLoss, full_precision
+from ..data import Clips
+from ..data.clips import Clip
+from ..data.tracking_sets import turned
+from ..models.siamfc import respond
+from .config import Config
+from .distributed import Processes
+from .draws import generator
+from .pairs import EXEMPLAR, Pairs, Shown, loaded, pairs_of
+from .setup import Forward, autocast, loss_names, objective_of, optimizer_of, trainable
+
+__all__ = ["Siamese", "TrackingTask", "balanced_loss", "found", "prepare", "sequences", "target_places"]
+
+RADIUS = 2
+"""Places from the centre, across and down together, that are the target: as published, 16 pixels for V1,
+whose stride is 8, and 8 for V2, whose stride is 4."""
+
+
+def target_places(size: int) -> Tensor:
+    """Which places (size, size) of a response are the target's: those near the centre, along the axes.
+
+    >>> target_places(7).int()[3].tolist(), int(target_places(7).sum())
+    ([0, 1, 1, 1, 1, 1, 0], 13)
+    """
+    away = (torch.arange(size) - (size - 1) / 2).abs()
+    return away + away[:, None] <= RADIUS
+
+
+def balanced_loss(responses: Tensor) -> Tensor:
+    """The logistic loss of responses (B, 1, H, H); places of the target weigh as much as all others together.
+
+    >>> round(float(balanced_loss(torch.zeros(1, 1, 15, 15))), 4)  # log 2
+    0.6931
+    """
+    target = target_places(responses.shape[-1]).to(responses.device)
+    errors = F.binary_cross_entropy_with_logits(
+        responses, target.to(responses.dtype).expand_as(responses), reduction="none"
+    )
+    return (errors[..., target].mean() + errors[..., ~target].mean()) / 2
+
+
+def found(responses: Tensor) -> Tensor:
+    """Whether the largest of each of the responses (B, 1, H, H) lies on the target: (B,) bool."""
+    target = target_places(responses.shape[-1]).to(responses.device)
+    return target.flatten()[responses.flatten(1).argmax(1)]
+
+
+class Siamese(nn.Module):
+    """Exemplars and searches, with their transformed copies, through one network in two passes.
+
+    A pair and its copies have one element each, so that the response to a copy is the response turned. The
+    equivariance loss is the mean of those of exemplars and searches. All is one call, as
+    DistributedDataParallel needs it: between two it would write to the statistics of BatchNorm.
+    """
+
+    def __init__(self, network: nn.Module, objective: EquivarianceLoss | None) -> None:
+        super().__init__()
+        self.network, self.objective = network, objective
+
+    def forward(
+        self, exemplars: Tensor, searches: Tensor, g: Tensor | None
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Responses (views · B, 1, H, H), originals first, the weighted loss, and the terms."""
+        if self.objective is None:
+            responses = respond(self.network(exemplars), self.network(searches))
+            return responses, torch.zeros((), device=responses.device), []
+        z, x = (self.objective(self.network, images, g=g) for images in (exemplars, searches))
+        terms = [(z.terms[key] + x.terms[key]) / 2 for key in z.terms]
+        return respond(z.output, x.output), (z.loss + x.loss) / 2, terms
+
+
+@dataclass(frozen=True)
+class TrackingTask:
+    """Everything a step of a tracker needs."""
+
+    config: Config
+    network: nn.Module
+    model: nn.Module
+    """A :class:`Siamese` around the network, or its wrapper that averages gradients over processes."""
+    objective: EquivarianceLoss | None
+    optimizer: torch.optim.Optimizer
+    pairs: Pairs
+    processes: Processes
+
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+        return self.pairs.steps
+
+    @property
+    def items(self) -> int:
+        """Pairs in an epoch."""
+        return self.pairs.count
+
+    @property
+    def unit(self) -> str:
+        return "pairs"
+
+    @property
+    def losses(self) -> list[str]:
+        return loss_names(self.config, self.objective)
+
+    def batches(self, epoch: int, step: int) -> Generator[Shown, None, None]:
+        """The rest of the run from there on: the pictures of this process's share of each batch."""
+        return loaded(self.pairs, self.config, epoch, step)
+
+    def forward(self, batch: Shown, epoch: int, step: int) -> Forward:
+        """The balanced logistic loss, and the equivariance loss, of this process's share of the batch."""
+        config, total = self.config, len(self.pairs.batch(step))
+        share = self.processes.share(total)
+        count = share.stop - share.start
+        like = next(self.network.parameters())
+        exemplars, searches = (images.to(like.device, like.dtype) for images in batch)
+        if config.channels_last:
+            exemplars, searches = (
+                images.contiguous(memory_format=torch.channels_last) for images in (exemplars, searches)
+            )
+        g = None
+        if self.objective is not None:
+            # drawn for the whole batch: the number of processes does not change a pair's element
+            drawn = self.objective.sample(total, generator(config.seed, "elements", epoch, step))
+            g = drawn.view(-1, total)[:, share if count else slice(0, 1)].flatten()
+        with autocast(config, like.device):
+            responses, equivariance, terms = self.model(exemplars, searches, g)
+            responses = full_precision(responses)
+            task_loss = balanced_loss(responses)
+        hits = found(responses[: len(exemplars)].detach()).sum() * (count > 0)
+        return Forward(task_loss + equivariance, [task_loss, *terms], hits, count, total)
+
+
+def prepare(config: Config, clips: Clips, processes: Processes) -> TrackingTask:
+    """Network, objective, optimizer and training pairs."""
+    device = processes.device(config.device)
+    pairs = pairs_of(config, sequences(config, clips)[0], processes)
+    some = torch.rand(2, 3, EXEMPLAR, EXEMPLAR, generator=generator(config.seed, "trial"))
+    network = trainable(config, device, some)
+    optimizer, objective = optimizer_of(config, network), objective_of(config, network)
+    model = processes.wrap(Siamese(network, objective), device)
+    return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
+
+
+def sequences(config: Config, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:
+    """What a run trains on, and what it is tested on by the name of the test."""
+    train, tests = clips.train, clips.tests
+    if config.test_on == "validation":
+        kept = len(train) - max(1, round(len(train) / 10))
+        if kept < 1:
+            raise ValueError(f"test_on=validation leaves none of {len(train)} sequences to train on")
+        train, tests = train[:kept], turned("validation", train[kept:])
+    counts = (("train_images", len(train)), ("test_images", min(map(len, tests.values()))))
+    for name, there in counts:
+        if (asked := getattr(config, name)) is not None and asked > there:
+            raise ValueError(
+                f"{name} is {asked}, but {clips.source} {clips.name} has {there} sequences for it: "
+                f"--set {name}={there}, or another preset"
+            )
+    return train[: config.train_images], {name: test[: config.test_images] for name, test in tests.items()}

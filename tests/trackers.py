@@ -1,0 +1,108 @@
+"""Made-up records of trackers, fixtures for tables and plots: nothing in them was measured."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+LENGTHS = {"Couple": 140, "Crossing": 120, "Diving": 215, "Man": 134, "Skiing": 81}
+RATE = 6
+"""Degrees that a target of the rotated sequences turns from one frame to the next."""
+STILL = {"otb": (0.21, 0.25), "rot-otb": (0.11, 0.12)}
+UNTRAINED = {"otb": (0.26, 0.31), "rot-otb": (0.14, 0.16)}
+ROWS: dict[str, dict[str, Any]] = {
+    "siamfc": {"feature_groups": "1", "beta": 0.0, "augment": False},
+    "cnn4-siamfc": {"feature_groups": "4", "beta": 0.0, "augment": True},
+    "re-siamfc": {"feature_groups": "4", "beta": 0.0, "augment": False, "model": "re-siamfc"},
+    "ien-siamfc": {"feature_groups": "4", "beta": 0.1, "augment": True},
+    "ien-siamfc-beta0.01": {"feature_groups": "4", "beta": 0.01, "augment": True},
+    "ien-siamfc-beta1": {"feature_groups": "4", "beta": 1.0, "augment": True},
+    "het-siamfc": {"feature_groups": "4-2-1", "beta": 0.1, "augment": True},
+}
+SKILL = dict(zip(ROWS, (0.2, 0.45, 0.7, 0.62, 0.5, 0.55, 0.57), strict=True))
+"""From losing a target at the first turn to keeping it through all."""
+
+
+def record(
+    row: str = "ien-siamfc", seed: int = 1, tests: tuple[str, ...] = ("otb", "rot-otb"), **fields: Any
+) -> dict[str, Any]:
+    """A record as a tracker's run writes it; ``data__source`` reaches inside."""
+    rng = np.random.default_rng([seed, *row.encode()])
+    names = {"otb": tests[0], "rot-otb": tests[1]}
+    made: dict[str, Any] = {
+        "format": 1,
+        "config": {
+            **{"experiment": f"tracking/{row}", "preset": "small", "seed": seed, "dataset": "got10k"},
+            **{"model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "width": 0.25, **ROWS[row]},
+        },
+        "changes": {},
+        "data": {"name": "got10k", "source": "subset", "train": 32, "test": 5, "tested_on": "test"},
+        "versions": {"ien": "0.1.0", "torch": "2.13.0+cpu", "numpy": "2.4.0", "python": "3.11.7"},
+        "machine": "A processor of some maker, model 1234 @ 2.00 GHz, 2 threads, Linux",
+        "commit": "abc1234",
+        "finished": f"2026-11-16T12:00:{seed % 60:02}+00:00",
+        "seconds": 1019.5,
+        "accuracy": None,
+        "accuracy_with_copies": None,
+        "layers": {
+            f"conv{i}": {"raw": float(10 ** rng.uniform(-3, 0)), "relative": float(10 ** rng.uniform(-3, 0))}
+            for i in range(1, 6)
+        },
+        "parameters": 487_000,
+        "trained_parameters": 487_000,
+        "macs": 6_543_000_000,
+        "images_per_second": float(rng.uniform(4, 7)),
+        "tracking": {
+            **{name: _score(SKILL[row], turns == "rot-otb", rng) for turns, name in names.items()},
+            "still": {names[key]: _pair(value) for key, value in STILL.items()},
+            "untrained": {names[key]: _pair(value) for key, value in UNTRAINED.items()},
+        },
+    }
+    for name, value in fields.items():
+        inside = made
+        *parents, last = name.split("__")
+        for parent in parents:
+            inside = inside[parent.replace("rot_otb", "rot-otb")]
+        inside[last] = value
+    return copy.deepcopy(made)
+
+
+def _pair(values: tuple[float, float]) -> dict[str, float]:
+    return dict(zip(("success", "precision"), values, strict=True))
+
+
+def _score(skill: float, turns: bool, rng: np.random.Generator) -> dict[str, Any]:
+    """Overlaps that fall with time, faster where the target turns, most between its quarter turns."""
+    sequences: dict[str, dict[str, float]] = {}
+    bins: dict[int, list[float]] = {}
+    curves: list[tuple[np.ndarray, np.ndarray]] = []
+    for name, frames in LENGTHS.items():
+        turned = RATE * np.arange(frames) * turns
+        decay = np.exp(-np.arange(frames) / frames * (1 - skill) * (3 if turns else 1.2))
+        between = 1 - (0.35 if turns else 0) * np.abs(np.sin(np.deg2rad(2 * turned)))
+        overlaps = np.clip(0.8 * decay * between + rng.normal(0, 0.05, frames), 0, 1)
+        errors = np.abs(60 * (1 - overlaps) ** 2 + rng.normal(0, 3, frames))
+        overlaps[0], errors[0] = 1, 0
+        success = (overlaps[:, None] > np.linspace(0, 1, 21)).mean(0)
+        precision = (errors[:, None] <= np.arange(51)).mean(0)
+        curves.append((success, precision))
+        sequences[name] = {
+            **{"success": float(success.mean()), "precision": float(precision[20])},
+            **{"overlap": float(overlaps.mean()), "frames": frames},
+        }
+        for degrees, overlap in zip(turned, overlaps.tolist(), strict=True):
+            bins.setdefault(15 * (int(degrees / 15 + 0.5) % 24), []).append(overlap)
+    success, precision = (np.mean([curve[k] for curve in curves], axis=0) for k in (0, 1))
+    return {
+        **{"success": float(success.mean()), "precision": float(precision[20])},
+        **{"precision_auc": float(precision.mean()), "normalised_precision": float(rng.uniform(0.2, 0.6))},
+        **{"overlap": float(rng.uniform(0.2, 0.6)), "centre_error": float(rng.uniform(10, 60))},
+        **{
+            "orientation_error": float(rng.uniform(20, 80)) if turns else None,
+            "fps": float(rng.uniform(4, 7)),
+        },
+        **{"success_curve": success.tolist(), "precision_curve": precision.tolist(), "sequences": sequences},
+        "by_angle": [[k, float(np.mean(v)), len(v)] for k, v in sorted(bins.items())] if turns else None,
+    }
