@@ -191,7 +191,7 @@ def test_the_traceback_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_process_of_its_own_ends_with_the_same_code_and_line() -> None:
     done = subprocess.run([sys.executable, "-m", "ien", "table", "x"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    tables = "rot-mnist, rot-tim, het, r2-tim, scale, tracking"
+    tables = "rot-mnist, rot-tim, het, r2-tim, scale, tracking, study"
     assert done.stderr == f"error: there is no table 'x'; there are {tables}\n"
 
 

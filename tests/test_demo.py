@@ -43,7 +43,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "100"}), folder
 
 
-def test_demo_ends_with_the_table_of_three_nets(demo: tuple[Result, Path]) -> None:
+def test_demo_ends_with_the_table_of_four_nets(demo: tuple[Result, Path]) -> None:
     done, _ = demo
     assert done.exit_code == 0, done.output
     assert "embedded-5k" in done.output
@@ -51,11 +51,12 @@ def test_demo_ends_with_the_table_of_three_nets(demo: tuple[Result, Path]) -> No
     rows = {
         line.split()[0]: [float(number) for number in re.findall(r"\d\.\de[+-]\d\d", line)]
         for line in relative.splitlines()
-        if re.match(r" *(cnn-aug|ien-r4|het-ien) ", line)
+        if re.match(r" *(cnn-aug|ien-r4|het-ien|recommended) ", line)
     }
-    assert list(rows) == ["cnn-aug", "ien-r4", "het-ien"]
+    assert list(rows) == ["cnn-aug", "ien-r4", "het-ien", "recommended"]
     # one epoch is enough to pull the first layer, which learns fastest, towards equivariance
     assert rows["ien-r4"][0] < rows["cnn-aug"][0] and rows["het-ien"][0] < rows["cnn-aug"][0]
+    assert max(rows["recommended"]) < 1e-2  # from the start
 
 
 def test_demo_leaves_models_that_load(demo: tuple[Result, Path]) -> None:
@@ -86,7 +87,7 @@ def test_demo_without_the_plots_says_how_to_get_them(
 def test_demo_does_not_train_again(demo: tuple[Result, Path]) -> None:
     _, folder = demo
     again = CliRunner().invoke(app, ["demo", "--epochs", "1", "--out", str(folder)], env={"COLUMNS": "100"})
-    assert again.output.count("recorded in") == 3 and "epoch 1/1" not in again.output
+    assert again.output.count("recorded in") == 4 and "epoch 1/1" not in again.output
     assert "Relative error" in again.output
 
 

@@ -51,6 +51,7 @@ class Seen:
 
     def __init__(self, objective: ien.EquivarianceLoss) -> None:
         self.objective, self.layers, self.sample = objective, objective.layers, objective.sample
+        self.views = objective.views
 
     def __call__(self, model: nn.Module, x: Tensor, *, g: Tensor) -> ien.Equivariance:
         self.x, self.g = x, g.view(-1, len(x))
@@ -194,7 +195,7 @@ def resumed(processes: Processes, path: Path, stop: bool = False) -> None:
     try:
         if processes.first:
             mine.mkdir(exist_ok=True)
-        network, _ = train(mine, toy.config(processes=2), toy.dataset(), processes)
+        network, *_ = train(mine, toy.config(processes=2), toy.dataset(), processes)
         assert not stop
         torch.save(network.state_dict(), path / f"weights {processes.rank}.pt")
     except Stopped:

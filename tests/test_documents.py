@@ -19,12 +19,15 @@ import ien
 ROOT = Path(__file__).parents[1]
 IMPORT_ORDER = [
     "_names",
+    "_weights",
     "_errors",
     "_files",
+    "_inputs",
     "_similarity",
     "_groups",
     "_feature_groups",
     "_regular",
+    "_compare",
     "_capture",
     "_kernels",
     "_geometry",
@@ -39,6 +42,7 @@ IMPORT_ORDER = [
     "_seen",
     "_layerwise",
     "_start",
+    "_recommended",
     "data",
     "models",
     "baselines",
@@ -218,6 +222,17 @@ def test_a_file_imports_only_from_those_above_it() -> None:
                 for target in set(targets) - {"__version__"}:
                     assert IMPORT_ORDER.index(target) < IMPORT_ORDER.index(here), f"{here} imports {target}"
     assert seen == set(IMPORT_ORDER)
+
+
+def test_the_core_imports_torch_and_itself_only() -> None:
+    core = ("_groups", "_feature_groups", "_capture", "_loss")
+    allowed = {*sys.stdlib_module_names, "torch"}
+    for path in (ROOT / "src" / "ien" / f"{name}.py" for name in core):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, path
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert str(node.module).split(".")[0] in allowed, path
 
 
 def test_version_is_that_of_the_installed_package() -> None:

@@ -313,18 +313,27 @@ def test_views_are_the_originals_then_each_draw() -> None:
     assert torch.equal(out.output[8:], x.flip(-1))
 
 
-@pytest.mark.parametrize("samples", [1, 2, 3, 6, 7, "all"])
+@pytest.mark.parametrize("samples", [1, 2, 3, 6, 7])
 def test_each_image_gets_different_elements_and_each_place_all_of_them(samples) -> None:
     objective = ien.EquivarianceLoss(R8, [], 1, samples=samples)
-    count = 7 if samples == "all" else samples
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.stack([objective.sample(5, generator).view(count, 5) for _ in range(2000)])
-    assert all(len(set(column)) == count for draw in drawn[:50].mT.tolist() for column in draw)
+    drawn = torch.stack([objective.sample(5, generator).view(samples, 5) for _ in range(2000)])
+    assert all(len(set(column)) == samples for draw in drawn[:50].mT.tolist() for column in draw)
     for place in range(5):
-        for view in range(count):
+        for view in range(samples):
             frequency = torch.bincount(drawn[:, view, place], minlength=8)
             assert frequency[0] == 0
             assert (frequency[1:] - 2000 / 7).abs().max() < 5 * (2000 / 7) ** 0.5
+
+
+def test_whole_orbits_are_in_order_and_draw_nothing() -> None:
+    objective = ien.EquivarianceLoss([R4, ien.reflection()], [], 1, samples="all")
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state()
+    out = objective(nn.Sequential(nn.Identity()), x := images(2), generator=generator)
+    assert out.g.tolist() == [1, 1, 2, 2, 3, 3, 1, 1] and torch.equal(generator.get_state(), state)
+    turns = [torch.rot90(x, k, (-2, -1)) for k in range(4)]
+    assert torch.equal(out.output, torch.cat([*turns, x.flip(-1)]))
 
 
 def test_repeat_follows_any_nest_of_tensors() -> None:

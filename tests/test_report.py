@@ -152,6 +152,25 @@ def test_markdown_holds_the_same_numbers(tmp_path: Path) -> None:
     assert "**" not in markdown
 
 
+def test_images_seen_are_those_of_the_record_or_of_an_older_configuration(tmp_path: Path) -> None:
+    older = {"config__augment": True, "config__samples": 2, "config__group": "rot4+flip"}
+    rows = rows_of(
+        tmp_path,
+        content("cnn", images_seen=240_640),
+        content("cnn-aug", **older),
+        content("e2cnn", **{**older, "config__augment": False}),
+        content("ien-r4"),  # fields are missing
+        content("other", seed=1, images_seen=1000),
+        content("other", seed=2, images_seen=2000),
+    )
+    seen = {line["row"]: line["training images seen"] for line in table_of(rows, "Accuracy")}
+    assert seen == {"cnn": "241 k", "cnn-aug": "600 k", "e2cnn": "120 k", "ien-r4": "–", "other": "1 k / 2 k"}
+    bad = json.dumps(content(images_seen="many"))
+    (tmp_path / "bad.json").write_text(bad)
+    with pytest.raises(ValueError, match="images_seen should be a number; it is 'many'"):
+        read(tmp_path / "bad.json")
+
+
 def test_the_papers_exponents_stand_under_the_row_they_belong_to(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, content("cnn-aug"), content("e2cnn"), content("ien-r4", changes={"beta": 0.3}))
     lines = table_of(rows, "Equivariance loss")

@@ -291,7 +291,7 @@ def test_a_damaged_result_names_the_remedy_which_works(finished: Path, tmp_path:
 
 
 def test_load_gives_the_trained_network_as_a_plain_module(finished: Path) -> None:
-    network, _ = train(finished, toy.config(), toy.dataset(), ALONE)  # is trained already
+    network, *_ = train(finished, toy.config(), toy.dataset(), ALONE)  # is trained already
     model = ien.load(finished)
     assert isinstance(model, nn.Module) and not any(module.training for module in model.modules())
     x = torch.rand(5, 1, 28, 28)
@@ -330,7 +330,7 @@ def test_a_steerable_run_loads_as_a_plain_net_without_its_library(tmp_path: Path
     pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
     config = toy.config(model="e2cnn-cnn6", beta=0.0, epochs=1, cycle_epochs=1)
     record = run(tmp_path / "run", config, "embedded", console=Console(file=io.StringIO()))
-    network, _ = train(tmp_path / "run", config, toy.dataset(), ALONE)
+    network, *_ = train(tmp_path / "run", config, toy.dataset(), ALONE)
     x = torch.rand(4, 1, 28, 28)
     code = (
         "import sys, torch, ien\n"

@@ -76,7 +76,7 @@ def test_stopped_within_an_epoch_and_resumed_ends_as_if_never_stopped(
             train(tmp_path, config, toy_clips.clips(), ALONE)
     state = run_folder.load_checkpoint(tmp_path)
     assert state is not None and (state["epoch"], state["step"]) == (1, 1)
-    network, _ = train(tmp_path, config, toy_clips.clips(), ALONE)
+    network, *_ = train(tmp_path, config, toy_clips.clips(), ALONE)
     weights = load_file(finished[0] / "model.safetensors")
     assert all(torch.equal(weights[name], tensor) for name, tensor in network.state_dict().items())
     assert (tmp_path / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()

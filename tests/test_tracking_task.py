@@ -124,6 +124,19 @@ def test_losses_of_originals_and_copies_are_those_by_hand(changes: dict[str, Any
     assert (forward.items, forward.total) == (4, 4)
 
 
+def test_a_tracker_may_start_equivariant_and_be_cut_off_within_an_epoch(tmp_path: Path) -> None:
+    config = toy_clips.config(start="equivariant", action="regular", steps=4)
+    task = prepare(config, toy_clips.clips(), ALONE)
+    report = ien.measure(
+        task.network, torch.rand(2, 3, 127, 127), R4, TAPS, 4, floors=False, action="regular"
+    )
+    assert all(layer.relative < 1e-10 for layer in report.layers.values()) and task.views == 4
+    done = train(tmp_path, config, toy_clips.clips(), ALONE)
+    assert done.images_seen == 4 * (7 + 3)  # exemplar and search, and a copy of each; batches of 3, 2 and 2
+    with pytest.raises(ValueError, match="orbits is for images to be classified"):
+        toy_clips.config(orbits=True)
+
+
 @pytest.mark.parametrize(("augment", "views"), [(False, 1), (True, 2)])
 def test_without_a_weight_no_term_is_computed(augment: bool, views: int) -> None:
     task = double(toy_clips.config(beta=0.0, augment=augment, feature_groups="1" if not augment else "4"))
@@ -206,7 +219,7 @@ def steps(processes: Processes, path: Path) -> None:
     mine = path / f"run {processes.rank}"
     mine.mkdir()
     config = toy_clips.config(pairs=3, batch_size=2, epochs=1, processes=2)
-    network, _ = train(mine, config, toy_clips.clips(), processes)
+    network, *_ = train(mine, config, toy_clips.clips(), processes)
     torch.save(dict(network.named_parameters()), path / f"trained {processes.rank}.pt")
 
 

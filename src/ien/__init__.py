@@ -25,6 +25,8 @@ from ._measured import ElementReport as ElementReport
 from ._measured import LayerReport as LayerReport
 from ._measured import OutputReport as OutputReport
 from ._measured import Report as Report
+from ._recommended import Recommended as Recommended
+from ._recommended import recommended as recommended
 from ._start import LayerStart as LayerStart
 from ._start import Start as Start
 from ._start import start_equivariant as start_equivariant

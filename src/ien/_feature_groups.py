@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
@@ -184,6 +184,20 @@ def per_layer(feature_groups: Spec | Mapping[str, Spec], layers: Iterable[str]) 
             + (f" (did you mean {close[0]!r}?)" if close else "")
         )
     return {name: FeatureGroups.of(named[name]) for name in layers}
+
+
+def holder(name: str, named: Collection[str]) -> str:
+    """Of the ``named`` modules the layer itself, or else the nearest around it; ``""`` is the model.
+
+    >>> holder("layer1.0.conv", ["", "layer1"]), holder("stem", ["", "layer1"])
+    ('layer1', '')
+    """
+    key = name
+    while key and key not in named:
+        key = key.rpartition(".")[0]
+    if key not in named:
+        raise KeyError(f'feature_groups says nothing about layer {name!r}: name it, or "" for all others')
+    return key
 
 
 def pool_layer(name: str, h: Tensor, feature_groups: FeatureGroups) -> Tensor:

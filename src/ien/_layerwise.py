@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._feature_groups import FeatureGroups
-from ._loss import full_precision
+from ._compare import full_precision
+from ._feature_groups import FeatureGroups, holder
 from ._seen import Views
 from ._tied import Blocks, cuts, tie
 
@@ -109,13 +109,13 @@ class Work:
         sides = (before, after) if isinstance(module, nn.ConvTranspose2d) else (after, before)
         try:
             conv_groups = 1 if isinstance(module, nn.Linear) else module.groups
-            tied, lost = tie(kernels, *sides, self.views.group, conv_groups, keep_norm=random)
+            tied, lost = tie(kernels, *sides, self.views.group, conv_groups, random=random)
         except ValueError as error:
             raise ValueError(f"{_called(name, module)}: {error}") from None
         total = float(weight.double().norm())
         self._write(weight, tied.view_as(weight))
         if bias is not None:
-            shared, also_lost = self._shared(bias, after, keep_norm=random)
+            shared, also_lost = self._shared(bias, after, random=random)
             lost, total = math.hypot(lost, also_lost), math.hypot(total, float(bias.double().norm()))
             self._write(bias, shared)
         if random and (spread := _spread(module, module.forward(x))) > 0:
@@ -150,8 +150,8 @@ class Work:
         if lost > 1e-7 * total:  # more than rounding
             self.layers.setdefault(name, LayerStart(_text(before), _text(before), lost / total))
 
-    def _shared(self, tensor: Tensor, blocks: Blocks, keep_norm: bool = False) -> tuple[Tensor, float]:
-        mean, lost = tie(tensor.reshape(-1, 1, 1, 1), blocks, [(1, 1)], self.views.group, keep_norm=keep_norm)
+    def _shared(self, tensor: Tensor, blocks: Blocks, random: bool = False) -> tuple[Tensor, float]:
+        mean, lost = tie(tensor.reshape(-1, 1, 1, 1), blocks, [(1, 1)], self.views.group, random=random)
         return mean.view_as(tensor), lost
 
     def _blocks(self, name: str, module: nn.Module, x: Tensor, maps: list[Tensor]) -> Blocks:
@@ -167,13 +167,10 @@ class Work:
     def _after(self, name: str, module: Kernel, pixels: bool) -> Blocks:
         """The feature groups that a layer shall return; a linear layer on vectors ends them if not named."""
         channels = module.out_features if isinstance(module, nn.Linear) else module.out_channels
-        key = name
-        while key and key not in self.specs:
-            key = key.rpartition(".")[0]
+        key = holder(name, {"", *self.specs})
         if isinstance(module, nn.Linear) and not pixels and not key:
             return ((1, channels),)
-        if key not in self.specs:
-            raise KeyError(f'feature_groups says nothing about layer {name!r}: name it, or "" for all others')
+        key = holder(name, self.specs)
         try:
             return tuple(self.specs[key].blocks(channels))
         except ValueError as error:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ._capture import capture
-from ._feature_groups import FeatureGroups, Spec, per_layer, pool_layer
+from ._compare import OnEmpty, check_on_empty, check_pixels, compared_maps, mean_error
+from ._feature_groups import FeatureGroups, Spec, per_layer
 from ._groups import Group, random_order
 from ._groups import group as parse_group
-from ._regular import FeatureAction, check_action, check_sizes, permute
+from ._regular import FeatureAction, check_action, check_sizes
+from ._weights import weights_of
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
-
-OnEmpty = Literal["error", "skip"]
 
 
 def equivariance_loss(
@@ -49,13 +47,14 @@ def equivariance_loss(
     0.0
     """
     check_action(action)
+    check_on_empty(on_empty)
     if (action == "regular") != (feature_groups is not None):
         raise ValueError(
             f'feature_groups belong to action="regular", which permutes their members; got action={action!r} '
             f"and feature_groups={feature_groups!r} (maps are pooled by group_pool)"
         )
     spec = None if feature_groups is None else FeatureGroups.of(feature_groups)
-    return _layer_loss(h, h_g, parse_group(group), g, normalize, on_empty, "this layer", spec)[0]
+    return mean_error(h, h_g, parse_group(group), g, normalize, on_empty, "this layer", spec)[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,8 +101,9 @@ class EquivarianceLoss:
 
     A sequence of groups or layers gives each weight 1; a mapping carries the weights, α for groups and β for
     layers. Layers with weight 0 are not captured: with all of them 0 this is the augmented CNN, at its cost.
-    ``samples`` different elements are drawn for each image and step, or ``"all"``. ``stop_gradient`` holds
-    the maps of the originals fixed. ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.
+    ``samples`` different elements are drawn for each image and step; ``"all"`` takes every one, in order:
+    whole orbits, in which nothing is random. ``stop_gradient`` holds the maps of the originals fixed.
+    ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.
     ``action="pooled"``, the paper's, compares the maximum over the members of each feature group;
     ``"regular"`` all members, each with the one that the element moves to its place, which keeps orientation.
 
@@ -125,11 +125,12 @@ class EquivarianceLoss:
         on_empty: OnEmpty = "error",
         action: FeatureAction = "pooled",
     ) -> None:
-        weights = _weights(groups, "group")
+        weights = weights_of(groups, "group", (str, Group))
         self.groups = {parse_group(key): weight for key, weight in weights.items()}
-        self.layers: dict[str, float] = _weights(layers, "layer")
+        self.layers: dict[str, float] = weights_of(layers, "layer")
         self.feature_groups: dict[str, FeatureGroups] = per_layer(feature_groups, self.layers)
         self.samples = {group: _num_samples(group, samples) for group in self.groups}
+        self.whole_orbits = samples == "all"
         for group in self.groups:
             if len(group) == 1:
                 message = f"group {group} has one element, the identity: it adds no view and no loss"
@@ -137,8 +138,7 @@ class EquivarianceLoss:
         self.normalize = normalize
         self.stop_gradient = stop_gradient
         self.on_empty = on_empty
-        if on_empty not in get_args(OnEmpty):
-            raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
+        check_on_empty(on_empty)
         if len({str(group) for group in self.groups}) < len(weights):
             raise ValueError(f"two of the groups {', '.join(map(str, weights))} are equal, or in name")
         check_action(action)
@@ -199,9 +199,10 @@ class EquivarianceLoss:
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
         """Elements for every transformed view of a batch: each image gets different ones of a group."""
-        drawn = []
+        drawn: list[Tensor] = []
         for group, samples in self.samples.items():
-            if not samples:
+            if self.whole_orbits or not samples:
+                drawn += [torch.full((batch_size,), i, device="cpu") for i in range(1, len(group))]
                 continue
             first = group.sample(batch_size, generator=generator)
             others = len(group) - 1
@@ -237,11 +238,11 @@ class EquivarianceLoss:
         terms = []
         for group in groups:
             if foresee:  # an error now, not only in the step that draws such an element
-                _check_pixels(maps, group, range(1, len(group)), f"layer {name!r}")
+                check_pixels(maps, group, range(1, len(group)), f"layer {name!r}")
             views = [
                 (elements, h_g) for (of, elements), h_g in zip(drawn, transformed, strict=True) if of == group
             ]
-            losses = [_layer_loss(original, h_g, group, elements, *settings) for elements, h_g in views]
+            losses = [mean_error(original, h_g, group, elements, *settings) for elements, h_g in views]
             images = sum(count for _, count in losses)
             terms.append(torch.stack([loss * (count / max(images, 1)) for loss, count in losses]).sum())
         return torch.stack(terms)
@@ -255,96 +256,6 @@ class EquivarianceLoss:
         return f"EquivarianceLoss(groups {{{groups}}}, layers {{{layers}}}, views={self.views}{action})"
 
 
-def compared_maps(name: str, h: Tensor, feature_groups: FeatureGroups, action: FeatureAction) -> Tensor:
-    """What is compared of a layer: its pooled maps, or all of them. Errors name the layer."""
-    if action == "pooled":
-        return pool_layer(name, h, feature_groups)
-    try:
-        feature_groups.blocks(h.shape[1])
-    except ValueError as error:
-        raise ValueError(f"layer {name!r}: {error}") from None
-    return h
-
-
-def _layer_loss(
-    h: Tensor,
-    h_g: Tensor,
-    group: Group,
-    g: Tensor,
-    normalize: bool,
-    on_empty: OnEmpty,
-    layer: str,
-    permuted: FeatureGroups | None,
-) -> tuple[Tensor, int]:
-    """The loss, and of how many images it is the mean; ``permuted`` are the feature groups, if not pooled."""
-    if len(h) == 0:
-        raise ValueError(f"h holds no images: its shape is {tuple(h.shape)}")
-    if h.shape != h_g.shape or h.ndim != 4:
-        raise ValueError(
-            f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
-        )
-    if on_empty not in get_args(OnEmpty):
-        raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
-    g = group._indices(h, g)
-    variance = full_precision(h.detach()).var(unbiased=False).clamp(min=1e-12) if normalize else 1
-    coverage, drawn = group.coverage((h.shape[2], h.shape[3])), sorted(set(g.tolist()))
-    if all(coverage[i] == 1 for i in drawn):
-        return nn.functional.mse_loss(full_precision(h_g), _aligned(h, group, g, permuted)) / variance, len(h)
-    if on_empty == "error":
-        _check_pixels(h, group, drawn, layer)
-    elif empty := [i for i in drawn if coverage[i] == 0]:
-        where = _where(h, group, empty, layer)
-        warnings.warn(
-            f"no valid pixel is left for {where}: these images are left out of the loss", stacklevel=3
-        )
-        kept = torch.tensor(
-            [k for k, i in enumerate(g.tolist()) if i not in empty], dtype=torch.int64, device="cpu"
-        )
-        if len(kept) == 0:
-            return h_g.sum() * 0, 0
-        h, h_g, g = h[kept.to(h.device)], h_g[kept.to(h.device)], g[kept]
-    return image_errors(h, h_g, group, g, permuted).mean() / variance, len(h)
-
-
-def _check_pixels(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> None:
-    """An error if one of the elements leaves no valid pixel on the maps ``h`` of a layer."""
-    coverage = group.coverage((h.shape[2], h.shape[3]))
-    if empty := [i for i in elements if coverage[i] == 0]:
-        raise ValueError(
-            f"no valid pixel is left to compare for {_where(h, group, empty, layer)}: use larger maps or a "
-            f'milder group, leave the layer out, or pass on_empty="skip" to leave these images out'
-        )
-
-
-def _where(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> str:
-    labels = ", ".join(group.labels[i] for i in elements)
-    return f"{group} {labels} on the {h.shape[2]}×{h.shape[3]} map of {layer}"
-
-
-def image_errors(
-    h: Tensor, h_g: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None = None
-) -> Tensor:
-    """Each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels, (B,); NaN without any.
-
-    The members of the feature groups ``permuted`` are permuted by ``g``.
-    """
-    valid = group.valid(h, g)
-    squares = (full_precision(h_g) - _aligned(h, group, g, permuted)).square()
-    if valid is None:
-        return squares.mean((1, 2, 3))
-    return squares.masked_fill(~valid, 0).sum((1, 2, 3)) / (valid.sum((1, 2, 3)) * h.shape[1])
-
-
-def _aligned(h: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None) -> Tensor:
-    """``g·h``, in full precision."""
-    h = h if permuted is None else permute(h, g, group, permuted)
-    return group.act_on_features(full_precision(h), g)
-
-
-def full_precision(h: Tensor) -> Tensor:
-    return h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
-
-
 def _num_samples(group: Group, samples: int | Literal["all"]) -> int:
     others = len(group) - 1
     if others == 0:
@@ -356,22 +267,3 @@ def _num_samples(group: Group, samples: int | Literal["all"]) -> int:
             f'samples, the same for all groups, must be 1 to {others} for {group}, or "all"; got {samples!r}'
         )
     return samples
-
-
-def _weights(given: Any, what: str) -> dict[Any, float]:
-    """A mapping as it is, a sequence or a single one with weight 1 each."""
-    if isinstance(given, Mapping):
-        weights = dict(given)
-    elif isinstance(given, str | Group) or not isinstance(given, Iterable):
-        weights = {given: 1.0}
-    else:
-        given = list(given)
-        weights = dict.fromkeys(given, 1.0)
-        if len(weights) < len(given):
-            raise ValueError(f"every {what} can be given once; got {', '.join(map(str, given))}")
-    for key, weight in weights.items():
-        if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
-            raise ValueError(
-                f"the weight of {what} {str(key)!r} must be a number of at least 0; got {weight!r}"
-            )
-    return weights

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -13,20 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from ._capture import capture
+from ._compare import compared_maps, full_precision, image_errors
 from ._feature_groups import FeatureGroups, Spec, per_layer
 from ._groups import Group
 from ._groups import group as parse_group
+from ._inputs import Images, check_inputs, checked_batches, eval_mode, number_of_batches, shown, try_model
 from ._kernels import symmetric_kernels
 from ._layers import choose_layers
-from ._loss import compared_maps, full_precision, image_errors
 from ._measured import ElementReport, LayerReport, OutputElement, OutputReport, Report
 from ._regular import FeatureAction, check_action, check_sizes
 from ._similarity import Similarity, resample, valid_pixels
 from ._tally import Diversity, Predictions, Tally, interval_of_share
 
 __all__ = ["measure"]
-
-Images = Tensor | Iterable[Tensor | Sequence[Tensor]]
 
 COLLAPSED = 0.01
 """A feature group of less diversity holds copies: less than a hundredth of what it holds tells them apart."""
@@ -62,18 +60,18 @@ def measure(
     True
     """
     group = parse_group(group)
-    _check(model, images, labels, batch_size)
+    check_inputs(model, images, labels, batch_size)
     if len(group) == 1:
         raise ValueError(f"group {group} has one element, the identity: there is nothing to measure")
     check_action(action)
     names = _names(layers, feature_groups)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     sums: _Sums | None = None
-    with torch.no_grad(), _eval_mode(model):
-        for x in _shown(_checked(images, batch_size), _number_of_batches(images, batch_size), progress):
+    with torch.no_grad(), eval_mode(model):
+        for x in shown(checked_batches(images, batch_size), number_of_batches(images, batch_size), progress):
             x = x.to(device)
             if sums is None:
-                _try(model, x[:2].clone())
+                try_model(model, x[:2].clone())
                 chosen = choose_layers(model, x[:2].clone()) if names is None else names
                 sums = _Sums(model, group, per_layer(feature_groups, chosen), labels, floors, action)
             sums.add(x)
@@ -296,96 +294,3 @@ def _names(layers: str | Sequence[str] | None, feature_groups: Spec | Mapping[st
     if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
         return [str(name) for name in feature_groups]
     return None
-
-
-def _check(model: object, images: object, labels: object, batch_size: int) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"measure takes a torch.nn.Module; got a {type(model).__name__}")
-    if not isinstance(images, Iterable) or type(images).__module__ == "numpy":
-        raise TypeError(
-            f"images are a tensor (N, C, H, W) or an iterable of batches; got a {type(images).__name__} "
-            f"(torch.from_numpy makes a tensor of an array)"
-        )
-    if labels is not None and (not isinstance(labels, Tensor) or labels.is_floating_point()):
-        got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels are an integer tensor (N,), such as torch.tensor([3, 1, 4]); got {got}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1; got {batch_size}")
-
-
-def _try(model: nn.Module, x: Tensor) -> None:
-    try:
-        model(x)
-    except Exception as error:
-        size = "×".join(map(str, x.shape[1:]))
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"the model fails on images {size} of {x.dtype} ({type(error).__name__}: {reason}): "
-            f"give images of the size, channels and type that it is made for (in the shell: --size CxHxW)"
-        ) from error
-
-
-def _checked(images: Images, batch_size: int) -> Iterator[Tensor]:
-    """Batches of images of one size, without NaN."""
-    size: torch.Size | None = None
-    for x in _batches(images, batch_size):
-        if x.ndim != 4:
-            raise ValueError(f"images must be of shape (N, C, H, W); got {tuple(x.shape)}")
-        size = x.shape[1:] if size is None else size
-        if x.shape[1:] != size:
-            sizes = " and ".join("×".join(map(str, s)) for s in (size, x.shape[1:]))
-            raise ValueError(f"images must have one size, and these are {sizes}: resize or crop them")
-        if x.is_floating_point() and not x.isfinite().all():
-            raise ValueError("images hold NaN or infinite values: repair or leave them out")
-        if len(x):
-            yield x
-
-
-def _batches(images: Images, batch_size: int) -> Iterator[Tensor]:
-    if isinstance(images, Tensor):
-        if images.ndim != 4:
-            raise ValueError(f"images must be of shape (N, C, H, W); got {tuple(images.shape)}")
-        yield from images.split(batch_size)
-        return
-    for batch in images:
-        x = (
-            batch
-            if isinstance(batch, Tensor)
-            else batch[0]
-            if isinstance(batch, Sequence) and batch
-            else None
-        )
-        if not isinstance(x, Tensor):
-            raise TypeError(
-                f"a batch is a tensor, or a tuple that begins with one; got a {type(batch).__name__}"
-            )
-        yield x
-
-
-def _number_of_batches(images: Images, batch_size: int) -> int | None:
-    if isinstance(images, Tensor):
-        return math.ceil(len(images) / batch_size)
-    return len(images) if isinstance(images, Sized) else None
-
-
-def _shown(batches: Iterator[Tensor], total: int | None, progress: bool) -> Iterable[Tensor]:
-    if not progress:
-        return batches
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(
-        batches, "measuring", total, console=console, transient=True, disable=not console.is_terminal
-    )
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training

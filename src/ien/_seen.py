@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ._compare import full_precision, image_errors
 from ._feature_groups import FeatureGroups
 from ._groups import Group
-from ._loss import full_precision, image_errors
 from ._regular import _channels, sizes
 
 __all__ = ["Seen", "Views"]

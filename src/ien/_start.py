@@ -14,8 +14,8 @@ from ._doctor import doctor
 from ._feature_groups import FeatureGroups, Spec
 from ._groups import Group
 from ._groups import group as parse_group
+from ._inputs import eval_mode, try_model
 from ._layerwise import Breaks, Kernel, LayerStart, Work, hooked, spreads_of
-from ._measure import _eval_mode, _try
 from ._measured import ROOT
 from ._names import nearest
 from ._page import columns, number
@@ -81,9 +81,9 @@ def start_equivariant(
     specs = _checked(model, group, feature_groups, input, weights)
     modules = {name: module for name, module, _ in _walk(model)}
     views = Views(group, list(specs.values()))
-    with torch.inference_mode(False), torch.no_grad(), _eval_mode(model):
+    with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         x = input.to(next((p.device for p in model.parameters()), input.device), copy=True)
-        _try(model, x[:2].clone())
+        try_model(model, x[:2].clone())
         images = views.of(x)
         spreads = spreads_of(model, modules, images) if weights == "random" else {}
         work = Work(views, specs, spreads)

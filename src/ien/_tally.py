@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ._compare import full_precision
 from ._feature_groups import FeatureGroups
-from ._loss import full_precision
 
 __all__ = ["Diversity", "Predictions", "Tally", "interval_of_share"]
 

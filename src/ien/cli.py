@@ -56,18 +56,20 @@ def main() -> None:
 
 @app.command("list")
 def list_() -> None:
-    """List the experiments: the rows of the paper's tables, and rows beside them.
+    """List the experiments: the rows of the paper's tables, rows beside them, and those of the study.
 
     The last column is what the paper prints: the accuracy, or success / precision on Rot-OTB.
     """
     from .experiments import config, names, paper
 
-    typer.echo(f"{'experiment':34} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>11}")
+    width = max(map(len, names()))
+    typer.echo(f"{'experiment':{width}} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>11}")
     for name in names():
         settings, figures = config(name, "paper"), paper(name.split("/")[0]).get(name)
         beta = f"{settings.beta:g}" if settings.augment else "–"
         printed = str(figures) if figures else "–"
-        typer.echo(f"{name:34} {settings.model:14} {settings.feature_groups:14} {beta:>5}  {printed:>11}")
+        sizes = settings.feature_groups
+        typer.echo(f"{name:{width}} {settings.model:14} {sizes:14} {beta:>5}  {printed:>11}")
     typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table TABLE compares.")
 
 
@@ -251,7 +253,7 @@ def track(
 
 @app.command()
 def demo(
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and elements.")] = 1,
     out: Runs = Path("runs/demo"),
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every row of every table of the paper, as Python values, and the queue that runs them."""
+"""Every row of every table of the paper, and of the study beyond it, as values, and what runs them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..training import Config
 from . import rot_mnist
 from .rows import Rows
 from .scale import ROT_SCALE_MNIST, SCALE_MNIST, STL10
+from .study import STUDY
 from .tim import R2_TIM, ROT_TIM
 from .tracking import TRACKING
 
@@ -25,6 +26,7 @@ DATASETS: dict[str, ModuleType | Rows] = {
     "stl10": STL10,
     "rot-scale-mnist": ROT_SCALE_MNIST,
     "tracking": TRACKING,
+    "study": STUDY,
 }
 """The first part of an experiment's name → its rows."""
 PRESETS = ("paper", "small", "demo", "smoke")

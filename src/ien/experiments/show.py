@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from ..tracking import Tracker
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
 from ..training.folder import read_config, read_data, read_result
+from ..training.schedule import epoch_length, items_in, total_steps
 from ..training.setup import build, objective_of, plain_of
 from ..training.track_evaluate import update_cost
 from . import config as preset_config
@@ -49,7 +49,8 @@ def describe_run(folder: Path) -> str:
     else:
         metrics = folder / "metrics.jsonl"
         epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-        state = f"not finished, {epochs} of {config.epochs} epochs done: go on with ien resume {folder}"
+        length = f"of {config.epochs} epochs" if config.steps is None else f"epochs of {config.steps} steps"
+        state = f"not finished, {epochs} {length} done: go on with ien resume {folder}"
     what = "sequences" if config.tracks else "images"
     source = f"{data['source']} {data['name']} from {data['folder']}: {data['train']:,} {what} to train on"
     return f"{_page({str(folder): [state, source]})}\n\n{describe(config, data['train'])}"
@@ -119,13 +120,15 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     ]
     if config.weights_of:
         return [*lines, f"trains nothing: tests the weights of {config.weights_of}"]
-    items, each, note = _items(config, train_images)
+    there, each, note = _items(config, train_images)
     objective = objective_of(config, network)
     views = 1 if objective is None else objective.views
     trained = sum(parameter.numel() for parameter in network.parameters())
-    steps = config.epochs * math.ceil(items / config.batch_size)
-    seen = f"{config.epochs * items * views:,} {each}s seen ({views} for each {each}){note}"
-    return [*lines, f"{trained:,} parameters trained, {steps:,} steps, {seen}"]
+    steps, items = epoch_length(config, there, views, config.processes)
+    total = total_steps(config, steps)
+    shown = items_in(total, steps, items) * views
+    seen = f"{shown:,} {each}s seen ({views} for each {each}){note}"
+    return [*lines, f"{trained:,} parameters trained, {total:,} steps, {seen}"]
 
 
 def _items(config: Config, train: int | None) -> tuple[int, str, str]:

@@ -89,8 +89,20 @@ TABLES = {
         ],
     ),
     "tracking": _Table(["tracking"], [_Rows("", ["tracking/*"])]),
+    "study": _Table(
+        ["study"],
+        [
+            _Rows("All digits", ["study/[!fn]*"]),
+            _Rows("The wrong group", ["study/flip-*"]),
+            _Rows("500 digits", ["study/n500-*"]),
+            _Rows("2,000 digits", ["study/n2000-*"]),
+        ],
+    ),
 }
-"""Tables of the paper by name; ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels."""
+"""Tables of the paper by name; ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels.
+
+``study`` goes beyond the paper.
+"""
 
 
 def print_table(name: str, results: Path, preset: str | None = None, console: Console | None = None) -> None:

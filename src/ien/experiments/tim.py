@@ -75,6 +75,13 @@ def _het_rows() -> dict[str, dict[str, Any]]:
     return rows
 
 
+# beyond the paper: what ien.recommended does, with whole orbits and with one copy of each image
+_REGULAR = {"model": "resnet18", "group": "rot8", "feature_groups": "8", "action": "regular"}
+_REGULAR_ROWS: dict[str, dict[str, Any]] = {
+    "resnet18-r8-regular": {**_REGULAR, "start": "equivariant", "orbits": True},
+    "resnet18-r8-regular-pairs": {**_REGULAR, "start": "equivariant"},
+}
+
 _CNN = {"resnet18": (3, 3, 3, 0), "vgg": (1, 2, 2, 1)}
 
 
@@ -157,7 +164,7 @@ def _deviations(rows: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-_ROT_TIM = {**_rows("rot-tim", ("r4", "r8")), **_het_rows()}
+_ROT_TIM = {**_rows("rot-tim", ("r4", "r8")), **_het_rows(), **_REGULAR_ROWS}
 _R2_TIM = _rows("r2-tim", ("r4r",))
 ROT_TIM = Rows("rot-tim", _ROT_TIM, ROT_TIM_PAPER, _deviations(_ROT_TIM), _preset)
 R2_TIM = Rows("r2-tim", _R2_TIM, R2_TIM_PAPER, _deviations(_R2_TIM), _preset)

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from .._capture import capture
+from .._compare import image_errors
 from .._feature_groups import per_layer, pool_layer
 from .._groups import Group, rotation, scale
-from .._loss import image_errors
 from .._similarity import Similarity
 from .subjects import Subject
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._capture import capture
+from .._compare import image_errors
 from .._feature_groups import per_layer, pool_layer
 from .._groups import Group
-from .._loss import image_errors
 from .._page import number
 from .figures import GREY, plain, styled
 from .subjects import Subject

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from .._groups import group as parse_group
 from ..models import MODELS, channel_share
 from .fields import number, take
+from .seen import images_seen
 from .tracking_records import Tracking, tracker_share, tracking_of
 
 __all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
@@ -65,6 +66,8 @@ class Record:
     trained_parameters: int
     macs: float
     images_per_second: float
+    images_seen: float
+    """Pictures in training, copies counted; NaN where that is not known."""
     tracking: Tracking | None = None
     """What a tracker reached; None for a classifier. Its images are the updates, a frame each."""
 
@@ -244,6 +247,7 @@ def _record(path: Path, content: Mapping[str, object]) -> Record:
         trained_parameters=take(content, "trained_parameters", kind=int),
         macs=number(content, "macs"),
         images_per_second=number(content, "images_per_second"),
+        images_seen=images_seen(content),
         tracking=tracking,
     )
 

@@ -19,8 +19,8 @@ __all__ = ["Part", "Section", "as_markdown", "as_rich", "page"]
 
 MEASURES = (
     "accuracy: mean ± sample standard deviation over the seeds; with copies: the authors' measure, over "
-    "the originals and their transformed copies; errors of layers: means over the seeds; images/s: the "
-    "median"
+    "the originals and their transformed copies; training images seen: with their copies, each time; "
+    "errors of layers: means over the seeds; images/s: the median"
 )
 
 
@@ -135,12 +135,13 @@ def _accuracies(title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow], 
                 *[" / ".join(f"{100 * share:.0f}" for share in row.channel_shares)] * (len(shares) > 1),
                 " / ".join(dict.fromkeys(human(record.parameters) for record in row.records)),
                 " / ".join(dict.fromkeys(human(record.macs) for record in row.records)),
+                " / ".join(dict.fromkeys(human(record.images_seen) for record in row.records)),
                 number(row.images_per_second, ",.0f"),
             ]
         )
     measures = ["error %" if errors else "accuracy %", "error with copies %" if errors else "with copies %"]
     measures += ["paper error %" if errors else "paper %", *["channels %"] * (len(shares) > 1)]
-    measures += ["params", "MACs", "images/s"]
+    measures += ["params", "MACs", "training images seen", "images/s"]
     return Table(
         f"{title}{'Error rate' if errors else 'Accuracy'} and cost", [*TEXT_COLUMNS, *measures], lines
     )

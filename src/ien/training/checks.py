@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .._feature_groups import FeatureGroups
 from .._names import nearest
+from .._regular import sizes as regular_sizes
 from ..baselines import BASELINES
 from ..data.tracking_sets import SETS
 from ..models import MODELS
@@ -22,7 +23,7 @@ DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
 """Those that see a digit at one of two sizes."""
 TRACKERS = ("siamfc", "re-siamfc")
 """Those that are trained on clips."""
-OF_IMAGES = ("average", "rotate", "rescale", "shift", "mirror", "cutout")
+OF_IMAGES = ("average", "orbits", "rotate", "rescale", "shift", "mirror", "cutout")
 """What is done to images to be classified, and not to a tracker's pictures."""
 
 
@@ -37,6 +38,7 @@ def check(config: Config, kinds: dict[str, Any]) -> None:
             raise ValueError(f"{name} must be {bounds}; got {value:g}")
     _check_model(config)
     _check_groups(config)
+    _check_action(config)
     _check_schedule(config)
 
 
@@ -83,6 +85,11 @@ def _check_groups(config: Config) -> None:
         raise ValueError(f"group {config.group} has one element, the identity: take rot4, for example")
     if config.samples > min(others):
         raise ValueError(f"samples must be 1 to {min(others)} for {config.group}; got {config.samples}")
+    if config.orbits and (not config.augment or config.samples > 1):
+        raise ValueError(
+            f"orbits shows every copy: it needs augment=true and samples=1; got augment={config.augment} and "
+            f"samples={config.samples}"
+        )
     if config.average and (len(others) > 1 or config.measured):
         raise ValueError(
             f"average takes one group, such as {next(iter(config.groups))}, and measures under it; "
@@ -99,6 +106,33 @@ def _check_groups(config: Config) -> None:
             f"{config.model} under {config.group} has feature groups of {others[0] + 1}, the elements of one "
             f"group; got {config.feature_groups}"
         )
+
+
+def _check_action(config: Config) -> None:
+    """Whether the groups can permute the members of feature groups, where the run needs it."""
+    if config.start == "equivariant":
+        if config.model not in MODELS:
+            raise ValueError(
+                f"start=equivariant is for plain networks, {', '.join(MODELS)}; got {config.model}"
+            )
+        if len(config.groups) > 1 or not any(next(iter(config.groups)).exact[1:]):
+            raise ValueError(
+                f"start=equivariant takes one group with a half turn, quarter turn or flip, such as rot4; "
+                f"got {config.group}"
+            )
+    if config.start == "random" and (config.action == "pooled" or not config.beta):
+        return
+    why = "start=equivariant" if config.start == "equivariant" else "action=regular"
+    for group in config.groups:
+        try:
+            known = regular_sizes(group)
+        except ValueError as error:
+            raise ValueError(f"{why}: {error}") from None
+        if not set(FeatureGroups.of(config.feature_groups).sizes) <= set(known):
+            raise ValueError(
+                f"{why}: {group} permutes the members of feature groups of {', '.join(map(str, known))}; "
+                f"got {config.feature_groups}"
+            )
 
 
 def _check_schedule(config: Config) -> None:
@@ -143,6 +177,7 @@ _RANGES: list[tuple[str, float, float]] = [
     ("shift", 0, 96),
     ("cutout", 0, 96),
     ("epochs", 1, 1e6),
+    ("steps", 1, 1e9),
     ("batch_size", 2, 1e6),
     ("cycle_epochs", 1, 1e6),
     ("max_lr", 1e-12, 100),

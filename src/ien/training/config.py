@@ -76,8 +76,18 @@ class Config:
     """Show the network transformed copies of each image too; the loss needs them."""
     samples: int = 1
     """Transformed copies of each image in a step."""
+    orbits: bool = False
+    """Show images under all elements of the group at once, and so fewer of them: as many pictures in a step
+    and in an epoch as with one copy of each, rounded, and in a step at least one orbit for each process.
+    Under rot4 a step has batch_size / 2 images, and an epoch half of them all; the next has the others."""
     beta: float = 1.0
     """Weight of the equivariance loss in every layer; 0 is the augmented CNN."""
+    action: Literal["pooled", "regular"] = "pooled"
+    """What the loss compares of a feature group: pooled, the maximum over its members; regular, all of them,
+    permuted by the element, which keeps orientation."""
+    start: Literal["random", "equivariant"] = "random"
+    """Of plain networks: equivariant ties the random weights, so that the network is equivariant before its
+    first step; quarter turns and flips exactly."""
     normalize: bool = False
     """Divide the equivariance loss of a layer by the variance of its maps."""
     rotate: bool = False
@@ -98,6 +108,8 @@ class Config:
 
     epochs: int = 90
     """Passes over the training images, or times that pairs are drawn."""
+    steps: int | None = None
+    """Train so many steps instead, with the schedule of the epochs stretched to them; none for the epochs."""
     batch_size: int = 64
     """Images, or pairs, in a step, copies not counted."""
     optimizer: Literal["adam", "sgd", "momentum"] = "adam"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from dataclasses import dataclass
+from itertools import count as count_from
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._loss import EquivarianceLoss, full_precision
+from .._compare import full_precision
+from .._loss import EquivarianceLoss
 from ..data import Dataset, to_float
 from .augmentation import augmented
 from .config import Config
 from .distributed import Processes
 from .draws import generator
+from .schedule import epoch_length
 from .setup import Forward, autocast, images, loss_names, objective_of, optimizer_of, trainable
 
 __all__ = ["ImageTask", "prepare"]
+
+TRIED = 16
+"""Images that a new network is tried on."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,17 @@ class ImageTask:
     @property
     def steps(self) -> int:
         """Steps in an epoch."""
-        return math.ceil(len(self.x) / self.config.batch_size)
+        return self._epoch[0]
 
     @property
     def items(self) -> int:
         """Images in an epoch."""
-        return len(self.x)
+        return self._epoch[1]
+
+    @property
+    def views(self) -> int:
+        """How often an image is seen in a step: itself and its copies."""
+        return 1 if self.objective is None else self.objective.views
 
     @property
     def unit(self) -> str:
@@ -56,11 +66,10 @@ class ImageTask:
         return loss_names(self.config, self.objective)
 
     def batches(self, epoch: int, step: int) -> Generator[Tensor, None, None]:
-        """The rest of the run from there on: which images are in each batch."""
-        for each in range(epoch, self.config.epochs):
-            order = torch.randperm(len(self.x), generator=generator(self.config.seed, "order", each))
+        """Which images are in each batch, from there on without an end."""
+        for each in count_from(epoch):
             # as even as possible: no last batch too small for its statistics
-            yield from order.tensor_split(self.steps)[step if each == epoch else 0 :]
+            yield from self._order(each).tensor_split(self.steps)[step if each == epoch else 0 :]
 
     def forward(self, batch: Tensor, epoch: int, step: int) -> Forward:
         """The cross-entropy, and the equivariance loss, of this process's share of the batch."""
@@ -89,19 +98,32 @@ class ImageTask:
         hits = (output[: len(y)].detach().argmax(1) == y).sum() * (count > 0)
         return Forward(loss, [task_loss, *terms], hits, count, len(batch))
 
+    @property
+    def _epoch(self) -> tuple[int, int]:
+        return epoch_length(self.config, len(self.x), self.views, self.processes.count)
+
+    def _order(self, epoch: int) -> Tensor:
+        """The images of an epoch: all in random order, then all in another, and so on, are dealt out."""
+        total, first = len(self.x), epoch * self.items
+        passes = range(first // total, (first + self.items - 1) // total + 1)
+        orders = [
+            torch.randperm(total, generator=generator(self.config.seed, "order", each)) for each in passes
+        ]
+        return torch.cat(orders)[first - passes[0] * total :][: self.items]
+
 
 def prepare(config: Config, dataset: Dataset, processes: Processes) -> ImageTask:
     """Network, objective, optimizer and training images, on the device of the run."""
     device = processes.device(config.device)
     (x, y), _ = images(config, dataset)
-    network = trainable(config, device, to_float(x[:2]))
+    network = trainable(config, device, to_float(x[:TRIED]))
     optimizer = optimizer_of(config, network)
     model, objective = processes.wrap(network, device), objective_of(config, network)
     colour = _colour(x) if config.cutout else torch.zeros(x.shape[1])
     on_device = x.to(device), y.to(device), colour.to(device)
     task = ImageTask(config, network, model, objective, optimizer, *on_device, processes)
-    smallest = max(1, len(x) // task.steps // processes.count)
-    if smallest * (1 if objective is None else objective.views) < 2:
+    smallest = max(1, task.items // task.steps // processes.count)
+    if smallest * task.views < 2:
         raise ValueError(
             f"batch_size {config.batch_size} gives a process a single image, too few for BatchNorm: "
             f"set it to {4 * processes.count} or more"

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,10 @@ from . import image_task, tracking_task
 from .config import Config
 from .distributed import Processes
 from .draws import seed_of
-from .schedule import learning_rate
+from .schedule import items_in, learning_rate, total_steps
 from .setup import Forward
 
-__all__ = ["Diverged", "Status", "Stopped", "Task", "take_step", "train"]
+__all__ = ["Diverged", "Status", "Stopped", "Task", "Trained", "take_step", "train"]
 
 _DIVERGED_TASK, _DIVERGED_TERM = 1e4, 1e8  # no run that learns comes near; a term may start large
 
@@ -59,6 +59,10 @@ class Task(Protocol):
     @property
     def items(self) -> int:
         """Images, or pairs, in an epoch."""
+
+    @property
+    def views(self) -> int:
+        """Pictures of an item that the network sees in a step."""
 
     @property
     def unit(self) -> str:
@@ -91,14 +95,24 @@ class Status:
     """What is counted by the second."""
 
 
+class Trained(NamedTuple):
+    """What training gives."""
+
+    network: nn.Module
+    seconds: float
+    """That it took, also before it was interrupted."""
+    images_seen: int
+    """Pictures that the network saw, copies counted."""
+
+
 def train(
     folder: Path,
     config: Config,
     dataset: Dataset | Clips,
     processes: Processes,
     report: Callable[[Status], None] = lambda status: None,
-) -> tuple[nn.Module, float]:
-    """Train, or go on from the folder's checkpoint; returns the trained network, and the seconds it took."""
+) -> Trained:
+    """Train, or go on from the folder's checkpoint."""
     task: Task
     if isinstance(dataset, Clips):
         task = tracking_task.prepare(config, dataset, processes)
@@ -106,10 +120,12 @@ def train(
         task = image_task.prepare(config, dataset, processes)
     network, optimizer, steps = task.network, task.optimizer, task.steps
     epoch, step, sums, seconds_before = _restore(folder, task)
-    pace = _Pace(task.items * (config.epochs - epoch) - step * config.batch_size)
+    total = total_steps(config, steps)
+    epochs, seen = math.ceil(total / steps), items_in(total, steps, task.items)
+    pace = _Pace(seen - items_in(epoch * steps + step, steps, task.items))
 
     def save(metrics: dict[str, Any] | None = None) -> None:
-        _check_weights(network, f"step {step or steps} of epoch {epoch + (step > 0)}", folder)
+        _check_weights(network, f"step {step or last} of epoch {epoch + (step > 0)}", folder)
         if processes.first:
             if metrics is not None:
                 run_folder.append_metrics(folder, metrics)
@@ -118,15 +134,16 @@ def train(
             run_folder.save_checkpoint(folder, state | {"seconds": seconds_before + pace.seconds})
 
     with _stop_requests() as stop, closing(task.batches(epoch, step)) as batches:
-        while epoch < config.epochs:
-            while step < steps:
+        while epoch < epochs:
+            last = min(steps, total - epoch * steps)  # the run may end in the middle of an epoch
+            while step < last:
                 values = processes.sum(take_step(task, next(batches), epoch, step))
                 sums = values if sums is None else sums + values
                 step += 1
                 losses = _check_losses(task, values, f"step {step} of epoch {epoch + 1}", folder)
                 pace.seen += int(values[-1])
-                if step < steps:
-                    report(Status(epoch + 1, config.epochs, step, steps, *pace(), losses, None, task.unit))
+                if step < last:
+                    report(Status(epoch + 1, epochs, step, last, *pace(), losses, None, task.unit))
                     if processes.any(bool(stop)):
                         save()
                         raise Stopped(folder)
@@ -134,10 +151,10 @@ def train(
             metrics = _metrics(task, epoch + 1, sums)
             epoch, step, sums = epoch + 1, 0, None
             save(metrics)
-            report(Status(epoch, config.epochs, steps, steps, *pace(), losses, metrics, task.unit))
+            report(Status(epoch, epochs, last, last, *pace(), losses, metrics, task.unit))
             if processes.any(bool(stop)):
                 raise Stopped(folder)
-    return network, seconds_before + pace.seconds
+    return Trained(network, seconds_before + pace.seconds, seen * task.views)
 
 
 def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:

@@ -21,6 +21,7 @@ from ..data.crops import crop, exemplar_side
 from .config import Config
 from .distributed import Processes
 from .draws import generator
+from .schedule import total_steps
 
 __all__ = ["EXEMPLAR", "SEARCH", "Draw", "Pairs", "Shown", "loaded", "pairs_of"]
 
@@ -133,11 +134,8 @@ def pairs_of(config: Config, clips: Sequence[Clip], processes: Processes) -> Pai
 
 def loaded(pairs: Pairs, config: Config, epoch: int, step: int) -> Generator[Shown, None, None]:
     """The batches of the rest of a run from there on, made ahead of time by worker processes."""
-    places = [
-        (each, at)
-        for each in range(epoch, config.epochs)
-        for at in range(step if each == epoch else 0, pairs.steps)
-    ]
+    first, end = epoch * pairs.steps + step, total_steps(config, pairs.steps)
+    places = [divmod(k, pairs.steps) for k in range(first, end)]
     gpu = config.device.startswith("cuda")
     loader: DataLoader[Any] = DataLoader(
         pairs,  # type: ignore[arg-type]  # anything with an index does

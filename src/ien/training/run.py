@@ -27,9 +27,9 @@ from .distributed import ALONE, Processes
 from .evaluate import cost, evaluate, inference_speed
 from .loop import Stopped, train
 from .progress import shown
-from .setup import build, channels_last, exported, images, network_of, plain_of
+from .setup import build, channels_last, exported, images, network_of, plain_of, started
 from .track_evaluate import evaluate_tracker, search_crops
-from .tracking_task import sequences
+from .tracking_task import sequences, trial
 
 __all__ = ["clips_of", "dataset_of", "load", "processor", "run"]
 
@@ -92,11 +92,13 @@ def run(
         if processes.first and begun != run_folder.versions():
             console.print(f"{title}: begun with {begun}, and now {run_folder.versions()}", highlight=False)
         torch.set_num_threads(config.threads or torch.get_num_threads())
+        images_seen: int | None
         if weights is None:
             with shown(folder, title, console) if processes.first else nullcontext(_ignore) as report:
-                network, seconds = train(folder, config, dataset, processes, report)
+                network, seconds, images_seen = train(folder, config, dataset, processes, report)
         else:
             network, seconds = _load_trained(weights, config, described), 0.0
+            images_seen = (run_folder.read_result(weights) or {}).get("images_seen")
         record: dict[str, Any] = {}
         if processes.first:
             what = "sequences, plain and rotated" if config.tracks else "images"
@@ -111,6 +113,7 @@ def run(
                 "machine": _machine(config),
                 "commit": commit,
                 "seconds": round(seconds, 1),
+                "images_seen": images_seen,
                 **_test(folder, config, network, dataset, say),
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
@@ -153,7 +156,8 @@ def _test_tracker(
 ) -> dict[str, Any]:
     _, tests = sequences(config, clips)
     some = search_crops(next(iter(tests.values()))[:1])[:2]
-    plain, untrained = exported(network, some.to(config.device)), plain_of(build(config)).to(config.device)
+    plain = exported(network, some.to(config.device))
+    untrained = plain_of(started(config, build(config), trial(config))).to(config.device)
     for each in (plain, untrained):
         channels_last(each)
     run_folder.save_weights(folder, plain)

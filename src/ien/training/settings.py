@@ -37,6 +37,8 @@ def change(config: Config, settings: Sequence[str]) -> Config:
     # a shorter run keeps the shape of its schedule, unless that is given as well
     shapes = {"exponential": "decay_after", "steps": "steps_after"}
     shape = shapes.get(new.get("schedule", config.schedule), "cycle_epochs")
+    if "epochs" in new and config.steps is not None:
+        new.setdefault("steps", max(1, round(config.steps * new["epochs"] / config.epochs)))
     if "epochs" in new and shape not in new:
         new[shape] = _resized(getattr(config, shape), new["epochs"] / config.epochs)
     return replace(config, **new)

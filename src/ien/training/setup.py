@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from .. import baselines, models
 from .._loss import EquivarianceLoss
 from .._measure import measure
+from .._start import start_equivariant
 from ..data import Dataset
 from .config import Config
 from .draws import seed_of
@@ -32,6 +33,7 @@ __all__ = [
     "objective_of",
     "optimizer_of",
     "plain_of",
+    "started",
     "trainable",
 ]
 
@@ -52,10 +54,10 @@ class Forward(NamedTuple):
 
 
 def trainable(config: Config, device: torch.device, some: Tensor) -> nn.Module:
-    """The network with its initial weights, in training mode; ``some`` are two inputs to try it on."""
+    """The network with its initial weights, in training mode; ``some`` are inputs to try it on."""
     keep_freed_memory()
-    network = build(config).to(device)
-    _check_measurable(config, network, some.to(device))
+    network = started(config, build(config).to(device), some.to(device))
+    _check_measurable(config, network, some[:2].to(device))
     network.train()
     if config.channels_last:
         channels_last(network)
@@ -96,6 +98,14 @@ def build(config: Config) -> nn.Module:
     """The network of a run with its initial weights."""
     torch.manual_seed(seed_of(config.seed, "weights"))
     return network_of(config)
+
+
+def started(config: Config, network: nn.Module, some: Tensor) -> nn.Module:
+    """A new network, made equivariant if the configuration says so; ``some`` inputs are run to do that."""
+    if config.start == "equivariant":
+        (group,) = config.groups
+        start_equivariant(network, group, network.feature_groups, some)  # type: ignore[arg-type]
+    return network
 
 
 def network_of(config: Config) -> nn.Module:
@@ -161,8 +171,9 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
         groups,
         layers,
         model.feature_groups,  # type: ignore[arg-type]
-        samples=config.samples,
+        samples="all" if config.orbits else config.samples,
         normalize=config.normalize,
+        action=config.action,
     )
 
 

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._loss import EquivarianceLoss, full_precision
+from .._compare import full_precision
+from .._loss import EquivarianceLoss
 from ..data import Clips
 from ..data.clips import Clip
 from ..data.tracking_sets import turned
@@ -20,7 +21,16 @@ from .draws import generator
 from .pairs import EXEMPLAR, Pairs, Shown, loaded, pairs_of
 from .setup import Forward, autocast, loss_names, objective_of, optimizer_of, trainable
 
-__all__ = ["Siamese", "TrackingTask", "balanced_loss", "found", "prepare", "sequences", "target_places"]
+__all__ = [
+    "Siamese",
+    "TrackingTask",
+    "balanced_loss",
+    "found",
+    "prepare",
+    "sequences",
+    "target_places",
+    "trial",
+]
 
 RADIUS = 2
 """Places from the centre, across and down together, that are the target: as published, 16 pixels for V1,
@@ -104,6 +114,11 @@ class TrackingTask:
         return self.pairs.count
 
     @property
+    def views(self) -> int:
+        """Pictures of a pair in a step: two, and their copies."""
+        return 2 * (1 if self.objective is None else self.objective.views)
+
+    @property
     def unit(self) -> str:
         return "pairs"
 
@@ -143,11 +158,15 @@ def prepare(config: Config, clips: Clips, processes: Processes) -> TrackingTask:
     """Network, objective, optimizer and training pairs."""
     device = processes.device(config.device)
     pairs = pairs_of(config, sequences(config, clips)[0], processes)
-    some = torch.rand(2, 3, EXEMPLAR, EXEMPLAR, generator=generator(config.seed, "trial"))
-    network = trainable(config, device, some)
+    network = trainable(config, device, trial(config))
     optimizer, objective = optimizer_of(config, network), objective_of(config, network)
     model = processes.wrap(Siamese(network, objective), device)
     return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
+
+
+def trial(config: Config) -> Tensor:
+    """What a new network is tried on, (2, 3, 127, 127)."""
+    return torch.rand(2, 3, EXEMPLAR, EXEMPLAR, generator=generator(config.seed, "trial"))
 
 
 def sequences(config: Config, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:

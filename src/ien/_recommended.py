@@ -1,0 +1,59 @@
+"""The recommended setting: from an ordinary network to an equivariant one and the loss that keeps it so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from ._feature_groups import FeatureGroups, Spec, holder, per_layer
+from ._groups import Group
+from ._loss import EquivarianceLoss
+from ._start import Start, Weights, start_equivariant
+from ._weights import weights_of
+
+__all__ = ["Recommended", "recommended"]
+
+
+class Recommended(EquivarianceLoss):
+    """The objective that :func:`recommended` makes."""
+
+    start: Start
+    """What became of each layer of the model; ``print`` it for a table."""
+
+
+def recommended(
+    model: nn.Module,
+    group: Group | str,
+    feature_groups: Spec | Mapping[str, Spec],
+    layers: str | Sequence[str] | Mapping[str, float],
+    input: Tensor,
+    weights: Weights = "random",
+) -> Recommended:
+    """Make ``model`` equivariant, and return the objective that keeps it so while it is trained.
+
+    The model is changed by :func:`start_equivariant`, with all of its demands. The objective shows it whole
+    orbits (``samples="all"``) and compares all members of feature groups (``action="regular"``) with weight 1
+    in each of the ``layers``, or with the weights of a mapping. An image is seen once for each element of the
+    group: load so many times fewer in a batch. ``weights="project"`` is for a model that is trained already.
+    ``feature_groups`` may map modules to their own, with ``""`` for the rest.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> images = torch.rand(6, 1, 9, 9)
+    >>> objective = recommended(net, "rot4", feature_groups=4, layers=["2", "3"], input=images)
+    >>> out = objective(net, images)
+    >>> out.views, out.loss.item() < 1e-10
+    (4, True)
+    """
+    specs = _by_layer(feature_groups, list(weights_of(layers, "layer")))
+    objective = Recommended(group, layers, specs, samples="all", action="regular")
+    objective.start = start_equivariant(model, group, feature_groups, input, weights)
+    return objective
+
+
+def _by_layer(feature_groups: Spec | Mapping[str, Spec], layers: list[str]) -> dict[str, FeatureGroups]:
+    """The feature groups of each layer, by its own name or that of the nearest module that holds it."""
+    if not isinstance(feature_groups, Mapping) or not all(isinstance(key, str) for key in feature_groups):
+        return per_layer(feature_groups, layers)
+    named: Mapping[str, Spec] = feature_groups  # type: ignore[assignment]
+    return {name: FeatureGroups.of(named[holder(name, named)]) for name in layers}

@@ -1,0 +1,132 @@
+"""The recommended setting: one call prepares the model, and the objective keeps it equivariant."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+from ien import models
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def net(channels: int = 8) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 5, padding=2, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ELU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, 3),
+    )
+
+
+LAYERS = ["2", "6"]
+
+
+@pytest.mark.parametrize(
+    ("make", "group", "feature_groups", "layers", "shape"),
+    [
+        (net, "rot4", 4, LAYERS, (1, 9, 9)),
+        (net, "rot4xflip", 8, LAYERS, (1, 9, 9)),
+        (lambda: net(11), "rot4", "4-2-1", LAYERS, (1, 9, 9)),
+        (lambda: models.cnn6(4, 1 / 32), "rot4", 4, ["conv1", "conv6"], (1, 28, 28)),
+        (lambda: models.resnet18(4, 1 / 32), "rot4", 4, ["layer1", "layer4"], (3, 17, 17)),
+    ],
+    ids=["rot4", "rot4xflip", "4-2-1", "cnn6", "resnet18"],
+)
+def test_there_is_no_loss_before_training_at_exact_sizes(make, group, feature_groups, layers, shape) -> None:
+    torch.manual_seed(1)
+    model, x = make(), torch.rand(3, *shape)
+    usual = ien.EquivarianceLoss(group, layers, feature_groups, "all", normalize=True, action="regular")
+    before = usual(copy.deepcopy(model), x)
+    objective = ien.recommended(model, group, feature_groups, layers, x)
+    assert model.training
+    out = objective(model, torch.rand(3, *shape))  # in training mode: norms see whole orbits
+    assert before.loss > 0.05 and out.loss < 1e-8
+    assert out.views == len(ien.group(group)) and set(out.terms) == {(group, name) for name in layers}
+    assert isinstance(objective, ien.EquivarianceLoss) and objective.start.group == group
+
+
+def test_a_few_steps_run_and_the_model_stays_equivariant() -> None:
+    model, x, y = net(), torch.rand(6, 1, 9, 9), torch.arange(6) % 3
+    objective = ien.recommended(model, "rot4", feature_groups=4, layers=LAYERS, input=x)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(10):
+        out = objective(model, x)
+        task = F.cross_entropy(out.output, out.repeat(y))
+        (task + out.loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(task.detach()))
+    assert losses[-1] < losses[0]
+    report = ien.measure(model, x, "rot4", LAYERS, 4, floors=False, action="regular")
+    assert all(layer.relative < 1e-4 for layer in report.layers.values())
+
+
+def test_objective_is_the_loss_of_all_members_over_whole_orbits() -> None:
+    model, x = net(), torch.rand(2, 1, 9, 9)
+    objective = ien.recommended(model, "rot4", 4, {"2": 0.5, "6": 2.0}, x)
+    nn.init.normal_(model[4].weight)
+    out = objective(model, x)
+    with ien.capture(model, LAYERS) as features:
+        model(torch.cat([torch.rot90(x, turns, (-2, -1)) for turns in range(4)]))
+    expected = torch.zeros(())
+    for name, beta in objective.layers.items():
+        first, *others = features[name].unflatten(1, (-1, 4)).chunk(4)
+        for turns, h_g in enumerate(others, start=1):
+            moved: Tensor = torch.rot90(first, turns, (-2, -1)).roll(turns, 2)
+            expected = expected + beta * F.mse_loss(h_g, moved) / 3
+    torch.testing.assert_close(out.loss, expected)
+    assert out.loss > 0.01
+
+
+def test_feature_groups_may_be_those_of_modules() -> None:
+    model = nn.Sequential(net()[:3], nn.Conv2d(8, 6, 3, padding=1), nn.Conv2d(6, 4, 1))
+    x = torch.rand(2, 1, 9, 9)
+    objective = ien.recommended(model, "rot4", {"": 4, "1": 2}, ["0.2", "1", "2"], x)
+    named = {name: str(spec) for name, spec in objective.feature_groups.items()}
+    assert named == {"0.2": "4", "1": "2", "2": "4"}
+    assert objective(model, x).loss < 1e-8 and objective.start.layers["1"].after == "2"
+    with pytest.raises(KeyError, match="feature_groups says nothing about layer"):
+        ien.recommended(model, "rot4", {"0": 4, "1": 2}, ["2"], x)
+
+
+def test_a_trained_model_is_projected() -> None:
+    model, x = net().eval(), torch.rand(2, 1, 9, 9)
+    twin = copy.deepcopy(model)
+    objective = ien.recommended(model, "rot4", 4, LAYERS, x, weights="project")
+    start = ien.start_equivariant(twin, "rot4", 4, x, weights="project")
+    assert objective.start == start and start.weights == "project"
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"group": "scale0.7"}, ValueError, "only rotations and flips"),
+        ({"feature_groups": 3}, ValueError, "rot4 cannot permute"),
+        ({"feature_groups": 16}, ValueError, "cannot permute the members of feature groups of size 16"),
+        ({"layers": {"2": -1.0}}, ValueError, "must be a number of at least 0"),
+        ({"input": torch.rand(2, 1, 8, 8)}, ValueError, "exact input sizes"),
+        ({"weights": "old"}, ValueError, 'weights is "random" or "project"'),
+    ],
+    ids=["scale", "3", "16", "weight", "size", "old"],
+)
+def test_a_mistake_leaves_the_model_as_it_was(change, error, match) -> None:
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    arguments = {"group": "rot4", "feature_groups": 4, "layers": LAYERS, "input": torch.rand(2, 1, 9, 9)}
+    with pytest.raises(error, match=match):
+        ien.recommended(model, **{**arguments, **change})
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
