@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import io
 import os
 import signal
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +14,10 @@ import torch
 from typer.testing import CliRunner
 
 from ien.data import commands, load, stl10
-from ien.data.fetch import RemoteFile, md5
 from ien.data.stl10 import ARCHIVE, find, unpack
 
 from . import toy
+from .mirror import mirror
 from .tiny import make_stl10
 
 
@@ -152,28 +149,15 @@ def test_interrupted_unpacking_and_a_full_disk_leave_nothing(folder: Path, targe
 @pytest.fixture
 def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A server that has the packed folder as the published archive; what was asked of it."""
-    served, asked = folder / "served", []
+    served = folder / "served"
     served.mkdir()
-    archive = pack(folder / "stl10_binary", served / ARCHIVE.name)
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *arguments: object) -> None:
-            asked.append(self.path)
-
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(stl10, "TRAIN", 7)
     monkeypatch.setattr(stl10, "TEST", 5)
-    handler = functools.partial(Handler, directory=str(served))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        url = f"http://127.0.0.1:{server.server_port}/{ARCHIVE.name}"
-        file = RemoteFile(ARCHIVE.name, archive.stat().st_size, md5(archive), (url,))
+    with mirror(pack(folder / "stl10_binary", served / ARCHIVE.name)) as (file, asked):
         monkeypatch.setitem(commands.DOWNLOADS, "stl10", (file,))
         monkeypatch.setattr(stl10, "ARCHIVE", file)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield asked
-        server.shutdown()
-        thread.join()
 
 
 def command(*arguments: str) -> tuple[int, str, str]:

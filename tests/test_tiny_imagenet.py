@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import inspect
 import json
 import multiprocessing
@@ -12,7 +10,6 @@ import shutil
 import signal
 import stat
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -27,10 +24,10 @@ from typer.testing import CliRunner
 
 from ien.data import DATASETS, SETTINGS, Dataset, commands, load, rot_tim, tiny_imagenet
 from ien.data.cache import cache_folder
-from ien.data.fetch import RemoteFile, md5
 from ien.data.tiny_imagenet import ARCHIVE, find, read_images, unpack
 
 from . import toy
+from .mirror import mirror
 from .tiny import make_tiny_imagenet
 
 Image = pytest.importorskip("PIL.Image", reason="images are read with pillow: pip install 'ien[plots]'")
@@ -310,26 +307,13 @@ def test_killed_unpacking_is_not_taken_for_whole_and_made_up_for(place: Path, tm
 @pytest.fixture
 def asked(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A server that has the packed folder as the published archive; what was asked of it."""
-    archive, asked = pack(place, tmp_path / ARCHIVE.name), []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *arguments: object) -> None:
-            asked.append(self.path)
-
     monkeypatch.setenv("no_proxy", "*")
     for name, value in (("CLASSES", CLASSES), ("TRAIN", TRAIN), ("VAL", VAL)):
         monkeypatch.setattr(tiny_imagenet, name, value)
-    handler = functools.partial(Handler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        url = f"http://127.0.0.1:{server.server_port}/{ARCHIVE.name}"
-        file = RemoteFile(ARCHIVE.name, archive.stat().st_size, md5(archive), (url,))
+    with mirror(pack(place, tmp_path / ARCHIVE.name)) as (file, asked):
         monkeypatch.setitem(commands.DOWNLOADS, "tiny-imagenet", (file,))
         monkeypatch.setattr(tiny_imagenet, "ARCHIVE", file)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield asked
-        server.shutdown()
-        thread.join()
 
 
 def command(*arguments: str) -> tuple[int, str, str]:

@@ -13,6 +13,9 @@ __all__ = ["ROT_SCALE_MNIST", "SCALE_MNIST", "STL10"]
 MEMBERS = {28: "3", 56: "4"}
 """Scales of SESN, and so members of a feature group, by the size of a digit."""
 FACTORS = {28: "scale0.7,0.84", 56: "scale0.63,0.75,0.87"}
+CHOSEN = 0.01
+"""Of 0.01, 0.1 and 1, on the validation images of Scale-MNIST 28×28 at the preset small; and these factors
+of four pairs, which differ by less than the 2,000 images can tell."""
 NATURAL = "scale0.71,0.84"
 BOTH = "rot4+scale0.8,1.25"
 _ALONE = {"augment": False, "beta": 0.0, "feature_groups": "1"}
@@ -54,7 +57,7 @@ def _scale_mnist() -> dict[str, dict[str, Any]]:
         rows[f"{size}-cnn-aug"] = {**twin, "beta": 0.0}
         for name in ("ss-cnn", "dss", "sesn-scalar", "sesn-vector"):
             rows[f"{size}-{name}"] = {**same, "model": name, **_ALONE}
-        rows[f"{size}-ien"] = {**twin, "beta": 0.1}
+        rows[f"{size}-ien"] = {**twin, "beta": CHOSEN}
     return rows
 
 
@@ -67,7 +70,7 @@ def _stl10() -> dict[str, dict[str, Any]]:
         "wrn": alone.pop("wrn"),
         "cnn-aug": {**twin, "beta": 0.0},
         **alone,
-        "ien": {**twin, "beta": 0.1},
+        "ien": {**twin, "beta": CHOSEN},
     }
 
 
@@ -128,7 +131,11 @@ _MNIST_DEVIATIONS = (
 )
 _STL10_DEVIATIONS = ("images are enlarged by one pixel, so that strides of 2 keep their centre",)
 _TURNED_DEVIATIONS = ("the paper claims several groups at once and shows no experiment with them",)
-_OF_THE_LOSS = ("the paper names neither the factors nor the beta of its loss: both are ours",)
+_OF_THE_LOSS = (
+    "the paper names neither the factors nor the beta of its loss: beta is the best of 0.01, 0.1 and 1 on "
+    "the validation images of Scale-MNIST 28×28, the factors are ours",
+)
+_OF_BOTH = ("the factors and the beta are ours, not chosen by trial",)
 _OF_MODEL = {
     "sesn-wrn": ("the last BatchNorm comes before the maximum over scales (published: after)",),
     "dss": ("the last BatchNorm comes after the maximum over scales (published: before)",),
@@ -141,9 +148,11 @@ _OF_MODEL = {
 }
 
 
-def _deviations(rows: Mapping[str, Any], texts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _deviations(
+    rows: Mapping[str, Any], texts: tuple[str, ...], of_the_loss: tuple[str, ...] = _OF_THE_LOSS
+) -> dict[str, tuple[str, ...]]:
     return {
-        row: texts + _OF_MODEL.get(settings["model"], ()) + (_OF_THE_LOSS if settings["beta"] else ())
+        row: texts + _OF_MODEL.get(settings["model"], ()) + (of_the_loss if settings["beta"] else ())
         for row, settings in rows.items()
     }
 
@@ -158,5 +167,9 @@ SCALE_MNIST = Rows(
 )
 STL10 = Rows("stl10", _STL10, STL10_PAPER, _deviations(_STL10, _STL10_DEVIATIONS), _objects_preset)
 ROT_SCALE_MNIST = Rows(
-    "rot-scale-mnist", _ROT_SCALE_MNIST, {}, _deviations(_ROT_SCALE_MNIST, _TURNED_DEVIATIONS), _turned_preset
+    "rot-scale-mnist",
+    _ROT_SCALE_MNIST,
+    {},
+    _deviations(_ROT_SCALE_MNIST, _TURNED_DEVIATIONS, _OF_BOTH),
+    _turned_preset,
 )
