@@ -33,6 +33,7 @@ __all__ = [
     "optimizer_of",
     "plain_of",
     "trainable",
+    "untrained",
 ]
 
 
@@ -130,6 +131,11 @@ def plain_of(network: nn.Module) -> nn.Module:
         vars(block).pop("forward", None)
     export: Callable[[], nn.Module] | None = getattr(network, "export", None)
     return network if export is None else export()
+
+
+def untrained(config: Config) -> nn.Module:
+    """The plain network that a run begins with, in eval mode."""
+    return plain_of(build(config)).eval()
 
 
 def exported(network: nn.Module, some: Tensor) -> nn.Module:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from .._loss import EquivarianceLoss, full_precision
 from ..data import Clips
 from ..data.clips import Clip
-from ..data.tracking_sets import turned
 from ..models.siamfc import respond
 from .config import Config
 from .distributed import Processes
@@ -151,13 +150,8 @@ def prepare(config: Config, clips: Clips, processes: Processes) -> TrackingTask:
 
 
 def sequences(config: Config, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:
-    """What a run trains on, and what it is tested on by the name of the test."""
+    """What a run trains on, and what it is tested on by the name of the test: of each as many as it asks."""
     train, tests = clips.train, clips.tests
-    if config.test_on == "validation":
-        kept = len(train) - max(1, round(len(train) / 10))
-        if kept < 1:
-            raise ValueError(f"test_on=validation leaves none of {len(train)} sequences to train on")
-        train, tests = train[:kept], turned("validation", train[kept:])
     counts = (("train_images", len(train)), ("test_images", min(map(len, tests.values()))))
     for name, there in counts:
         if (asked := getattr(config, name)) is not None and asked > there:
