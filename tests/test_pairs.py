@@ -207,6 +207,8 @@ def test_a_frame_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, worker
     (tmp_path / "00000001.jpg").write_bytes(b"no picture")
     files = Files(str(tmp_path), np.array(["00000001.jpg"] * 2))
     clip = Clip("a", files, np.array([[10, 10, 12, 12]] * 2, np.float64))
-    with pytest.raises(ValueError, match=r"00000001.jpg cannot be read as an image .*: replace it") as caught:
+    with pytest.raises(
+        ValueError, match=r"00000001.jpg cannot be read as an image .*replace or remove it"
+    ) as caught:
         next(loaded(pairs([clip], [[0, 1]], 2), toy_clips.config(workers=workers), 0, 0))
     assert "\n" not in str(caught.value)

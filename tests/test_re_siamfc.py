@@ -13,6 +13,8 @@ from ien import baselines, models
 from ien.baselines.steerable import SteerableConv2d
 from ien.models.siamfc import respond, respond_all
 
+from .exports import check_export
+
 pytest.importorskip("e2cnn")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -143,16 +145,7 @@ def test_the_exported_net_is_a_siamfc_with_its_keys_and_the_same_features(backbo
     assert type(plain) is models.SiamFC and net.training and not plain.training
     assert (plain.taps, plain.stride, plain.backbone) == (net.taps, net.stride, backbone)
     like = models.create("siamfc", backbone=backbone, feature_groups=net.feature_groups, width=1 / 16)
-    assert [(k, v.shape, v.dtype) for k, v in plain.state_dict().items()] == [
-        (k, v.shape, v.dtype) for k, v in like.state_dict().items()
-    ]
-    x = noise(2, 95).float()
-    with torch.no_grad():
-        expected = net.eval()(x)
-        assert (plain(x) - expected).abs().max() < 1e-5 * expected.abs().max()
-        for parameter in plain.parameters():
-            parameter.zero_()
-        assert torch.equal(net(x), expected)  # the weights are the plain net's own
+    check_export(net, plain, like, noise(2, 95).float())
 
 
 def test_norms_keep_the_settings_of_the_plain_net() -> None:

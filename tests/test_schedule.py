@@ -110,6 +110,27 @@ def test_shorter_runs_keep_the_shape_of_the_cycle() -> None:
     assert config.cycle_epochs == 7 and max(rates) == 5e-3 and rates[-1] == 1e-5
 
 
+@pytest.mark.parametrize(("name", "epochs"), [("rot-mnist/e2cnn", 90), ("tracking/ien-siamfc", 150)])
+def test_three_times_as_long_an_exponential_falls_as_far_a_third_as_fast(name: str, epochs: int) -> None:
+    short = experiments.config(name, "paper")
+    long = change(short, [f"epochs={epochs}"])
+    for epoch in range(short.epochs):
+        assert math.isclose(learning_rate(long, 7 * 3 * epoch, 7), learning_rate(short, 7 * epoch, 7))
+    assert change(long, [f"epochs={short.epochs}"]).decay == pytest.approx(short.decay)
+    assert change(short, [f"epochs={short.epochs}"]) == short
+
+
+def test_a_decay_that_is_given_or_that_no_schedule_had_is_left_as_it_is() -> None:
+    short = experiments.config("tracking/ien-siamfc", "paper")
+    assert change(short, ["epochs=10", "decay=0.5"]).decay == 0.5
+    assert change(short, ["epochs=10", "decay_after=4"]).decay_after == 4
+    assert change(PAPER, ["epochs=10", "schedule=exponential"]).decay == PAPER.decay
+    with pytest.raises(ValueError, match="epochs must be 1 to"):
+        change(short, ["epochs=0"])
+    small = experiments.config("tracking/ien-siamfc", "small")
+    assert change(short, [f"epochs={small.epochs}"]).decay == pytest.approx(small.decay)
+
+
 def test_a_cycle_of_one_step_is_a_number() -> None:
     config = change(PAPER, ["epochs=1"])
     assert learning_rate(config, 0, 1) == 1e-5 and learning_rate(config, 1, 1) == 1e-5

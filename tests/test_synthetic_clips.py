@@ -55,7 +55,7 @@ def test_every_frame_of_the_usual_size_is_fit_to_train_on() -> None:
 @pytest.mark.parametrize("seed", [3, 4])
 def test_the_object_turns_by_the_angles_counter_clockwise(seed: int) -> None:
     image = pytest.importorskip("PIL.Image", reason="frames are turned back by pillow")
-    clip = synthetic(seed, scaling=False, distractor=False)
+    clip = synthetic(seed, scaling=False, distractors=0)
 
     def core(i: int, degrees: float) -> np.ndarray:
         """What is in the middle of the object when pillow has turned the frame about it."""
@@ -94,11 +94,36 @@ def test_a_frame_depends_on_seed_and_index_and_not_on_the_length() -> None:
     assert (short.frame(2) != last).any()
 
 
-def test_a_clip_without_distractor_has_the_same_target_and_ground() -> None:
-    one, two = synthetic(2, distractor=False), synthetic(2)
-    assert (one.boxes == two.boxes).all()
-    changed = (one.frame(30) != two.frame(30)).any(2)
-    assert 200 < changed.sum() < 0.2 * changed.size
+def test_distractors_leave_the_target_and_the_ground_as_they_are() -> None:
+    none, one, three = (synthetic(2, distractors=count) for count in (0, 1, 3))
+    assert (none.boxes == one.boxes).all() and (none.boxes == three.boxes).all()
+    changed = [(none.frame(30) != clip.frame(30)).any(2).sum() for clip in (one, three)]
+    assert 200 < changed[0] < 0.2 * 240 * 320 and changed[0] < changed[1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_distractor_that_is_alike_has_the_colours_of_the_target_and_another_pattern(seed: int) -> None:
+    clip: Any = synthetic(seed, alike=True)
+    other, target = (
+        dataclasses.replace(thing, centres=np.full((60, 2), 100.0), sides=np.array([60.0, 60.0]), round=False)
+        for thing in clip.frames.objects
+    )
+    flat = dataclasses.replace(clip.frames, objects=())
+    pixels = [
+        dataclasses.replace(flat, objects=(thing,))[0][80:120, 80:120].reshape(-1, 3).astype(float)
+        for thing in (other, target)
+    ]
+    means, spreads = ([getattr(some, what)(0) for some in pixels] for what in ("mean", "std"))
+    assert np.abs(means[0] - means[1]).max() < 45 and np.abs(spreads[0] - spreads[1]).max() < 45
+    assert abs(np.corrcoef(*(some.ravel() - some.mean() for some in pixels))[0, 1]) < 0.9
+    usual: Any = synthetic(seed)
+    assert (usual.boxes == clip.boxes).all() and (usual.frame(9) != clip.frame(9)).any()
+
+
+def test_a_faster_target_goes_along_the_same_path() -> None:
+    slow, fast = (synthetic(3, 80, turning=False, scaling=False, speed=speed) for speed in (1, 2))
+    assert np.allclose(fast.boxes[:40], slow.boxes[::2])
+    assert np.allclose(synthetic(3, speed=2).angles, synthetic(3).angles)  # type: ignore[arg-type]
 
 
 def test_a_clip_pickles_small_and_draws_the_same_frames() -> None:
@@ -133,6 +158,8 @@ def test_settings_that_make_no_sense_are_errors() -> None:
         ({"seed": -1}, "a seed of 0 or more"),
         ({"seed": 0, "frames": 0}, "1 frame or more"),
         ({"seed": 0, "size": (16, 200)}, "32 rows and columns or more; got 16×200"),
+        ({"seed": 0, "distractors": -1}, "0 distractors or more"),
+        ({"seed": 0, "speed": 0}, "a speed above 0"),
     ):
         with pytest.raises(ValueError, match=message):
             synthetic(**settings)

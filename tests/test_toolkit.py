@@ -125,7 +125,7 @@ def test_the_toolkits_experiment_runs_and_scores_it_as_we_do(
     report = experiment.report(["ours"])["ours"]
     scores = {}
     for name, truth in zip(Sequences.seq_names, experiment.dataset.truth, strict=True):
-        boxes, seconds = read_result(tmp_path / "results" / "ours", name)
+        boxes, seconds, _ = read_result(tmp_path / "results" / "ours", name)
         assert boxes[3].tolist() == (truth[0] + (2, 0.5, 0, 0)).tolist()  # from 1 to 0, and three moves
         scores[name] = score(boxes, truth - (1, 1, 0, 0), seconds=seconds)
         theirs_of_it = report["seq_wise"][name]

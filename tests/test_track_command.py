@@ -7,6 +7,7 @@ import importlib.util
 import io
 import re
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ien.tracking.live import make
 from ien.tracking.selecting import select_box
 from ien.tracking.video import write_video
 from ien.training import Config
-from ien.training.folder import create, save_weights
+from ien.training.folder import create, read_config, save_weights
 from ien.training.setup import build
 from tests.test_cli import error_of, invoke
 
@@ -311,25 +312,35 @@ def test_a_box_is_drawn_with_the_mouse(
     assert not plt.get_fignums()
 
 
-def test_the_demo_of_a_run_writes_video_table_and_strip_and_prints_the_scores_of_both(
+def test_the_demo_of_a_run_writes_video_table_and_strip_and_prints_the_scores_of_all_three(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from PIL import Image
 
+    trained = Path(shutil.copytree(run, "trained"))
+    config = read_config(trained)
+    save_weights(trained, build(replace(config, seed=7)))  # others than it begins with
     monkeypatch.setattr(demo_module, "FRAMES", FRAMES)
-    text = invoke("track", "--demo", "--run", run, "--out", "demo", columns=400).output
+    text = invoke("track", "--demo", "--run", trained, "--out", "demo", columns=400).output
     assert sorted(path.name for path in Path("demo").iterdir()) == [
         "turning.csv",
         "turning.mp4",
         "turning.png",
     ]
-    clip, found = synthetic(demo_module.SEED, FRAMES), table("demo/turning.csv")
-    ours = score(found["box"], clip.boxes, found["angle"], clip.angles)
-    still = score(np.repeat(clip.boxes[:1], FRAMES, 0), clip.boxes)
-    rows = dict(re.findall(r"^(the tracker|a box that never moves) +(\S.*\S)$", text, flags=re.MULTILINE))
-    assert rows["the tracker"].split()[:2] == [f"{ours.success:.3f}", f"{ours.precision:.3f}"]
-    assert rows["the tracker"].split()[-1] == f"{ours.within_45:.0%}"
-    assert rows["a box that never moves"].split()[:2] == [f"{still.success:.3f}", f"{still.precision:.3f}"]
+    clip = synthetic(demo_module.SEED, FRAMES, distractors=2, alike=True, speed=1.5)
+    found, before = table("demo/turning.csv"), track(Tracker(build(config), 4), clip)
+    expected = {
+        "the tracker": score(found["box"], clip.boxes, found["angle"], clip.angles),
+        "its network, untrained": score(before.boxes, clip.boxes, before.angles, clip.angles),
+        "a box that never moves": score(np.repeat(clip.boxes[:1], FRAMES, 0), clip.boxes),
+    }
+    rows = dict(re.findall(rf"^({'|'.join(expected)}) +(\S.*\S)$", text, flags=re.MULTILINE))
+    assert list(rows) == list(expected)
+    for name, one in expected.items():
+        within = "–" if one.within_45 is None else f"{one.within_45:.0%}"
+        numbers = [f"{value:.3f}" for value in (one.success, one.precision, one.mean_overlap)]
+        assert rows[name].split() == [*numbers, within]
+    assert rows["the tracker"] != rows["its network, untrained"]
     with Image.open("demo/turning.png") as strip:
         assert strip.size == (3 * 320 + 8, 2 * 240 + 4)
     assert footage("demo/turning.mp4").count == FRAMES

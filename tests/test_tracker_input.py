@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from ien import rotation
 from ien.tracking.settings import Settings, settings_for
 from ien.tracking.tracker import Tracker
 from tests.blob import Net, Pixels, box, frame
@@ -126,3 +127,32 @@ def test_damaged_weights_are_an_error_and_no_nan_box() -> None:
     for use in (lambda: tracker.update(frame()), lambda: tracker.init(frame(), box())):
         with pytest.raises(ValueError, match="not finite"):
             use()
+
+
+def test_finite_features_whose_correlation_overflows_are_an_error_and_no_nan_score() -> None:
+    class Huge(Pixels):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1e25 * super().forward(x)
+
+    tracker = Tracker(Huge(), rotations=4)
+    tracker.init(frame(), box())
+    with pytest.raises(ValueError, match="not finite"):
+        tracker.update(frame())
+
+
+def test_networks_run_without_gradients_and_what_is_cached_does_not_spoil_those_of_others() -> None:
+    modes = []
+
+    class Noting(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            modes.append((torch.is_inference_mode_enabled(), self.training))
+            return super().forward(x)
+
+    tracker = Tracker(Noting(), rotations=3, template_rate=0.1)
+    tracker.init(frame(), box())
+    tracker.update(frame())
+    assert modes == [(True, False)] * 3
+    side = 127 + 2 * 28  # of the picture that the tracker turned
+    weight = torch.ones(1, requires_grad=True)
+    rotation(3).act(weight * torch.rand(2, 3, side, side), torch.tensor([1, 2])).sum().backward()
+    assert weight.grad is not None

@@ -30,6 +30,7 @@ from ien.training.pairs import loaded, pairs_of
 from ien.training.schedule import learning_rate
 from ien.training.track_evaluate import search_crops, tracked, update_cost
 from tests import toy, toy_clips
+from tests.blob import Pixels
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toy's clips by the name of the generated ones."""
     module = sys.modules["ien.training.run"]
-    monkeypatch.setattr(module, "load_clips", lambda name, folder, seed: toy_clips.clips())
+    monkeypatch.setattr(module, "load_clips", lambda *arguments: toy_clips.clips())
 
 
 def go(folder: Path, config: Config, text: io.StringIO | None = None) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder, text = tmp_path_factory.mktemp("tracker") / "run", io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         module = sys.modules["ien.training.run"]
-        patch.setattr(module, "load_clips", lambda name, folder, seed: toy_clips.clips())
+        patch.setattr(module, "load_clips", lambda *arguments: toy_clips.clips())
         go(folder, toy_clips.config(), text)
     return folder, text.getvalue()
 
@@ -152,7 +153,7 @@ def test_a_record_has_what_tables_and_plots_need(finished: tuple[Path, str]) -> 
         for baseline in ("still", "untrained"):
             assert set(tracking[baseline][name]) == {"success", "precision"}
         assert result["orientation_error"] is not None
-    assert tracking["clips"]["by_angle"] is None
+    assert tracking["clips"]["by_angle"] is tracking["clips"]["by_orientation"] is None
 
 
 def test_scores_are_those_of_the_boxes_that_are_kept(finished: tuple[Path, str]) -> None:
@@ -177,7 +178,8 @@ def test_scores_are_those_of_the_boxes_that_are_kept(finished: tuple[Path, str])
         for turn, each in sorted(turns.items())
     ]
     assert [row[0] for row in expected] == [0, 15, 30]
-    np.testing.assert_allclose(tracking["rot-clips"]["by_angle"], expected, rtol=1e-12)
+    for name in ("by_angle", "by_orientation"):  # the same, as none turns once around
+        np.testing.assert_allclose(tracking["rot-clips"][name], expected, rtol=1e-12)
 
 
 def test_what_was_tracked_with_the_same_weights_is_not_tracked_again(
@@ -225,9 +227,20 @@ def test_an_update_costs_what_its_convolutions_cost() -> None:
     assert update_cost(tracker)["macs"] == 3 * network + correlation
 
 
-def test_crops_are_those_of_a_perfect_tracker() -> None:
-    clips = toy_clips.clips().tests["clips"]
-    assert search_crops(clips).shape == (12, 3, 255, 255)  # all frames, as there are few
+def test_crops_are_what_a_perfect_tracker_sees() -> None:
+    class Noting(Pixels):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen = x
+            return super().forward(x)
+
+    clips, model = toy_clips.clips().tests["clips"], Noting()
+    crops, tracker = search_crops(clips), Tracker(model)
+    assert crops.shape == (12, 3, 255, 255)  # all frames, as there are few
+    for k in (0, 5, 9):
+        clip, frame = clips[k // 6], k % 6
+        tracker.init(clip.frame(frame), clip.boxes[frame])
+        tracker.update(clip.frame(frame))
+        assert torch.equal(model.seen[1], crops[k])  # of three sizes that of now
 
 
 def test_the_steerable_tracker_is_exported_and_exact(tmp_path: Path) -> None:

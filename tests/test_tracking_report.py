@@ -59,7 +59,8 @@ def test_a_record_of_a_tracker_is_read_and_has_no_accuracy() -> None:
     assert plain.success == source["otb"]["success"] and turned.precision == source["rot-otb"]["precision"]
     assert list(turned.success_curve) == source["rot-otb"]["success_curve"]
     assert [list(one) for one in turned.by_angle] == source["rot-otb"]["by_angle"]
-    assert plain.by_angle == () and math.isnan(plain.orientation_error)
+    assert [list(one) for one in turned.by_orientation] == source["rot-otb"]["by_orientation"]
+    assert plain.by_angle == plain.by_orientation == () and math.isnan(plain.orientation_error)
     assert (plain.sequences, plain.frames) == (len(LENGTHS), sum(LENGTHS.values()))
     assert tuple(found.tracking.still["otb"]) == STILL["otb"]
     assert tuple(found.tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
@@ -76,10 +77,11 @@ def test_a_record_of_a_tracker_is_read_and_has_no_accuracy() -> None:
         ({"tracking__otb__success_curve": [0.5] * 20}, "success_curve should have 21 values; it has 20"),
         ({"tracking__otb__precision_curve": [2] * 51}, "precision_curve should be from 0 to 1; it is 2.0"),
         ({"tracking__rot_otb__by_angle": [[1, 2]]}, "by_angle should hold degrees, overlap and frames"),
+        ({"tracking__rot_otb__by_orientation": [[0, 1.5, 2]]}, "overlap should be from 0 to 1; it is 1.5"),
         ({"tracking__still": {"otb": {}}}, "it has no still.otb.success"),
         ({"tracking__otb__sequences": {"Man": {}}}, "it has no Man.frames"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_a_damaged_record_is_named_with_the_remedy(fields: dict[str, Any], message: str) -> None:
     path = next(write(Path("results"), record(**fields)).rglob("*.json"))
@@ -228,11 +230,11 @@ def test_the_mean_of_several_seeds_has_their_mean_curves_and_bins() -> None:
     mean = averaged(scores)
     assert np.allclose(mean.success_curve, np.mean([score.success_curve for score in scores], axis=0))
     assert math.isclose(mean.success, np.mean([score.success for score in scores]))
-    assert [one.degrees for one in mean.by_angle] == [15.0 * k for k in range(24)]
-    assert np.allclose(
-        [one.overlap for one in mean.by_angle],
-        np.mean([[one.overlap for one in score.by_angle] for score in scores], axis=0),
-    )
+    assert [one.degrees for one in mean.by_orientation] == [15.0 * k for k in range(24)]
+    assert mean.by_angle[-1].degrees > 360
+    for name in ("by_orientation", "by_angle"):
+        expected = np.mean([getattr(score, name) for score in scores], axis=0)
+        assert np.allclose(getattr(mean, name), expected)
 
 
 def test_the_commands_draw_trackers_and_say_what_is_missing() -> None:
@@ -248,6 +250,5 @@ def test_the_commands_draw_trackers_and_say_what_is_missing() -> None:
     assert "all records in results are of trackers" in error_of("plot", "costs", "results")
     assert "there is no folder nowhere" in error_of("plot", "turning", "nowhere")
     assert "no records of preset 'paper'" in error_of("plot", "tracking", "--preset", "paper")
-    assert "--data is for run folders" in error_of("plot", "turning", "--data", "elsewhere")
     write(Path("others"), content("cnn"))
     assert "no records of trackers in others" in error_of("plot", "tracking", "others")

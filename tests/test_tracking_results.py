@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from ien.tracking import results
-from ien.tracking.results import read_result, read_results, write_result
+from ien.tracking.results import read_result, write_result
 
 BOXES = np.array([[0, 0, 30, 40], [12.3456, -3.5, 31.25, 41.0], [199, 99, 0, 0.5]])
 FROM_ONE = BOXES + np.array([1, 1, 0, 0])
 SECONDS = np.array([0.25, 0.0125, 0.015])
+ANGLES = np.array([0, 270, -22.5])
 
 
 def test_files_are_those_of_the_toolkit(tmp_path: Path) -> None:
-    path = write_result(tmp_path / "IEN-SiamFC", "Jogging-1", BOXES, SECONDS)
+    path = write_result(tmp_path / "IEN-SiamFC", "Jogging-1", BOXES, SECONDS, ANGLES)
     assert path == tmp_path / "IEN-SiamFC" / "Jogging-1.txt"
     lines = path.read_text().splitlines()
     assert lines == [
@@ -26,6 +27,8 @@ def test_files_are_those_of_the_toolkit(tmp_path: Path) -> None:
     ]
     times = tmp_path / "IEN-SiamFC" / "times" / "Jogging-1_time.txt"
     assert times.read_text().splitlines() == ["0.25000000", "0.01250000", "0.01500000"]
+    angles = tmp_path / "IEN-SiamFC" / "angles" / "Jogging-1_angle.txt"
+    assert angles.read_text().splitlines() == ["0.000", "270.000", "-22.500"]
     # the toolkit's own way to write and to read
     np.savetxt(tmp_path / "theirs.txt", FROM_ONE, fmt="%.3f", delimiter=",")
     assert (tmp_path / "theirs.txt").read_bytes() == path.read_bytes()
@@ -34,13 +37,13 @@ def test_files_are_those_of_the_toolkit(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read_back_to_a_thousandth(tmp_path: Path) -> None:
-    write_result(tmp_path, "a", BOXES, SECONDS)
-    write_result(tmp_path, "b.1", BOXES[:2])
-    boxes, seconds = read_result(tmp_path, "a")
-    assert np.abs(boxes - BOXES).max() <= 5.001e-4 and np.array_equal(seconds, SECONDS)
-    assert read_result(tmp_path, "b.1").seconds is None
-    both = read_results(tmp_path)
-    assert list(both) == ["a", "b.1"] and len(both["b.1"].boxes) == 2
+    write_result(tmp_path, "a", BOXES, SECONDS, ANGLES)
+    write_result(tmp_path, "b.1", BOXES[:2], angles=ANGLES[:2])
+    boxes, seconds, angles = read_result(tmp_path, "a")
+    assert np.abs(boxes - BOXES).max() <= 5.001e-4
+    assert np.array_equal(seconds, SECONDS) and np.array_equal(angles, ANGLES)
+    boxes, seconds, angles = read_result(tmp_path, "b.1")
+    assert len(boxes) == 2 and seconds is None and np.array_equal(angles, ANGLES[:2])
 
 
 @pytest.mark.parametrize("between", [",", "\t", " ", ", ", ",\t"])
@@ -49,10 +52,10 @@ def test_other_separators_and_line_ends_are_read_too(tmp_path: Path, between: st
     assert read_result(tmp_path, "a").boxes.tolist() == [[0, 1, 3, 4], [4, 5, 7, 8]]
 
 
-def test_new_boxes_without_times_do_not_keep_the_old_times(tmp_path: Path) -> None:
-    write_result(tmp_path, "a", BOXES, SECONDS)
+def test_new_boxes_without_times_and_angles_do_not_keep_the_old_ones(tmp_path: Path) -> None:
+    write_result(tmp_path, "a", BOXES, SECONDS, ANGLES)
     write_result(tmp_path, "a", BOXES + 1)
-    assert read_result(tmp_path, "a").seconds is None
+    assert read_result(tmp_path, "a")[1:] == (None, None)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +66,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
             write_result(tmp_path, "a", bad)
     with pytest.raises(ValueError, match="the seconds of a must be 3 finite numbers, one for each box"):
         write_result(tmp_path, "a", BOXES, SECONDS[:2])
+    with pytest.raises(ValueError, match=r"the seconds of a must be 3 finite numbers.*none negative"):
+        write_result(tmp_path, "a", BOXES, -SECONDS)
+    with pytest.raises(ValueError, match=r"the angles of a must be 3 finite numbers, one for each box$"):
+        write_result(tmp_path, "a", BOXES, SECONDS + 1, ANGLES * np.nan)
+    assert np.array_equal(read_result(tmp_path, "a").seconds, SECONDS)  # nothing is touched before
     written = []
 
     def full_disk(path: Path, text: str) -> int:
@@ -82,25 +90,25 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["a.txt"]
 
 
-def test_boxes_are_there_only_after_their_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boxes_are_there_only_after_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = []
     keep = results.replace_file
     monkeypatch.setattr(
         results, "replace_file", lambda path, write: (order.append(path.name), keep(path, write))
     )
-    write_result(tmp_path, "a", BOXES, SECONDS)
-    assert order == ["a_time.txt", "a.txt"]
+    write_result(tmp_path, "a", BOXES, SECONDS, ANGLES)
+    assert order == ["a_time.txt", "a_angle.txt", "a.txt"]
 
 
 def test_damage_is_told_with_file_and_line(tmp_path: Path) -> None:
     write_result(tmp_path, "Crossing", BOXES, SECONDS)
     damaged = {
-        "1,2,3,4\n1,2,3\n": "line 2 of {} is '1,2,3': x,y,w,h is needed",
-        "1,2,3,four\n": "line 1 of {} is '1,2,3,four': x,y,w,h is needed",
-        "1,2,3,4\nnan,2,3,4\n": "line 2 of {} is 'nan,2,3,4'",
-        "1,2,3,4\n\n1,2,3,4\n": "line 2 of {} is ''",
+        "1,2,3,4\n1,2,3\n": "{}: line 2 is '1,2,3', and 4 numbers are needed",
+        "1,2,3,four\n": "{}: line 1 is '1,2,3,four', and 4 numbers are needed",
+        "1,2,3,4\nnan,2,3,4\n": "{}: line 2 has a number that is not finite",
+        "1,2,3,4\n\n1,2,3,4\n": "{}: line 2 is ''",
         "1,2,-3,4\n": "{} has a negative width or height in frame 1",
-        " \n": "{} is empty: track the sequence again",
+        " \n": "{} is empty: it needs 4 numbers a line",
     }
     path = tmp_path / "bad.txt"
     for text, message in damaged.items():
@@ -109,15 +117,15 @@ def test_damage_is_told_with_file_and_line(tmp_path: Path) -> None:
             read_result(tmp_path, "bad")
         assert message.format(path) in str(error.value)
     path.unlink()
-    (tmp_path / "times" / "Crossing_time.txt").write_text("0.1\n0.2\n")
-    with pytest.raises(ValueError, match="has 2 times for the 3 boxes of"):
-        read_result(tmp_path, "Crossing")
+    for what in ("time", "angle"):
+        write_result(tmp_path, "Crossing", BOXES, SECONDS, ANGLES)
+        (tmp_path / f"{what}s" / f"Crossing_{what}.txt").write_text("0.1\n0.2\n")
+        with pytest.raises(ValueError, match=rf"_{what}\.txt has 2 {what}s for the 3 boxes of"):
+            read_result(tmp_path, "Crossing")
     with pytest.raises(FileNotFoundError, match=r"no result file .*Crosing\.txt; did you mean Crossing\?"):
         read_result(tmp_path, "Crosing")
     with pytest.raises(FileNotFoundError, match="there are none in that folder"):
         read_result(tmp_path / "nowhere", "Crossing")
-    with pytest.raises(FileNotFoundError, match="holds no result files"):
-        read_results(tmp_path / "times" / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["", "..", "../a", "a/b", ".hidden"])

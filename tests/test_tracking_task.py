@@ -170,11 +170,9 @@ def test_a_step_is_that_of_a_bare_loop() -> None:
 # --- what a run trains on
 
 
-def test_validation_holds_out_the_last_tenth_of_the_sequences() -> None:
+def test_a_run_takes_the_first_of_the_sequences_as_many_as_it_asks() -> None:
     made = toy_clips.clips(12, 2)
-    train_on, tests = sequences(toy_clips.config(test_on="validation"), made)
-    assert train_on == made.train[:11] and list(tests) == ["validation", "rot-validation"]
-    assert tests["validation"] == made.train[11:] and tests["rot-validation"][0].angles[1] == 6
+    assert sequences(toy_clips.config(), made) == (made.train, made.tests)
     train_on, tests = sequences(toy_clips.config(train_images=5, test_images=1), made)
     assert train_on == made.train[:5] and {name: len(some) for name, some in tests.items()} == {
         "clips": 1,

@@ -76,7 +76,8 @@ def _pair(values: tuple[float, float]) -> dict[str, float]:
 def _score(skill: float, turns: bool, rng: np.random.Generator) -> dict[str, Any]:
     """Overlaps that fall with time, faster where the target turns, most between its quarter turns."""
     sequences: dict[str, dict[str, float]] = {}
-    bins: dict[int, list[float]] = {}
+    around: dict[int, list[float]] = {}
+    onward: dict[int, list[float]] = {}
     curves: list[tuple[np.ndarray, np.ndarray]] = []
     for name, frames in LENGTHS.items():
         turned = RATE * np.arange(frames) * turns
@@ -93,7 +94,9 @@ def _score(skill: float, turns: bool, rng: np.random.Generator) -> dict[str, Any
             **{"overlap": float(overlaps.mean()), "frames": frames},
         }
         for degrees, overlap in zip(turned, overlaps.tolist(), strict=True):
-            bins.setdefault(15 * (int(degrees / 15 + 0.5) % 24), []).append(overlap)
+            place = int(degrees / 15 + 0.5)
+            around.setdefault(15 * (place % 24), []).append(overlap)
+            onward.setdefault(15 * place, []).append(overlap)
     success, precision = (np.mean([curve[k] for curve in curves], axis=0) for k in (0, 1))
     return {
         **{"success": float(success.mean()), "precision": float(precision[20])},
@@ -104,5 +107,10 @@ def _score(skill: float, turns: bool, rng: np.random.Generator) -> dict[str, Any
             "fps": float(rng.uniform(4, 7)),
         },
         **{"success_curve": success.tolist(), "precision_curve": precision.tolist(), "sequences": sequences},
-        "by_angle": [[k, float(np.mean(v)), len(v)] for k, v in sorted(bins.items())] if turns else None,
+        "by_orientation": _bins(around) if turns else None,
+        "by_angle": _bins(onward) if turns else None,
     }
+
+
+def _bins(values: dict[int, list[float]]) -> list[list[float]]:
+    return [[degrees, float(np.mean(some)), len(some)] for degrees, some in sorted(values.items())]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from .images import SUFFIXES
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from .images import SUFFIXES, opened
 
 __all__ = [
     "Files",
@@ -29,7 +25,6 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 StrPath = str | os.PathLike[str]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +43,14 @@ class Files:
 
 def read_frame(path: StrPath) -> Array:
     """The image (H, W, 3) uint8 RGB in a file; grey ones get three equal channels."""
-    return _opened(path, lambda file: np.array(file.convert("RGB")))
+    with opened(path, "track") as file:
+        return np.array(file.convert("RGB"))
 
 
 def frame_size(path: StrPath) -> tuple[int, int]:
     """Rows and columns, from the header of an image file."""
-    return _opened(path, lambda file: (file.height, file.width))
+    with opened(path, "track") as file:
+        return file.height, file.width
 
 
 def image_names(folder: Path) -> list[str]:
@@ -122,21 +119,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _opened(path: StrPath, use: Callable[[Image], T]) -> T:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError('reading frames needs pillow: pip install "ien[track]"') from None
-    try:
-        with Image.open(path) as file:
-            if file.mode.startswith(("I", "F")):
-                raise ValueError(f"its pixels are of mode {file.mode}, and 8 bits are needed")
-            return use(file)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"the frame {os.fspath(path)} is missing: put it back") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(
-            f"the frame {os.fspath(path)} cannot be read as an image ({error}): replace it"
-        ) from None

@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["find_images", "image_batches"]
+__all__ = ["SUFFIXES", "find_images", "image_batches", "opened"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
@@ -62,24 +62,27 @@ def image_batches(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
+def opened(path: str | os.PathLike[str], extra: str = "plots") -> Iterator[Image]:
+    """The picture in a file, of 8 bits; ``extra`` is what to install where pillow is not."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ModuleNotFoundError:
-        raise ModuleNotFoundError('reading images needs pillow: pip install "ien[plots]"') from None
+        raise ModuleNotFoundError(f'reading images needs pillow: pip install "ien[{extra}]"') from None
     try:
         with Image.open(path) as file:
             if file.mode.startswith(("I", "F")):
                 raise ValueError(f"its pixels are of mode {file.mode}, and 8 bits are needed")
             yield file
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except FileNotFoundError:
+        raise FileNotFoundError(f"the image {os.fspath(path)} is missing: put it back") from None
+    except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(
-            f"{path} cannot be read as an image ({error}): convert, replace or remove it"
+            f"{os.fspath(path)} cannot be read as an image ({error}): convert, replace or remove it"
         ) from None
 
 
 def _is_grey(path: Path) -> bool:
-    with _opened(path) as file:
+    with opened(path) as file:
         return file.mode in ("1", "L")
 
 
@@ -87,7 +90,7 @@ def _read(path: Path, channels: int, size: tuple[int, int] | None) -> Tensor:
     from PIL import ImageOps
     from PIL.Image import Resampling
 
-    with _opened(path) as file:
+    with opened(path) as file:
         image = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
         if size is not None and image.size != (size[1], size[0]):
             image = image.resize((size[1], size[0]), Resampling.BILINEAR, reducing_gap=3)

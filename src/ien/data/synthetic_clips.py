@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,14 +24,17 @@ def synthetic(
     size: tuple[int, int] = (240, 320),
     turning: bool = True,
     scaling: bool = True,
-    distractor: bool = True,
+    distractors: int = 1,
+    alike: bool = False,
+    speed: float = 1.0,
 ) -> Clip:
     """A clip without data: exact boxes and angles, and frames that are drawn when they are asked for.
 
     The object, a rectangle or an ellipse, moves along a smooth path and stays in the frame, of ``size`` rows
     and columns. It turns by 2 to 6 degrees a frame, one way, with a slow wobble, and grows and shrinks by up
-    to half. Its box is the upright box around it. A distractor of another texture passes below the object,
-    and the ground drifts. Frame i depends on ``seed``, i and the settings, and not on ``frames``.
+    to half. Its box is the upright box around it. ``distractors`` pass below the object, of other textures
+    or, if ``alike``, of other patterns in its colours; the ground drifts. ``speed`` is a factor on how fast
+    all objects move. Frame i depends on ``seed``, i and the settings, and not on ``frames``.
 
     >>> clip = synthetic(seed=0, frames=3)
     >>> clip, clip.frame(2).shape, float(clip.angles[0])
@@ -41,12 +44,23 @@ def synthetic(
         raise ValueError(f"a clip needs a seed of 0 or more and 1 frame or more; got {seed} and {frames}")
     if min(map(operator.index, size)) < LEAST:
         raise ValueError(f"a clip needs {LEAST} rows and columns or more; got {size[0]}×{size[1]}")
+    if operator.index(distractors) < 0 or not 0 < speed <= 4:
+        raise ValueError(
+            f"a clip needs 0 distractors or more and a speed above 0, up to 4; got {distractors} and {speed}"
+        )
     # a stream each: what one of them draws does not change the others
-    ground, below, above = (np.random.Generator(np.random.PCG64([seed, part])) for part in range(3))
+    ground, first, above, *more = (
+        np.random.Generator(np.random.PCG64([seed, part])) for part in range(3 + distractors)
+    )
     drift = 0.5 * (ground.random(2) * 2 - 1)
     backdrop = _texture(ground, 0.08 * min(size), 0.3 * min(size), 30)
-    target = _object(above, frames, size, turning, scaling)
-    others = [_object(below, frames, size, turning, scaling)] if distractor else []
+    target, *others = (
+        _object(draw, frames, size, turning, scaling, speed)
+        for draw in (above, first, *more)[: 1 + distractors]
+    )
+    if alike:
+        base, colours = target.texture.base, target.texture.colours
+        others = [replace(o, texture=replace(o.texture, base=base, colours=colours)) for o in others]
     boxes = np.concatenate([target.centres - (target.upright - 1) / 2, target.upright], 1)
     scene = _Scene((size[0], size[1]), frames, backdrop, drift, (*others, target))
     return Clip(f"synthetic-{seed}", scene, boxes, angles=target.degrees)
@@ -121,7 +135,7 @@ def _texture(draw: np.random.Generator, shortest: float, longest: float, contras
 
 
 def _object(
-    draw: np.random.Generator, frames: int, size: tuple[int, int], turning: bool, scaling: bool
+    draw: np.random.Generator, frames: int, size: tuple[int, int], turning: bool, scaling: bool, speed: float
 ) -> _Object:
     """Sides and paths are such that the object stays in the frame in whatever pose it is."""
     time = np.arange(frames)
@@ -130,16 +144,20 @@ def _object(
     sides = side * np.array([aspect, 1 / aspect]) ** 0.5
     texture = _texture(draw, 0.18 * side, 0.6 * side, 70)
     round_, way = draw.random() < 0.5, 1 if draw.random() < 0.5 else -1
-    speed, wobble, growth = (
+    rate, wobble, growth = (
         way * (2 + 4 * draw.random()),
         _swing(draw, time, 40, 80),
         _swing(draw, time, 60, 120),
     )
-    degrees = (speed * time + 12 * (wobble - wobble[0])) * turning
+    degrees = (rate * time + 12 * (wobble - wobble[0])) * turning
     scales = np.exp(0.2 * (growth - growth[0]) * scaling)
     reach = np.hypot(*sides) / 2 * np.exp(0.2 * (1 - growth[0]) * scaling)
     path = np.stack(
-        [0.7 * _swing(draw, time, 80, 140) + 0.3 * _swing(draw, time, 40, 80) for _ in range(2)], 1
+        [
+            0.7 * _swing(draw, speed * time, 80, 140) + 0.3 * _swing(draw, speed * time, 40, 80)
+            for _ in range(2)
+        ],
+        1,
     )
     middle = (np.array(size[::-1]) - 1) / 2
     return _Object(texture, round_, middle + (middle + 0.5 - reach) * path, degrees, scales, sides)

@@ -138,7 +138,7 @@ def _items(config: Config, train: int | None) -> tuple[int, str, str]:
     """
     if train is None:
         whole = _train_images(config)
-        held_out = max(1, round(whole / 10)) if config.tracks else config.validation_images
+        held_out = tracking_sets.held_out(whole) if config.tracks else config.validation_images
         train = config.train_images or whole - held_out * (config.test_on == "validation")
     if not config.tracks:
         return train, "image", ""

@@ -196,42 +196,19 @@ def tracking(trackers: Trackers = None, preset: Preset = None, out: Out = Path("
 
 
 @app.command()
-def turning(
-    trackers: Trackers = None, preset: Preset = None, data: Data = None, out: Out = Path("plots/turning")
-) -> None:
+def turning(trackers: Trackers = None, preset: Preset = None, out: Out = Path("plots/turning")) -> None:
     """Draw the overlap of trackers against the angle of the target: where does each of them lose it?
 
-    From records against its orientation; from run folders, with their data, also against how far it turned.
+    Against its orientation, and against how far it has turned since the first frame.
 
     Example: ien plot turning results --preset small
 
     Example: ien plot turning runs/tracking/*/small-seed1
     """
     with one_line_errors():
-        from .turning_plots import plot_rotation, plot_turning, turnings_of, turns_by_test
+        from .tracking_plots import plot_turning, scores_by_test
 
-        if trackers and preset is None and all((folder / "config.json").exists() for folder in trackers):
-            named = _named_runs(trackers)
-            figure = plot_rotation({name: turnings_of(folder, data) for name, folder in named.items()})
-        elif data is not None:
-            raise ValueError("--data is for run folders; records need none")
-        else:
-            figure = plot_turning(turns_by_test(_tracker_rows(trackers, preset)))
-        _save(figure, out)
-
-
-def _named_runs(folders: list[Path]) -> dict[str, Path]:
-    """By their rows; where these are alike by the last part of the path too, and else by all of it."""
-    from ..training.folder import read_config
-
-    rows = [read_config(folder).row for folder in folders]
-    longer = [f"{row} {folder.name}" for row, folder in zip(rows, folders, strict=True)]
-    for names in (rows, longer, list(map(str, folders))):
-        if len(set(names)) == len(folders):
-            break
-    else:
-        raise ValueError("a run was given twice: name each once")
-    return dict(zip(names, folders, strict=True))
+        _save(plot_turning(scores_by_test(_tracker_rows(trackers, preset))), out)
 
 
 def _rows(results: Path, preset: str | None) -> list[Row]:

@@ -1,15 +1,16 @@
-"""Plots of trackers: from scores or rows of a table to success and precision curves."""
+"""Plots of trackers: from scores or rows of a table to success and precision curves, and overlap by angle."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..tracking.score import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS
-from .figures import GREY, Look, look, needs, plain, save_figure, styled, union
+from ..tracking.turning import STEP, Bin
+from .figures import GREY, Look, look, needs, plain, styled, union
 from .labels import label_ends
 from .records import Row
 from .run_plots import row_labels
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curves", "draw", "note", "plot_curves", "save_figure", "scores_by_test", "trackers_of"]
+__all__ = ["Curves", "Turns", "plot_curves", "plot_turning", "scores_by_test"]
 
 
 class Curves(Protocol):
@@ -35,6 +36,15 @@ class Curves(Protocol):
     def precision(self) -> float: ...
 
 
+class Turns(Protocol):
+    """What is drawn of a tracker whose targets turn; both are empty if they do not."""
+
+    @property
+    def by_orientation(self) -> Sequence[Bin]: ...
+    @property
+    def by_angle(self) -> Sequence[Bin]: ...
+
+
 @styled()
 def plot_curves(tests: Mapping[str, Mapping[str, Curves]]) -> Figure:
     """Success and precision curves on each test, a line a tracker, named with the scores read off it.
@@ -44,7 +54,7 @@ def plot_curves(tests: Mapping[str, Mapping[str, Curves]]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    trackers = trackers_of(tests)
+    trackers = _trackers(tests)
     figure = Figure(figsize=(9, 0.6 + 3.4 * len(tests)), layout="constrained")
     pairs = figure.subplots(len(tests), 2, squeeze=False)
     ends: list[list[tuple[str, float, Look]]] = []  # with the success
@@ -58,14 +68,61 @@ def plot_curves(tests: Mapping[str, Mapping[str, Curves]]) -> Figure:
         ends.append([])
         for name, score in scores.items():
             mark = look(trackers.index(name))
-            draw(success, SUCCESS_THRESHOLDS, score.success_curve, mark, name, 4)
-            draw(precision, PRECISION_THRESHOLDS, score.precision_curve, mark, name, 10)
+            _draw(success, SUCCESS_THRESHOLDS, score.success_curve, mark, name, 4)
+            _draw(precision, PRECISION_THRESHOLDS, score.precision_curve, mark, name, 10)
             numbers = f"{score.success:.3f} / {score.precision:.3f}"
             ends[-1].append((f"{numbers}  {plain(name, 28)}", score.success, mark))
-    note(figure, "numbers: area under the success curve / precision at 20 px")
+    _note(figure, "numbers: area under the success curve / precision at 20 px")
     for (_, precision), of_test in zip(pairs, ends, strict=True):
         # all lines may end at 1: the names stand half way up, by success, the best one highest
         label_ends(precision, [(name, 0.5 + 1e-6 * success, mark) for name, success, mark in of_test])
+    return figure
+
+
+@styled()
+def plot_turning(tests: Mapping[str, Mapping[str, Turns]]) -> Figure:
+    """Mean overlap against the angle of the target, for each test in which it turns: where is it lost?
+
+    On the left against its orientation, whole turns taken off; on the right against how far it has turned
+    since the first frame, as far as half of the targets turn.
+    """
+    from matplotlib.figure import Figure
+
+    turning = {
+        test: turns
+        for test, scores in tests.items()
+        if (turns := {name: of for name, of in scores.items() if of.by_orientation and of.by_angle})
+    }
+    if not turning:
+        raise ValueError(
+            "there is nothing to plot: give at least one tracker whose targets turn in a test, as in rot-otb"
+        )
+    trackers = _trackers(turning)
+    figure = Figure(figsize=(9, 0.6 + 3.6 * len(turning)), layout="constrained")
+    cells = figure.subplots(len(turning), 2, squeeze=False, sharey="row")
+    for (around, onward), (test, scores) in zip(cells, turning.items(), strict=True):
+        for name, score in scores.items():
+            mark = look(trackers.index(name))
+            again = [one._replace(degrees=360.0) for one in score.by_orientation if one.degrees == 0]
+            _draw(around, *_line([*score.by_orientation, *again]), mark, name, 6)
+            _draw(onward, *_line(score.by_angle), mark, name, 6)
+        farthest = max(STEP, *(score.by_angle[-1].degrees for score in scores.values()))
+        apart = 90 * 2 ** max(0, math.ceil(math.log2(farthest / 630)))  # eight ticks at most
+        highest = max(one.overlap for score in scores.values() for one in score.by_angle)
+        around.set(ylabel="mean overlap", ylim=(0, min(1, math.ceil(10 * highest + 0.5) / 10)))
+        around.set(xlabel="orientation, degrees counter-clockwise", xlim=(0, 360), xticks=range(0, 361, 90))
+        onward.set(xlabel="degrees since the first frame", xlim=(0, farthest))
+        onward.set_xticks(np.arange(0, farthest + 1, apart))
+        around.set_title(f"{plain(test, 20)}: overlap by orientation")
+        onward.set_title(f"{plain(test, 20)}: overlap by angle turned")
+    _note(
+        figure,
+        "means over frames, then sequences; the true box, an upright hull, is largest between quarter turns\n"
+        "right: as far as half of the targets turn",
+    )
+    for (_, onward), scores in zip(cells, turning.values(), strict=True):
+        ends = [(name, score.by_angle[-1].overlap) for name, score in scores.items()]
+        label_ends(onward, [(plain(name, 28), end, look(trackers.index(name))) for name, end in ends])
     return figure
 
 
@@ -79,20 +136,22 @@ def scores_by_test(rows: Sequence[Row]) -> dict[str, dict[str, Tracked]]:
     return found
 
 
-def draw(axes: Axes, x: ArrayLike, y: ArrayLike, mark: Look, name: str, every: int) -> None:
+def _draw(axes: Axes, x: Sequence[float], y: Sequence[float], mark: Look, name: str, every: int) -> None:
     """The line of a tracker, with a mark at every so many of its points."""
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    known = ~np.isnan(y)  # a bin may have no frame where a target turns fast
     small: dict[str, Any] = {"markersize": 4.5, "markevery": slice(0, -1, every), "clip_on": False}
-    axes.plot(x[known], y[known], label=plain(name), **small, **mark._asdict())
+    axes.plot(x, y, label=plain(name), **small, **mark._asdict())
 
 
-def note(figure: Figure, text: str) -> None:
+def _line(bins: Sequence[Bin]) -> tuple[list[float], list[float]]:
+    return [one.degrees for one in bins], [one.overlap for one in bins]
+
+
+def _note(figure: Figure, text: str) -> None:
     """What a reader has to know, below all panels."""
     figure.supxlabel(text, fontsize=8.5, color=GREY)
 
 
-def trackers_of(tests: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _trackers(tests: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The names of all trackers, each once."""
     for trackers in tests.values() or ({},):
         needs(trackers, "tracker")

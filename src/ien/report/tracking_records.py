@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,10 @@ from typing import Any, NamedTuple
 from .._feature_groups import FeatureGroups
 from .._groups import group as parse_group
 from ..models.siamfc import num_groups
+from ..tracking.turning import Bin
 from .fields import number, numbers, share, take
 
-__all__ = ["Baseline", "Bin", "Tracked", "Tracking", "averaged", "shown_test", "tracker_share", "tracking_of"]
+__all__ = ["Baseline", "Tracked", "Tracking", "averaged", "shown_test", "tracker_share", "tracking_of"]
 
 BASELINES = ("still", "untrained")
 TITLES = {"otb": "OTB", "rot-otb": "Rot-OTB"}
@@ -25,15 +25,6 @@ class Baseline(NamedTuple):
 
     success: float
     precision: float
-
-
-class Bin(NamedTuple):
-    """The frames in which the target has turned by about as many degrees."""
-
-    degrees: float
-    overlap: float
-    """The mean."""
-    frames: int
 
 
 @dataclass(frozen=True)
@@ -56,8 +47,10 @@ class Tracked:
     precision_curve: tuple[float, ...]
     sequences: int
     frames: int
+    by_orientation: tuple[Bin, ...]
+    """From 0° to 345°; empty where nothing turns, as is the next."""
     by_angle: tuple[Bin, ...]
-    """From the smallest turn to the largest; empty where nothing is turned."""
+    """By how far the target has turned since the first frame."""
 
 
 class Tracking(NamedTuple):
@@ -111,12 +104,10 @@ def averaged(scores: Sequence[Tracked]) -> Tracked:
         name: tuple(map(statistics.fmean, zip(*(getattr(score, name) for score in scores), strict=True)))
         for name in ("success_curve", "precision_curve")
     }
-    bins: dict[float, list[Bin]] = defaultdict(list)
-    for score in scores:
-        for one in score.by_angle:
-            bins[one.degrees].append(one)
-    by_angle = tuple(_together(bins[degrees]) for degrees in sorted(bins))
-    return Tracked(**means, **curves, sequences=first.sequences, frames=first.frames, by_angle=by_angle)
+    bins: dict[str, Any] = {
+        name: _together([getattr(score, name) for score in scores]) for name in ("by_orientation", "by_angle")
+    }
+    return Tracked(**means, **curves, **bins, sequences=first.sequences, frames=first.frames)
 
 
 def shown_test(name: str) -> str:
@@ -141,7 +132,6 @@ def tracker_share(feature_groups: str, width: float, backbone: str, group: str) 
 
 def _tracked(found: Mapping[str, object]) -> Tracked:
     sequences = take(found, "sequences", kind=dict)
-    bins = [] if found.get("by_angle") is None else take(found, "by_angle", kind=list)
     return Tracked(
         success=share(found, "success"),
         precision=share(found, "precision"),
@@ -155,21 +145,28 @@ def _tracked(found: Mapping[str, object]) -> Tracked:
         precision_curve=numbers(found, "precision_curve", count=51),
         sequences=len(sequences),
         frames=sum(take(sequences, name, "frames", kind=int) for name in sequences),
-        by_angle=tuple(sorted(map(_bin, bins))),
+        by_orientation=_bins(found, "by_orientation"),
+        by_angle=_bins(found, "by_angle"),
     )
 
 
-def _bin(values: object) -> Bin:
-    if not isinstance(values, list) or len(values) != 3:
-        raise ValueError(f"by_angle should hold degrees, overlap and frames; it holds {values!r}")
-    found = dict(zip(Bin._fields, values, strict=True))
-    return Bin(number(found, "degrees"), number(found, "overlap"), take(found, "frames", kind=int))
+def _bins(found: Mapping[str, object], name: str) -> tuple[Bin, ...]:
+    rows = [] if found.get(name) is None else take(found, name, kind=list)
+    for row in rows:
+        if not isinstance(row, list) or len(row) != len(Bin._fields):
+            raise ValueError(f"{name} should hold degrees, overlap and frames; it holds {row!r}")
+    values = (dict(zip(Bin._fields, row, strict=True)) for row in rows)
+    return tuple(
+        sorted(Bin(number(v, "degrees"), share(v, "overlap"), take(v, "frames", kind=int)) for v in values)
+    )
 
 
-def _together(bins: Sequence[Bin]) -> Bin:
-    """Bins of several seeds at one angle, each frame counted alike."""
-    frames = sum(one.frames for one in bins)
-    known = [one for one in bins if one.frames and math.isfinite(one.overlap)]
-    counted = sum(one.frames for one in known)
-    mean = sum(one.overlap * one.frames for one in known) / counted if counted else math.nan
-    return Bin(bins[0].degrees, mean, frames)
+def _together(runs: Sequence[Sequence[Bin]]) -> tuple[Bin, ...]:
+    """Means over runs, which saw the same frames."""
+    bins: dict[float, list[Bin]] = defaultdict(list)
+    for one in (one for run in runs for one in run):
+        bins[one.degrees].append(one)
+    return tuple(
+        Bin(degrees, statistics.fmean(one.overlap for one in alike), alike[0].frames)
+        for degrees, alike in sorted(bins.items())
+    )

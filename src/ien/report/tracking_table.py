@@ -73,13 +73,8 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
         line += [with_spread([score.success for score in scores], ".3f")]
         line += [with_spread([score.precision for score in scores], ".3f")]
         line += [_mean(scores, "precision_auc", ".3f")]
-        line += [
-            _mean(scores, "orientation_error", ".1f")
-            if turned
-            else "no"
-            if any(of.not_above(test) for of in _of(row))
-            else "yes"
-        ]
+        above = not any(of.not_above(test) for of in _of(row))
+        line += [_mean(scores, "orientation_error", ".1f") if turned else ("no", "yes")[above]]
         if paper is not None:
             known = figures_of(row, paper) or PaperRow()
             line += [number(known.success, ".2f"), number(known.precision, ".2f")]

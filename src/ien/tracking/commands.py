@@ -12,10 +12,12 @@ from rich.console import Console
 
 from .._errors import fail
 from ..data.boxes import Array
-from .live import against_truth, make
+from .live import make, scored
+from .score import score
 from .selecting import select_box
 from .sources import Source, open_source
 from .tracker import Tracker
+from .tracks import still
 
 __all__ = ["Box", "Csv", "Demo", "Fps", "Out", "Run", "Select", "SourcePath", "Start", "Templates", "follow"]
 
@@ -86,10 +88,9 @@ def follow(
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(made.text)
     if source.clip is not None and not given:
-        scores = against_truth(made.track, source.clip, tracker.rotations > 1)
-        still = scores["still"]
-        typer.echo(f"scores: {scores['tracker']}")
-        typer.echo(f"a box that never moves: success {still.success:.3f}, precision {still.precision:.3f}")
+        typer.echo(f"scores: {scored(made.track, source.clip, tracker.rotations > 1)}")
+        never = score(still(source.clip), source.clip.boxes)
+        typer.echo(f"a box that never moves: success {never.success:.3f}, precision {never.precision:.3f}")
 
 
 def _first_box(source: Source, path: Path, box: str | None, select: bool, start: int) -> Array:

@@ -9,18 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data.clips import Clip
 from .score import Score, score
-from .toolkit import TrackerLike
-from .tracks import Step, Track, write_csv
+from .tracks import Step, Track, TrackerLike, write_csv
 from .video import Footage, record
 
-__all__ = ["Made", "against_truth", "make"]
+__all__ = ["Made", "make", "scored"]
 
 
 class Made(NamedTuple):
@@ -64,13 +62,9 @@ def make(
     return Made(track, "\n".join(lines), tuple(dict.fromkeys(str(each.message) for each in caught)))
 
 
-def against_truth(track: Track, clip: Clip, turns: bool) -> dict[str, Score]:
-    """Scores of a track and of a box that never moves; with the orientation, if the tracker tells it."""
-    angles = track.angles if turns else None
-    return {
-        "tracker": score(track.boxes, clip.boxes, angles, clip.angles, track.seconds),
-        "still": score(np.repeat(track.boxes[:1], len(clip), 0), clip.boxes),
-    }
+def scored(track: Track, clip: Clip, turns: bool) -> Score:
+    """The score of a track; with the orientation, if the tracker ``turns`` its template and so tells it."""
+    return score(track.boxes, clip.boxes, track.angles if turns else None, clip.angles, track.seconds)
 
 
 @contextmanager

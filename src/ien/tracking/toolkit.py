@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..data.boxes import Array, as_boxes
+from .tracks import TrackerLike
 
-__all__ = ["TrackerLike", "as_got10k"]
+__all__ = ["as_got10k"]
 
 FROM_ONE = np.array([1.0, 1.0, 0.0, 0.0])
-
-
-class TrackerLike(Protocol):
-    """What can be bridged; images are (H, W, 3) uint8 RGB and boxes x, y, w, h counted from 0."""
-
-    def init(self, image: NDArray[np.uint8], box: Array) -> object: ...
-
-    def update(self, image: NDArray[np.uint8]) -> tuple[Any, Any, Any]:
-        """Box, score and angle."""
 
 
 def as_got10k(tracker: TrackerLike, name: str) -> Any:

@@ -85,6 +85,7 @@ class Tracker:
         self._stride = stride
         self._target: _Target | None = None
 
+    @torch.inference_mode()
     def init(self, image: Image, box: ArrayLike) -> None:
         """Take what is in ``box`` (x, y, w, h, counted from 0) as the target; forget any earlier one."""
         self._target = None
@@ -99,6 +100,7 @@ class Tracker:
         target.templates = self._templates(image, target)
         self._target = target
 
+    @torch.inference_mode()
     def update(self, image: Image) -> Update:
         """Find the target in the next frame, which has the size of the first."""
         target = self._target
@@ -144,17 +146,12 @@ class Tracker:
     def _features(self, pictures: Tensor) -> Tensor:
         self.model.eval()
         like = next(self.model.parameters(), pictures)
-        with torch.inference_mode():
-            features = self.model(pictures.to(like.device, like.dtype).contiguous())
-        if not bool(features.isfinite().all()):
-            raise ValueError("the network's features are not finite: its weights are damaged; train it again")
-        return features
+        return _finite(self.model(pictures.to(like.device, like.dtype).contiguous()))
 
     def _responses(self, target: _Target, pictures: Tensor) -> Tensor:
         """For every turn and size, at every place: (rotations, scales, n, n), upsampled."""
         options = self.settings
-        with torch.inference_mode():
-            raw = respond_all(target.templates, self._features(pictures)).cpu().float()
+        raw = respond_all(target.templates, self._features(pictures)).cpu().float()
         needed = (options.search - options.exemplar) // self._stride + 1
         if raw.shape[2:] != (needed, needed):
             raise ValueError(
@@ -162,7 +159,7 @@ class Tracker:
                 f"should be {needed}×{needed}; it is {raw.shape[2]}×{raw.shape[3]}"
             )
         finer = _finer(needed, options.upsample)
-        return finer @ raw @ finer.T
+        return _finite(finer @ raw @ finer.T)
 
     def _best(self, responses: Tensor, last: int) -> tuple[int, int, Tensor]:
         """The turn and the size with the highest peak, and their response.
@@ -221,6 +218,13 @@ def _box_in(image: Image, box: ArrayLike) -> Array:
             f"give x, y, w, h, with x and y counted from 0 at the frame's upper left"
         )
     return given
+
+
+def _finite(maps: Tensor) -> Tensor:
+    """As they are: of a NaN among them would come a NaN in a box, or a score."""
+    if not bool(maps.isfinite().all()):
+        raise ValueError("the network's features are not finite: its weights are damaged; train it again")
+    return maps
 
 
 @lru_cache(maxsize=8)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,9 +15,17 @@ from .._files import replace_file
 from ..data.boxes import Array, as_boxes
 from ..data.clips import Clip
 from ..data.crops import Image
-from .toolkit import TrackerLike
 
-__all__ = ["Step", "Track", "follow", "gather", "track", "write_csv"]
+__all__ = ["Step", "Track", "TrackerLike", "follow", "gather", "still", "track", "write_csv"]
+
+
+class TrackerLike(Protocol):
+    """What can be followed with; images are (H, W, 3) uint8 RGB and boxes x, y, w, h counted from 0."""
+
+    def init(self, image: Image, box: Array) -> object: ...
+
+    def update(self, image: Image) -> tuple[Any, Any, Any]:
+        """Box, score and angle."""
 
 
 class Step(NamedTuple):
@@ -85,21 +93,26 @@ def track(
     ``progress(frames_done, frames_total)`` is called after each; the total is None where it is not known.
     """
     total = len(frames) if isinstance(frames, Clip | Sized) else None
-    rows: list[Step] = []
+    rows: list[tuple[Array, float, float, float]] = []
     for step in follow(tracker, frames, box):
-        rows.append(step._replace(image=np.empty((0, 0, 3), np.uint8)))  # frames would fill the memory
+        rows.append(step[1:])  # frames would fill the memory
         if progress:
             progress(len(rows), total)
     return gather(rows)
 
 
-def gather(steps: Iterable[Step]) -> Track:
-    """Arrays of what steps hold, without their images."""
-    columns = list(zip(*((s.box, s.score, s.angle, s.seconds) for s in steps), strict=True))
+def gather(rows: Iterable[tuple[Array, float, float, float]]) -> Track:
+    """Arrays of what steps hold besides their images: box, score, angle and seconds."""
+    columns = list(zip(*rows, strict=True))
     if not columns:
         raise ValueError("there are no steps to gather: follow at least one frame")
     boxes, scores, angles, seconds = (np.array(column, np.float64) for column in columns)
     return Track(boxes, scores, angles, seconds)
+
+
+def still(clip: Clip) -> Array:
+    """The boxes (T, 4) of a tracker that never moves, which any other has to beat."""
+    return np.repeat(clip.boxes[:1], len(clip), 0)
 
 
 def write_csv(path: str | os.PathLike[str], track: Track, first: int = 0) -> Path:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..data.boxes import Array
 from ..data.clips import Clip
 from ..data.crops import Image, check_image
 from ..data.frames import Files, image_names, read_frame
 from .drawing import annotate
-from .toolkit import TrackerLike
-from .tracks import Step, Track, follow, gather
+from .tracks import Step, Track, TrackerLike, follow, gather
 
 __all__ = ["Footage", "Recording", "footage", "record", "write_video"]
 
@@ -123,21 +123,21 @@ def record(
         box = source.boxes[0]
     seen = source if isinstance(source, Footage) else footage(source)
     turns = getattr(tracker, "rotations", 1) > 1 if show_angle is None else show_angle
-    steps: list[Step] = []
+    rows: list[tuple[Array, float, float, float]] = []
 
     def drawn() -> Iterator[Image]:
         for step in follow(tracker, seen, box):
             angle = step.angle if turns else None
             label = f"{step.score:.2f}" + (f"  {step.angle:.0f}°" if turns else "")
-            steps.append(step._replace(image=np.empty((0, 0, 3), np.uint8)))
+            rows.append(step[1:])
             yield annotate(step.image, step.box, angle, label)
             if watch:
                 watch(step)
             if progress:
-                progress(len(steps), seen.count)
+                progress(len(rows), seen.count)
 
     codec = write_video(path, drawn(), seen.fps)
-    return Recording(gather(steps), codec)
+    return Recording(gather(rows), codec)
 
 
 def _folder(path: Path, fps: float | None, start: int) -> Footage:

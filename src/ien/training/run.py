@@ -27,9 +27,9 @@ from .distributed import ALONE, Processes
 from .evaluate import cost, evaluate, inference_speed
 from .loop import Stopped, train
 from .progress import shown
-from .setup import build, channels_last, exported, images, network_of, plain_of, started
+from .setup import channels_last, exported, images, network_of
 from .track_evaluate import evaluate_tracker, search_crops
-from .tracking_task import sequences, trial
+from .tracking_task import sequences, untrained
 
 __all__ = ["clips_of", "dataset_of", "load", "processor", "run"]
 
@@ -62,7 +62,7 @@ def dataset_of(config: Config, folder: str | None = None) -> Dataset:
 
 def clips_of(config: Config, folder: str | None = None) -> Clips:
     """The clips of a run that trains a tracker."""
-    return load_clips(config.dataset, folder, _data_seed(config))
+    return load_clips(config.dataset, folder, _data_seed(config), config.test_on)
 
 
 def run(
@@ -156,12 +156,11 @@ def _test_tracker(
 ) -> dict[str, Any]:
     _, tests = sequences(config, clips)
     some = search_crops(next(iter(tests.values()))[:1])[:2]
-    plain = exported(network, some.to(config.device))
-    untrained = plain_of(started(config, build(config), trial(config))).to(config.device)
-    for each in (plain, untrained):
+    plain, before = exported(network, some.to(config.device)), untrained(config).to(config.device)
+    for each in (plain, before):
         channels_last(each)
     run_folder.save_weights(folder, plain)
-    return evaluate_tracker(folder, config, plain, untrained, tests, say)
+    return evaluate_tracker(folder, config, plain, before, tests, say)
 
 
 @contextmanager

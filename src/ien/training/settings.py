@@ -34,21 +34,27 @@ def change(config: Config, settings: Sequence[str]) -> Config:
         if name in ("experiment", "preset", "processes"):
             raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
         new[name] = _parse(name, kinds[name], text)
-    # a shorter run keeps the shape of its schedule, unless that is given as well
-    shapes = {"exponential": "decay_after", "steps": "steps_after"}
-    shape = shapes.get(new.get("schedule", config.schedule), "cycle_epochs")
-    if "epochs" in new and config.steps is not None:
-        new.setdefault("steps", max(1, round(config.steps * new["epochs"] / config.epochs)))
-    if "epochs" in new and shape not in new:
-        new[shape] = _resized(getattr(config, shape), new["epochs"] / config.epochs)
+    if "epochs" in new:
+        new = _stretched(config, new.get("schedule", config.schedule), new["epochs"]) | new
     return replace(config, **new)
 
 
-def _resized(epochs: int | str, factor: float) -> int | str:
-    if isinstance(epochs, int):
-        return max(1, round(epochs * factor))
-    shorter = (max(1, round(int(epoch) * factor)) for epoch in epochs.split(",") if epoch)
-    return ",".join(map(str, dict.fromkeys(shorter)))  # of steps that fall together one is left
+def _stretched(config: Config, schedule: str, epochs: int) -> dict[str, Any]:
+    """What gives a run of so many epochs the schedule of ``config``, shorter or longer, in its own shape."""
+    factor = max(1, epochs) / config.epochs  # none at all is an error of the configuration
+    shape: dict[str, Any] = {}
+    if config.steps is not None:
+        shape["steps"] = max(1, round(config.steps * factor))
+    if schedule == "one-cycle":
+        shape["cycle_epochs"] = max(1, round(config.cycle_epochs * factor))
+    elif schedule == "steps":
+        places = (max(1, round(epoch * factor)) for epoch in config.step_epochs)
+        shape["steps_after"] = ",".join(map(str, dict.fromkeys(places)))  # of two that fall together one
+    else:
+        shape["decay_after"] = max(0, 1 + round((config.decay_after - 1) * factor))
+        if config.schedule == schedule:  # or its factor is not one that was chosen for these epochs
+            shape["decay"] = config.decay ** (1 / factor)
+    return shape
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:

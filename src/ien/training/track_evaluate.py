@@ -7,7 +7,7 @@ import hashlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .._files import replace_file
 from .._measure import measure
-from ..data.clips import Array, Clip
+from ..data.boxes import Array
+from ..data.clips import Clip
 from ..data.crops import crop, exemplar_side
 from ..models.siamfc import respond_all
-from ..tracking.results import read_result, write_result
-from ..tracking.score import Score, frame_overlaps, score, summarise
+from ..tracking.results import Result, read_result, write_result
+from ..tracking.score import Score, score, summarise
 from ..tracking.settings import Settings
 from ..tracking.tracker import Tracker
-from ..tracking.tracks import Track, track
+from ..tracking.tracks import still, track
+from ..tracking.turning import overlap_by_angle
 from .config import Config
 from .evaluate import layer_errors
 
@@ -34,8 +36,6 @@ __all__ = ["evaluate_tracker", "search_crops", "tracked", "update_cost", "update
 Tests = Mapping[str, Sequence[Clip]]
 CROPS = 64
 """Pictures, about, on which the layers are measured."""
-BIN = 15
-"""Degrees."""
 
 
 def evaluate_tracker(
@@ -55,9 +55,12 @@ def evaluate_tracker(
     tracker = Tracker(network, config.rotations)
     found = tracked(folder / "tracks", tracker, tests, say)
     before = tracked(folder / "untrained", Tracker(untrained, config.rotations), tests, say)
-    results: dict[str, Any] = {name: _result(config, clips, found[name]) for name, clips in tests.items()}
-    results["still"] = {name: _baseline(clips, _still(clips)) for name, clips in tests.items()}
-    results["untrained"] = {name: _baseline(clips, before[name]) for name, clips in tests.items()}
+    results: dict[str, Any] = {name: _scores(config, clips, found[name]) for name, clips in tests.items()}
+    results["still"] = {name: _baseline(clips, map(still, clips)) for name, clips in tests.items()}
+    results["untrained"] = {
+        name: _baseline(clips, (before[name][clip.name].boxes for clip in clips))
+        for name, clips in tests.items()
+    }
     pictures = search_crops(tests[plain])
     reports = [
         measure(network, pictures, group, network.taps, network.feature_groups, batch_size=8, floors=False)  # type: ignore[arg-type]
@@ -75,30 +78,25 @@ def evaluate_tracker(
 
 def tracked(
     folder: Path, tracker: Tracker, tests: Tests, say: Callable[[str], None] = lambda text: None
-) -> dict[str, dict[str, Track]]:
-    """Test → sequence → track, kept in ``folder``; those that the same weights left there are read.
-
-    Boxes and times are in OTB's format, angles in ``angles/<sequence>_angle.txt``, a line each.
-    """
+) -> dict[str, dict[str, Result]]:
+    """Test → sequence → boxes, times and angles, kept in ``folder``; what the same weights left is read."""
     weights, stamp = _digest(tracker.model), folder / "weights.txt"
     if not stamp.exists() or stamp.read_text() != weights:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(folder)
         folder.mkdir(parents=True)
         replace_file(stamp, lambda temporary: temporary.write_text(weights))
-    found: dict[str, dict[str, Track]] = {name: {} for name in tests}
+    found: dict[str, dict[str, Result]] = {name: {} for name in tests}
     for name, clips in tests.items():
         for clip in clips:
-            place = folder / name
-            if (there := _read(place, clip)) is None:
-                _write(place, clip, track(tracker, clip))
-                there = _read(place, clip)
-                assert there is not None
-                result = score(there.boxes, clip.boxes, seconds=there.seconds)
-                say(
-                    f"{folder.name} {name} {clip.name}: overlap {result.mean_overlap:.3f}, "
-                    f"{result.fps or 0:.1f} fps"
-                )
-            found[name][clip.name] = there
+            result = _kept(folder / name, clip)
+            if result is None:
+                new = track(tracker, clip)
+                write_result(folder / name, clip.name, new.boxes, new.seconds, new.angles)
+                result = read_result(folder / name, clip.name)  # rounded, as the next one to ask gets it
+                one = score(result.boxes, clip.boxes, seconds=result.seconds)
+                say(f"{folder.name} {name} {clip.name}: overlap {one.mean_overlap:.3f}, {one.fps:.1f} fps")
+            found[name][clip.name] = result
     return found
 
 
@@ -145,14 +143,15 @@ def update_speed(tracker: Tracker, clip: Clip, rounds: int = 20) -> float:
     return 1 / min(seconds)
 
 
-def _result(config: Config, clips: Sequence[Clip], tracks: Mapping[str, Track]) -> dict[str, Any]:
+def _scores(config: Config, clips: Sequence[Clip], results: Mapping[str, Result]) -> dict[str, Any]:
     """The scores of a test, as a record has them."""
     scores: dict[str, Score] = {}
     for clip in clips:
-        boxes, _, angles, seconds = tracks[clip.name]
+        boxes, seconds, angles = results[clip.name]
         turns = angles if config.rotations > 1 else None  # one template knows no angle
         scores[clip.name] = score(boxes, clip.boxes, turns, clip.angles, seconds)
     total = summarise(scores)
+    orientation, turned = overlap_by_angle((results[clip.name].boxes, clip) for clip in clips)
     return {
         "success": total.success,
         "precision": total.precision,
@@ -173,44 +172,24 @@ def _result(config: Config, clips: Sequence[Clip], tracks: Mapping[str, Track]) 
             }
             for name, one in scores.items()
         },
-        "by_angle": _by_angle(clips, tracks),
+        "by_orientation": list(map(list, orientation)) or None,
+        "by_angle": list(map(list, turned)) or None,
     }
 
 
-def _by_angle(clips: Sequence[Clip], tracks: Mapping[str, Track]) -> list[list[float]] | None:
-    """Degrees by which the target is turned, whole turns taken off, the mean overlap around there, frames.
-
-    Means are over frames, then over the sequences that have some; None where no target turns.
-    """
-    if not any(clip.angles is not None and np.ptp(clip.angles) > 0 for clip in clips):
-        return None
-    count = 360 // BIN
-    total, sequences, frames = np.zeros(count), np.zeros(count), np.zeros(count, int)
-    for clip in clips:
-        if clip.angles is None:
-            continue
-        overlaps = frame_overlaps(tracks[clip.name].boxes, clip.boxes)
-        known = np.isfinite(overlaps) & np.isfinite(clip.angles)
-        bins = np.floor(clip.angles[known] / BIN + 0.5).astype(int) % count
-        here = np.bincount(bins, minlength=count)
-        total += np.bincount(bins, overlaps[known], count) / np.maximum(here, 1)
-        sequences += here > 0
-        frames += here
-    there = np.flatnonzero(frames).tolist()
-    return [[float(BIN * k), float(total[k] / sequences[k]), int(frames[k])] for k in there]
-
-
-def _baseline(clips: Sequence[Clip], tracks: Mapping[str, Track]) -> dict[str, float]:
-    total = summarise({clip.name: score(tracks[clip.name].boxes, clip.boxes) for clip in clips})
+def _baseline(clips: Sequence[Clip], boxes: Iterable[Array]) -> dict[str, float]:
+    total = summarise({clip.name: score(own, clip.boxes) for clip, own in zip(clips, boxes, strict=True)})
     return {"success": total.success, "precision": total.precision}
 
 
-def _still(clips: Sequence[Clip]) -> dict[str, Track]:
-    """Boxes that never move."""
-    zeros: dict[str, Array] = {clip.name: np.zeros(len(clip)) for clip in clips}
-    return {
-        clip.name: Track(np.repeat(clip.boxes[:1], len(clip), 0), *[zeros[clip.name]] * 3) for clip in clips
-    }
+def _kept(folder: Path, clip: Clip) -> Result | None:
+    """What was written of the clip, if it is of all frames."""
+    try:
+        result = read_result(folder, clip.name)
+    except (FileNotFoundError, ValueError):
+        return None
+    whole = result.seconds is not None and result.angles is not None and len(result.boxes) == len(clip)
+    return result if whole else None
 
 
 def _digest(model: nn.Module) -> str:
@@ -218,27 +197,3 @@ def _digest(model: nn.Module) -> str:
     for name, tensor in model.state_dict().items():
         digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _angles(folder: Path, clip: Clip) -> Path:
-    return folder / "angles" / f"{clip.name}_angle.txt"
-
-
-def _write(folder: Path, clip: Clip, result: Track) -> None:
-    lines = "".join(f"{angle:.3f}\n" for angle in result.angles.tolist())
-    path = _angles(folder, clip)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, lambda temporary: temporary.write_text(lines))
-    write_result(folder, clip.name, result.boxes, result.seconds)  # last: where it is, all is
-
-
-def _read(folder: Path, clip: Clip) -> Track | None:
-    """What :func:`_write` wrote, if it is of all frames."""
-    try:
-        boxes, seconds = read_result(folder, clip.name)
-        angles = np.array(_angles(folder, clip).read_text().split(), np.float64)
-    except (FileNotFoundError, ValueError):
-        return None
-    if seconds is None or not len(boxes) == len(angles) == len(clip):
-        return None
-    return Track(boxes, np.ones(len(clip)), angles, seconds)

@@ -13,13 +13,22 @@ from .._compare import full_precision
 from .._loss import EquivarianceLoss
 from ..data import Clips
 from ..data.clips import Clip
-from ..data.tracking_sets import turned
 from ..models.siamfc import respond
 from .config import Config
 from .distributed import Processes
 from .draws import generator
 from .pairs import EXEMPLAR, Pairs, Shown, loaded, pairs_of
-from .setup import Forward, autocast, loss_names, objective_of, optimizer_of, trainable
+from .setup import (
+    Forward,
+    autocast,
+    build,
+    loss_names,
+    objective_of,
+    optimizer_of,
+    plain_of,
+    started,
+    trainable,
+)
 
 __all__ = [
     "Siamese",
@@ -29,7 +38,7 @@ __all__ = [
     "prepare",
     "sequences",
     "target_places",
-    "trial",
+    "untrained",
 ]
 
 RADIUS = 2
@@ -158,25 +167,25 @@ def prepare(config: Config, clips: Clips, processes: Processes) -> TrackingTask:
     """Network, objective, optimizer and training pairs."""
     device = processes.device(config.device)
     pairs = pairs_of(config, sequences(config, clips)[0], processes)
-    network = trainable(config, device, trial(config))
+    network = trainable(config, device, _trial(config))
     optimizer, objective = optimizer_of(config, network), objective_of(config, network)
     model = processes.wrap(Siamese(network, objective), device)
     return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
 
 
-def trial(config: Config) -> Tensor:
+def _trial(config: Config) -> Tensor:
     """What a new network is tried on, (2, 3, 127, 127)."""
     return torch.rand(2, 3, EXEMPLAR, EXEMPLAR, generator=generator(config.seed, "trial"))
 
 
+def untrained(config: Config) -> nn.Module:
+    """The plain network that a run begins with, in eval mode."""
+    return plain_of(started(config, build(config), _trial(config))).eval()
+
+
 def sequences(config: Config, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:
-    """What a run trains on, and what it is tested on by the name of the test."""
+    """What a run trains on, and what it is tested on by the name of the test: of each as many as it asks."""
     train, tests = clips.train, clips.tests
-    if config.test_on == "validation":
-        kept = len(train) - max(1, round(len(train) / 10))
-        if kept < 1:
-            raise ValueError(f"test_on=validation leaves none of {len(train)} sequences to train on")
-        train, tests = train[:kept], turned("validation", train[kept:])
     counts = (("train_images", len(train)), ("test_images", min(map(len, tests.values()))))
     for name, there in counts:
         if (asked := getattr(config, name)) is not None and asked > there:
