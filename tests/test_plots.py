@@ -317,7 +317,7 @@ def row(name: str, accuracies: list[float], macs: float = 1e7, error: float = 0.
             data="rot-mnist", source="generated", tested_on="test", train=1, test=1, versions={}, machine="",
             commit=None, finished=None, accuracy=accuracy, accuracy_with_copies=accuracy,  # type: ignore[arg-type]
             layers={"c1": Layer(error, error)}, parameters=1, trained_parameters=1, macs=macs,
-            images_per_second=1.0,
+            images_per_second=1.0, images_seen=1.0,
         )
         for i, accuracy in enumerate(accuracies)
     )  # fmt: skip

@@ -158,7 +158,7 @@ def log_ticks(low: float, high: float, most: int = 8) -> dict[float, str]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     inside = [e for e in decades if low <= 10.0**e <= high]
     if len(inside) > 1:
-        return {10.0**e: power(e) for e in inside[:: math.ceil(len(inside) / most)]}
+        return {10.0**e: power(e) for e in inside[:: -math.ceil(len(inside) / most)][::-1]}
     ticks = {
         float(f"{d}e{e}"): f"{d}×{power(e)}" if abs(e) > 3 else f"{d}e{e}" for e in decades for d in (1, 2, 5)
     }
@@ -198,17 +198,23 @@ class LogAxis(NamedTuple):
 
     @property
     def ticks(self) -> dict[float, str]:
-        ticks = {} if self.rounding is None else {self.rounding: f"< {power(round(math.log10(LEAST)))}"}
-        return ticks | log_ticks(self.start, self.high)
+        return self.at_most(8)
 
-    def draw(self, axes: Axes) -> None:
-        """Make it the upward axis of ``axes``, the place for rounding in grey."""
-        axes.set_yscale("log")
-        axes.set_ylim(self.low, self.high)
-        axes.set_yticks(list(self.ticks), list(self.ticks.values()))
+    def at_most(self, most: int) -> dict[float, str]:
+        """Ticks, with so many powers of ten at most."""
+        ticks = {} if self.rounding is None else {self.rounding: f"< {power(round(math.log10(LEAST)))}"}
+        return ticks | log_ticks(self.start, self.high, most)
+
+    def draw(self, axes: Axes, across: bool = False) -> None:
+        """Make it the upward axis of ``axes``, or the one across, the place for rounding in grey."""
+        side, shade = ("x", axes.axvspan) if across else ("y", axes.axhspan)
+        ticks = self.at_most(5) if across else self.ticks  # numbers are wider than high
+        getattr(axes, f"set_{side}scale")("log")
+        getattr(axes, f"set_{side}lim")(self.low, self.high)
+        getattr(axes, f"set_{side}ticks")(list(ticks), list(ticks.values()))
         axes.minorticks_off()
         if self.rounding is not None:
-            axes.axhspan(self.low, self.start, color="#e3e3e3", alpha=0.45, linewidth=0, zorder=0)
+            shade(self.low, self.start, color="#e3e3e3", alpha=0.45, linewidth=0, zorder=0)
 
 
 def factor_axis(axes: Axes, factors: Iterable[float]) -> None:

@@ -10,21 +10,18 @@ import typer
 from .._errors import one_line_errors
 from .._measured import Report
 from .commands import Data, GroupName, Layers, Number, Runs, names_in
+from .row_commands import Out, Preset, rows, save, sizes
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from .records import Row
     from .subjects import Subject
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Draw runs: features, errors, angles, factors, training, costs, trackers; as PNG and SVG.",
+    help="Draw runs: features, errors, angles, factors, training, costs, rows, trackers; as PNG and SVG.",
     no_args_is_help=True,
 )
-
-Out = Annotated[Path, typer.Option(metavar="FILE", help="Where to draw; both .png and .svg are written.")]
 
 
 @app.command()
@@ -51,7 +48,7 @@ def features(
 
         subjects = open_runs(runs, data, max(image + 1, 2))
         chosen = None if group is None else parse_group(group)
-        _save(plot_features(subjects, names_in(layers), image, group=chosen), out)
+        save(plot_features(subjects, names_in(layers), image, group=chosen), out)
 
 
 @app.command()
@@ -71,7 +68,7 @@ def errors(
         from .subjects import open_runs
 
         subjects = open_runs(runs, data, number)
-        _save(plot_errors({subject.name: _measured(subject, group) for subject in subjects}), out)
+        save(plot_errors({subject.name: _measured(subject, group) for subject in subjects}), out)
 
 
 @app.command()
@@ -95,7 +92,7 @@ def angles(
             raise ValueError(f"--step must divide 360, such as 5, 10 or 15; got {step}")
         subjects = open_runs(runs, data, number)
         reports = {s.name: _measured(s, f"rot{360 // step}", floors=False) for s in subjects}
-        _save(plot_angles(reports, layer), out)
+        save(plot_angles(reports, layer), out)
 
 
 @app.command()
@@ -123,7 +120,7 @@ def factors(
         factors = [f"{reach ** (k / steps):.4g}" for k in range(-steps, steps + 1) if k]
         subjects = open_runs(runs, data, number)
         reports = {s.name: _measured(s, f"scale{','.join(factors)}") for s in subjects}
-        _save(plot_factors(reports, layer), out)
+        save(plot_factors(reports, layer), out)
 
 
 @app.command()
@@ -138,11 +135,10 @@ def training(
     with one_line_errors():
         from .plots import plot_training
 
-        _save(plot_training(runs), out)
+        save(plot_training(runs), out)
 
 
 Results = Annotated[Path, typer.Argument(metavar="DIR", help="A folder with records, or with run folders.")]
-Preset = Annotated[str | None, typer.Option(help="Only rows of this preset.")]
 
 
 @app.command()
@@ -154,7 +150,7 @@ def costs(results: Results = Path("results"), preset: Preset = None, out: Out = 
     with one_line_errors():
         from .plots import plot_costs
 
-        _save(plot_costs(_rows(results, preset)), out)
+        save(plot_costs(_rows(results, preset)), out)
 
 
 @app.command()
@@ -168,7 +164,11 @@ def tradeoff(
     with one_line_errors():
         from .plots import plot_tradeoff
 
-        _save(plot_tradeoff(_rows(results, preset)), out)
+        save(plot_tradeoff(_rows(results, preset)), out)
+
+
+for command in (sizes, rows):
+    app.command()(command)
 
 
 Trackers = Annotated[
@@ -192,7 +192,7 @@ def tracking(trackers: Trackers = None, preset: Preset = None, out: Out = Path("
     with one_line_errors():
         from .tracking_plots import plot_curves, scores_by_test
 
-        _save(plot_curves(scores_by_test(_tracker_rows(trackers, preset))), out)
+        save(plot_curves(scores_by_test(_tracker_rows(trackers, preset))), out)
 
 
 @app.command()
@@ -208,7 +208,7 @@ def turning(trackers: Trackers = None, preset: Preset = None, out: Out = Path("p
     with one_line_errors():
         from .tracking_plots import plot_turning, scores_by_test
 
-        _save(plot_turning(scores_by_test(_tracker_rows(trackers, preset))), out)
+        save(plot_turning(scores_by_test(_tracker_rows(trackers, preset))), out)
 
 
 def _rows(results: Path, preset: str | None) -> list[Row]:
@@ -258,10 +258,3 @@ def _measured(subject: Subject, group: str | None, floors: bool = True) -> Repor
         floors=floors,
         progress=True,
     )
-
-
-def _save(figure: Figure, out: Path) -> None:
-    from .figures import save_figure
-
-    for path in save_figure(figure, out):
-        typer.echo(f"{path} is written")
