@@ -101,6 +101,12 @@ def test_all_rows_about_two_groups_see_three_views() -> None:
         assert objective is not None and objective.views == 3
 
 
+def test_the_rows_about_two_groups_differ_in_their_loss_only() -> None:
+    rows = [asdict(config(row, "small")) for row in find("rot-scale-mnist/*")]
+    differing = {field for field in rows[0] if any(row[field] != rows[0][field] for row in rows)}
+    assert differing == {"experiment", "group", "samples", "beta", "normalize"}
+
+
 def test_each_seed_of_a_row_on_scaled_digits_is_a_realisation_of_its_own() -> None:
     first = replace(config("scale-mnist/28-cnn", "smoke"), seed=1)
     again, other = replace(first, max_lr=0.1), replace(first, seed=2)

@@ -79,13 +79,12 @@ def _rot_scale_mnist() -> dict[str, dict[str, Any]]:
     rotation, scale = BOTH.split("+")
     same = {"model": "cnn3", "feature_groups": "4", "image_size": 28, "measured": BOTH}
     alone = {"rotation": rotation, "scale": scale}
+    # over the variance: each layer is followed by a BatchNorm, so that shrinking it would lower the loss
+    ien = {**same, "beta": 0.03, "normalize": True}
     return {
         "cnn-aug": {**same, "group": BOTH, "beta": 0.0},
-        **{
-            f"ien-{name}": {**same, "group": group, "samples": 2, "beta": 0.1}
-            for name, group in alone.items()
-        },
-        "ien-both": {**same, "group": BOTH, "beta": 0.1},
+        **{f"ien-{name}": {**ien, "group": group, "samples": 2} for name, group in alone.items()},
+        "ien-both": {**ien, "group": BOTH},
     }
 
 
@@ -135,7 +134,10 @@ _OF_THE_LOSS = (
     "the paper names neither the factors nor the beta of its loss: beta is the best of 0.01, 0.1 and 1 on "
     "the validation images of Scale-MNIST 28×28, the factors are ours",
 )
-_OF_BOTH = ("the factors and the beta are ours, not chosen by trial",)
+_OF_BOTH = (
+    "the factors are ours; beta is the best of 0.01, 0.03 and 0.1 for both groups on the validation images, "
+    "after 4 epochs",
+)
 _OF_MODEL = {
     "sesn-wrn": ("the last BatchNorm comes before the maximum over scales (published: after)",),
     "dss": ("the last BatchNorm comes after the maximum over scales (published: before)",),

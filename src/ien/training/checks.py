@@ -69,8 +69,8 @@ def _check_model(config: Config) -> None:
     usual = {field.name: field.default for field in fields(config)}
     if changed := [name for name in OF_IMAGES if getattr(config, name) != usual[name]]:
         raise ValueError(
-            f"{', '.join(changed)} is for images to be classified: a tracker's pictures are stretched and "
-            f"moved as published; leave it out"
+            f"a tracker's pictures are stretched and moved as published, so that settings for images to be "
+            f"classified do nothing; leave out {' and '.join(changed)}"
         )
 
 
