@@ -133,7 +133,7 @@ def test_a_tracker_may_start_equivariant_and_be_cut_off_within_an_epoch(tmp_path
     assert all(layer.relative < 1e-10 for layer in report.layers.values()) and task.views == 4
     done = train(tmp_path, config, toy_clips.clips(), ALONE)
     assert done.images_seen == 4 * (7 + 3)  # exemplar and search, and a copy of each; batches of 3, 2 and 2
-    with pytest.raises(ValueError, match="orbits is for images to be classified"):
+    with pytest.raises(ValueError, match="leave out orbits"):
         toy_clips.config(orbits=True)
 
 
