@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 help:
-	@echo "make demo    train a small CNN with and without the loss, and compare (under 4 minutes)"
+	@echo "make demo    train a small CNN with and without the loss, and compare (five minutes)"
 	@echo "make test    run the tests, the README and the examples"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   measure the cost of the loss, and write docs/benchmarks.md"

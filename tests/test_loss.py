@@ -192,6 +192,17 @@ def test_normalized_loss_does_not_change_with_the_scale_of_the_features() -> Non
     assert float(ien.equivariance_loss(h * 0, h * 0, R4, g, normalize=True)) == 0
 
 
+def test_shrinking_the_features_lowers_the_loss_but_not_the_normalized_one() -> None:
+    h, h_g = torch.rand(2, 4, 3, 6, 6, dtype=torch.float64)
+    g, factor = torch.tensor([1, 1, 2, 3]), torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def slope(normalize: bool) -> float:
+        loss = ien.equivariance_loss(factor * h, factor * h_g, R4, g, normalize=normalize)
+        return float(torch.autograd.grad(loss, factor)[0])
+
+    assert abs(slope(True)) < 1e-14 and slope(False) > 0.1
+
+
 def symmetrised(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     for module in model.modules():
@@ -246,13 +257,14 @@ def test_gradient_flows_where_it_should(group, normalize, stop_gradient) -> None
     objective = ien.EquivarianceLoss(group, ["3"], 4, normalize=normalize, stop_gradient=stop_gradient)
     actual = torch.autograd.grad(objective(model, x, g=g).loss, model[2].weight)[0]
     h, h_g = pooled_pair(model, x, group, g)
-    constant = h.detach().var(unbiased=False) if normalize else 1  # never part of the gradient
-    moved, valid = group.act(h.detach() if stop_gradient else h, g), group.valid(h, g)
+    first = h.detach() if stop_gradient else h
+    scale = first.var(unbiased=False) if normalize else 1
+    moved, valid = group.act(first, g), group.valid(h, g)
     errors = [
         (a - b)[:, ... if valid is None else valid[i, 0]].square().mean()
         for i, (a, b) in enumerate(zip(h_g, moved, strict=True))
     ]
-    expected = torch.autograd.grad(torch.stack(errors).mean() / constant, model[2].weight)[0]
+    expected = torch.autograd.grad(torch.stack(errors).mean() / scale, model[2].weight)[0]
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 

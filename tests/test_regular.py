@@ -176,14 +176,15 @@ def test_gradient_flows_to_both_sides_unless_it_is_stopped(group, normalize, sto
     out = ien.EquivarianceLoss(group, ["3"], 4, **options)(model, x, g=g)
     (actual,) = torch.autograd.grad(out.loss, model[2].weight)
     h, h_g = model(torch.cat([x, group.act(x, g)])).chunk(2)
-    constant = h.detach().var(unbiased=False) if normalize else 1
-    shifted = loop_permute(h.detach() if stop_gradient else h, g, group, [(4, 2)])
+    first = h.detach() if stop_gradient else h
+    scale = first.var(unbiased=False) if normalize else 1
+    shifted = loop_permute(first, g, group, [(4, 2)])
     moved, valid = group.act(shifted, g), group.valid(h, g)
     errors = [
         (a - b)[:, ... if valid is None else valid[i, 0]].square().mean()
         for i, (a, b) in enumerate(zip(h_g, moved, strict=True))
     ]
-    (expected,) = torch.autograd.grad(torch.stack(errors).mean() / constant, model[2].weight)
+    (expected,) = torch.autograd.grad(torch.stack(errors).mean() / scale, model[2].weight)
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 

@@ -102,13 +102,24 @@ def parse(markdown: str) -> dict[str, list[dict[str, str]]]:
 
 def printed(rows: list[Any], width: int = 100) -> str:
     console = Console(width=width, file=StringIO(), record=True)
-    console.print(as_rich(Part("", rows), PAPER))
+    console.print(as_rich(Part("", rows), PAPER, width))
     return console.export_text()
 
 
 def table_of(rows: list[Any], start: str) -> list[dict[str, str]]:
     (table,) = [lines for name, lines in parse(as_markdown(rows, PAPER)).items() if name.startswith(start)]
     return table
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_every_column_is_shown_whole_beside_the_names_of_the_rows(tmp_path: Path, width: int) -> None:
+    rows = rows_of(tmp_path, *(content(seed=seed) for seed in (1, 2, 3)))
+    text = printed(rows, width)
+    assert max(map(len, text.splitlines())) <= width
+    for line in table_of(rows, "Accuracy"):
+        shown = [found for found in text.splitlines() if line["row"] in found.split()]
+        cells = [cell for name, cell in line.items() if name not in ("preset", "data")]  # in the title
+        assert all(any(cell in found for found in shown) for cell in cells)
 
 
 def test_mean_and_spread_are_those_of_numpy(tmp_path: Path) -> None:

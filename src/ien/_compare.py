@@ -55,7 +55,7 @@ def mean_error(
             f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
         )
     g = group._indices(h, g)
-    variance = full_precision(h.detach()).var(unbiased=False).clamp(min=1e-12) if normalize else 1
+    variance = full_precision(h).var(unbiased=False).clamp(min=1e-12) if normalize else 1
     coverage, drawn = group.coverage((h.shape[2], h.shape[3])), sorted(set(g.tolist()))
     if all(coverage[i] == 1 for i in drawn):
         return nn.functional.mse_loss(full_precision(h_g), _aligned(h, group, g, permuted)) / variance, len(h)

@@ -37,8 +37,9 @@ def equivariance_loss(
 
     ``h`` are pooled maps of ``x`` and ``h_g`` those of ``group.act(x, g)``, both (B, N, H, W); ``g`` is (B,).
     It is the mean over images of each image's mean over its valid pixels and channels. ``normalize=True``
-    divides by the variance of ``h``, which gives the relative error. An element that leaves no valid pixel on
-    so small a map is an error; ``on_empty="skip"`` leaves its images out, with a warning.
+    divides by the variance of ``h``, which gives the relative error: smaller maps do not lower it. An element
+    that leaves no valid pixel on so small a map is an error; ``on_empty="skip"`` leaves its images out, with
+    a warning.
     ``action="regular"`` takes maps that are not pooled, (B, C, H, W), and lets each element permute the
     members of their ``feature_groups`` as well: for rotations a cyclic shift.
 

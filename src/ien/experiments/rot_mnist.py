@@ -26,7 +26,7 @@ ROWS: dict[str, dict[str, Any]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "small": {"width": 1 / 8, "epochs": 10, "cycle_epochs": 8},
-    # few digits: smaller batches make more steps of them, in 8 epochs four rows take less than 4 minutes
+    # few digits: smaller batches make more steps of them, in 8 epochs four rows take about 5 minutes
     "demo": {"width": 1 / 8, "epochs": 8, "cycle_epochs": 6, "batch_size": 32},
     "smoke": {
         "width": 1 / 32,

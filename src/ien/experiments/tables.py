@@ -113,8 +113,9 @@ def print_table(name: str, results: Path, preset: str | None = None, console: Co
     parts = _parts(name, results, preset)
     if not parts:
         raise ValueError(f"no records of preset {preset!r} in {results}")
+    console = console or Console()
     for part in parts:
-        (console or Console()).print(as_rich(part, _figures(name)))
+        console.print(as_rich(part, _figures(name), console.width))
 
 
 def write_page(path: Path, name: str, results: Path) -> None:

@@ -22,6 +22,8 @@ MEASURES = (
     "the originals and their transformed copies; training images seen: with their copies, each time; "
     "errors of layers: means over the seeds; images/s: the median"
 )
+NAMES = 28
+"""Columns of a terminal that the names of rows take at most; longer ones wrap."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,11 @@ class Part:
     """Whether error rates are shown instead of accuracies, as the paper does."""
 
 
-def as_rich(part: Part, paper: Mapping[str, PaperRow]) -> RenderableType:
-    """For a terminal of 80 columns or more: tables of their own for each preset and data source."""
+def as_rich(part: Part, paper: Mapping[str, PaperRow], width: int = 80) -> RenderableType:
+    """For a terminal of ``width`` columns: tables of their own for each preset and data source.
+
+    What does not fit beside the names of the rows follows below, with these names again.
+    """
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -50,23 +55,23 @@ def as_rich(part: Part, paper: Mapping[str, PaperRow]) -> RenderableType:
     for preset, data in dict.fromkeys((row.preset, row.data) for row in part.rows):
         alike = [row for row in part.rows if (row.preset, row.data) == (preset, data)]
         for title, header, lines in _tables(replace(part, rows=alike), paper):
-            shown = [i for i, name in enumerate(header) if name not in ("preset", "data")]
-            table = Table(
-                title=f"{title} ({preset}, {data})",
-                title_justify="left",
-                box=box.SIMPLE_HEAD,
-                padding=(0, 1, 0, 0),
-            )
-            for name in (header[i] for i in shown):
-                table.add_column(
-                    Text(name.replace(" ", "\n")),
-                    justify="left" if name in TEXT_COLUMNS else "right",
-                    no_wrap=name != "row",  # long names wrap, numbers stay whole
-                    overflow="fold",
+            for place, shown in enumerate(_fitting(header, lines, width)):
+                table = Table(
+                    title=None if place else f"{title} ({preset}, {data})",
+                    title_justify="left",
+                    box=box.SIMPLE_HEAD,
+                    padding=(0, 1, 0, 0),
                 )
-            for line in lines:
-                table.add_row(*(Text(line[i]) for i in shown))
-            parts.append(table)
+                for name in (header[i] for i in shown):
+                    table.add_column(
+                        Text(name.replace(" ", "\n")),
+                        justify="left" if name in TEXT_COLUMNS else "right",
+                        no_wrap=name != "row",  # long names wrap, numbers stay whole
+                        overflow="fold",
+                    )
+                for line in lines:
+                    table.add_row(*(Text(line[i]) for i in shown))
+                parts.append(table)
     return Group(*parts, *map(Text, [*part.notes, *_notes(part.rows, paper)]))
 
 
@@ -105,6 +110,24 @@ def page(*sections: Section) -> str:
         if part.reading.strip():
             parts.append(f"### Reading\n\n{part.reading.strip()}\n")
     return "\n".join(parts)
+
+
+def _fitting(header: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """The columns of each table that is shown of one, by number: the names of the rows, and what fits."""
+
+    def wide(i: int) -> int:
+        return 2 + max(map(len, [*header[i].split(), *(line[i] for line in lines)]), default=0)
+
+    named, *others = [i for i, name in enumerate(header) if name not in ("preset", "data")]
+    room = width - 1 - min(wide(named), NAMES)
+    tables, left = [[named]], room
+    for i in others:
+        if wide(i) > left and len(tables[-1]) > 1:
+            tables.append([named])
+            left = room
+        tables[-1].append(i)
+        left -= wide(i)
+    return tables
 
 
 def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[Table]:

@@ -89,7 +89,7 @@ class Config:
     """Of plain networks: equivariant ties the random weights, so that the network is equivariant before its
     first step; quarter turns and flips exactly."""
     normalize: bool = False
-    """Divide the equivariance loss of a layer by the variance of its maps."""
+    """Divide the equivariance loss of a layer by the variance of its maps: smaller maps do not lower it."""
     rotate: bool = False
     """Rotate each training image by a random angle of 0–360° in every epoch."""
     rescale: float = 1.0
