@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import weight_norm
 import ien
 from ien import models
 from ien._tied import tie
+from tests.blocks import BasicBlock
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,23 +69,6 @@ def user_net() -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(8, 5),
     )
-
-
-class BasicBlock(nn.Module):
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(after)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(after)
-        shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
-        self.downsample = shortcut if stride > 1 else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out += x if self.downsample is None else self.downsample(x)
-        return self.relu(out)
 
 
 def usual_resnet() -> nn.Sequential:
