@@ -102,6 +102,7 @@ class EquivarianceLoss:
 
     A sequence of groups or layers gives each weight 1; a mapping carries the weights, α for groups and β for
     layers. Layers with weight 0 are not captured: with all of them 0 this is the augmented CNN, at its cost.
+    ``feature_groups`` is one for all, or maps layers to their own, ``""`` for the rest.
     ``samples`` different elements are drawn for each image and step; ``"all"`` takes every one, in order:
     whole orbits, in which nothing is random. ``stop_gradient`` holds the maps of the originals fixed.
     ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from ._feature_groups import FeatureGroups, Spec, holder, per_layer
+from ._feature_groups import Spec, by_name, holder
 from ._groups import Group
 from ._inputs import try_model
 from ._loss import EquivarianceLoss
@@ -50,7 +50,8 @@ def recommended(
     >>> out.views, out.loss.item() < 1e-10
     (4, True)
     """
-    specs = _by_layer(feature_groups, list(weights_of(layers, "layer")))
+    named = by_name(feature_groups)
+    specs = {name: named[holder(name, named)] for name in weights_of(layers, "layer")}
     objective = Recommended(group, layers, specs, samples="all", action="regular")
 
     def trial(model: nn.Module, x: Tensor) -> None:
@@ -59,11 +60,3 @@ def recommended(
 
     objective.start = start_after(trial, model, group, feature_groups, input, weights)
     return objective
-
-
-def _by_layer(feature_groups: Spec | Mapping[str, Spec], layers: list[str]) -> dict[str, FeatureGroups]:
-    """The feature groups of each layer, by its own name or that of the nearest module that holds it."""
-    if not isinstance(feature_groups, Mapping) or not all(isinstance(key, str) for key in feature_groups):
-        return per_layer(feature_groups, layers)
-    named: Mapping[str, Spec] = feature_groups  # type: ignore[assignment]
-    return {name: FeatureGroups.of(named[holder(name, named)]) for name in layers}

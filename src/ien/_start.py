@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ._capture import walk
 from ._doctor import doctor
-from ._feature_groups import FeatureGroups, Spec
+from ._feature_groups import FeatureGroups, Spec, by_name
 from ._groups import Group
 from ._groups import group as parse_group
 from ._inputs import eval_mode, try_model
@@ -146,10 +146,7 @@ def _checked(
     modules = {name: hidden or m._compiled_call_impl is not None for name, m, hidden in walk(model)}
     if any(modules.values()):
         raise RuntimeError("the model is compiled, which hides its layers: start it before torch.compile")
-    if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
-        specs = {str(name): FeatureGroups.of(spec) for name, spec in feature_groups.items()}  # type: ignore[arg-type]
-    else:
-        specs = {"": FeatureGroups.of(feature_groups)}  # type: ignore[arg-type]
+    specs = by_name(feature_groups)
     if unknown := [name for name in specs if name not in modules]:
         raise KeyError(
             f"feature_groups names {unknown[0]!r}; {nearest(unknown[0], [n for n in modules if n])}"

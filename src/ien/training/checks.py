@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .._feature_groups import FeatureGroups
 from .._names import nearest
-from .._regular import sizes as regular_sizes
+from .._regular import check_members, permutes
 from ..baselines import BASELINES
 from ..data.tracking_sets import SETS
 from ..models import MODELS
@@ -130,16 +130,12 @@ def _check_action(config: Config) -> None:
     if config.start == "random" and (config.action == "pooled" or not config.beta):
         return
     why = "start=equivariant" if config.start == "equivariant" else "action=regular"
-    for group in config.groups:
+    groups = [group for group in config.groups if permutes(group)] or list(config.groups)  # one must
+    for group in groups:
         try:
-            known = regular_sizes(group)
+            check_members(group, FeatureGroups.of(config.feature_groups).sizes)
         except ValueError as error:
             raise ValueError(f"{why}: {error}") from None
-        if not set(FeatureGroups.of(config.feature_groups).sizes) <= set(known):
-            raise ValueError(
-                f"{why}: {group} permutes the members of feature groups of {', '.join(map(str, known))}; "
-                f"got {config.feature_groups}"
-            )
 
 
 def _check_schedule(config: Config) -> None:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .._feature_groups import per_layer
-from .._groups import Group
 from .._measure import measure
 from .._measured import Report
+from .._regular import permutes
 from .._regular import sizes as regular_sizes
 from ..data import to_float
 from .config import Config
@@ -68,21 +68,11 @@ def _regular_errors(config: Config, model: nn.Module, x: Tensor) -> dict[str, fl
     """The relative error of each layer, members compared one by one; none where they cannot be permuted."""
     taps: Any = (model.taps, model.feature_groups)
     sizes = {size for spec in per_layer(taps[1], taps[0]).values() for size in spec.sizes}
-    if sizes == {1} or not all(_permutes(group, sizes) for group in config.measured_groups):
+    groups = config.measured_groups
+    if sizes == {1} or not all(permutes(group) and sizes <= set(regular_sizes(group)) for group in groups):
         return {}
-    reports = [
-        measure(model, _batches(x), group, *taps, floors=False, action="regular")
-        for group in config.measured_groups
-    ]
+    reports = [measure(model, _batches(x), group, *taps, floors=False, action="regular") for group in groups]
     return {name: statistics.mean(r.layers[name].relative for r in reports) for name in reports[0].layers}
-
-
-def _permutes(group: Group, sizes: set[int]) -> bool:
-    """Whether a group permutes the members of feature groups of all these sizes; no scaling does."""
-    try:
-        return sizes <= set(regular_sizes(group))
-    except ValueError:
-        return False
 
 
 def cost(config: Config, model: nn.Module, x: Tensor) -> dict[str, int]:
