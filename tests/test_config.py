@@ -102,12 +102,19 @@ def test_epochs_alone_scale_the_cycle() -> None:
         (["samples=4"], r"samples must be 1 to 3 for rot4; got 4"),
         (["action=mean"], r"action is pooled or regular; got 'mean'"),
         (["start=tied"], r"start is random or equivariant; got 'tied'"),
-        (["steps=0"], r"steps must be 1 to 1e\+09; got 0"),
-        (["steps=many"], r"steps must be a whole number or none; got 'many'"),
+        (["samples=all"], r"samples must be a whole number; got 'all' \(orbits=true shows images under all"),
+        (["subset=1"], r"subset must be at least 2; got 1"),
+        (["subset=few"], r"subset must be a whole number or none; got 'few'"),
+        (["tied=true"], r"tied=true needs start=equivariant, .*; got start=random, group rot4"),
+        (["tied=true", "start=equivariant", "group=rot8", "feature_groups=8"], r"tied=true .* group rot8"),
+        (["tied=true", "start=equivariant", "compile=true"], r"tied=true .* compile=True"),
         (["orbits=true", "samples=3"], r"needs augment=true and samples=1; got augment=True and samples=3"),
         (["orbits=true", "augment=no", "beta=0"], r"orbits shows every copy: .* got augment=False"),
-        (["action=regular", "feature_groups=3"], r"action=regular: rot4 permutes .* of 4, 2, 1; got 3"),
-        (["start=equivariant", "beta=0", "feature_groups=8"], r"start=equivariant: rot4 permutes .*; got 8"),
+        (
+            ["action=regular", "feature_groups=3"],
+            r"action=regular: rot4 cannot permute .* 3; .* 4, 2 or 1",
+        ),
+        (["start=equivariant", "beta=0", "feature_groups=8"], r"start=equivariant: rot4 cannot permute .* 8"),
         (["action=regular", "group=scale0.7"], r"action=regular: only rotations and flips permute"),
         (["start=equivariant", "group=scale0.7"], r"takes one group with a half turn.*; got scale0.7"),
         (["start=equivariant", "group=rot4+flip"], r"takes one group .* such as rot4; got rot4\+flip"),
@@ -149,14 +156,6 @@ def test_settings_that_fit_only_together_can_be_set_together() -> None:
 
 def test_without_the_loss_the_action_does_not_matter() -> None:
     assert change(CONFIG, ["action=regular", "beta=0", "feature_groups=3"]).action == "regular"
-
-
-def test_epochs_scale_the_steps_unless_these_are_given() -> None:
-    config = change(CONFIG, ["steps=1800"])
-    assert (config.steps, config.epochs, config.cycle_epochs) == (1800, 90, 70)
-    assert change(config, ["epochs=9"]).steps == 180 and change(config, ["epochs=9"]).cycle_epochs == 7
-    assert change(config, ["epochs=9", "steps=7"]).steps == 7
-    assert change(config, ["epochs=9", "steps=none"]).steps is None
 
 
 def test_every_field_has_a_help_text() -> None:

@@ -71,6 +71,30 @@ def test_layers_are_those_that_measure_reports() -> None:
         assert list(layers[name]["per_element"]) == ["90°", "180°", "270°"]
 
 
+@pytest.mark.parametrize("feature_groups", ["4", "4-2-1"])
+def test_members_are_compared_one_by_one_on_the_first_images(
+    feature_groups: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ien.training.evaluate.REGULAR_IMAGES", 12)
+    config = toy.config(feature_groups=feature_groups)
+    model, x = build(config).eval(), torch.randint(256, (20, 1, 28, 28)).to(torch.uint8)
+    layers = evaluate(config, model, x, torch.zeros(20, dtype=torch.int64))["layers"]
+    report = ien.measure(model, x[:12] / 255, "rot4", list(layers), feature_groups, action="regular")
+    for name, layer in report.layers.items():
+        assert abs(layers[name]["relative_regular"] / layer.relative - 1) < 1e-4
+        assert abs(layers[name]["relative"] / layer.relative - 1) > 1e-3  # it is not the pooled one
+
+
+@pytest.mark.parametrize(
+    "changes", [{"measured": "scale1.25"}, {"feature_groups": "1"}, {"feature_groups": "3"}], ids=str
+)
+def test_where_no_members_are_permuted_there_is_no_such_error(changes: dict[str, Any]) -> None:
+    config = toy.config(**changes, beta=0.0)
+    x = torch.randint(256, (20, 1, 28, 28)).to(torch.uint8)
+    layers = evaluate(config, build(config).eval(), x, torch.zeros(20, dtype=torch.int64))["layers"]
+    assert not any("relative_regular" in layer for layer in layers.values())
+
+
 def test_cost_equals_hand_arithmetic() -> None:
     # channels, kernel and side of the map of each convolution, then the two linear layers
     layers = [
@@ -143,6 +167,8 @@ def test_validation_images_are_the_last_of_the_training_set(tmp_path: Path) -> N
     ("changes", "match"),
     [
         ({"train_images": 97}, "train_images is 97, but random toy has 96 of them"),
+        ({"subset": 97}, "subset is 97, but random toy has 96 of them"),
+        ({"subset": 60, "train_images": 50}, "subset is 60, but random toy has 50 of them"),
         ({"test_images": 41}, "test_images is 41, but random toy has 40 of them"),
         ({"test_on": "validation", "validation_images": 95}, r"validation_images \(95\) leaves none of 96"),
         ({"classes": 7}, "toy has 10 classes; the configuration says 7"),

@@ -490,6 +490,11 @@ def test_mapping_by_name_gives_each_layer_its_own_in_the_order_of_the_layers() -
     ]
 
 
+def test_the_empty_name_is_for_the_layers_without_their_own() -> None:
+    result = per_layer({"b": "4-2-1", "": 4}, ["a", "b"])
+    assert result == {"a": FeatureGroups.of(4), "b": FeatureGroups.of("4-2-1")}
+
+
 def test_sizes_and_names_mixed_are_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"not both; got the keys \[4, 'layer1'\]"):
         per_layer({4: 0.5, "layer1": 4}, ["layer1"])  # type: ignore[dict-item]

@@ -120,11 +120,16 @@ def test_a_trained_model_is_projected() -> None:
         ({"layers": {"2": -1.0}}, ValueError, "must be a number of at least 0"),
         ({"input": torch.rand(2, 1, 8, 8)}, ValueError, "exact input sizes"),
         ({"weights": "old"}, ValueError, 'weights is "random" or "project"'),
+        ({"layers": ["2", "nope"]}, KeyError, "the model has no layer 'nope'"),
+        ({"layers": ["2", "5"]}, RuntimeError, "'5' was overwritten in place by '6'.*; capture '6' instead"),
+        ({"layers": ["2", "9"]}, TypeError, r"'9' returned a tensor of shape \(8, 3\)"),
+        ({"input": torch.rand(1, 9, 9)}, ValueError, r"input is a batch of images \(B, C, H, W\)"),
     ],
-    ids=["scale", "3", "16", "weight", "size", "old"],
+    ids=["scale", "3", "16", "weight", "size", "old", "no layer", "overwritten", "vectors", "one image"],
 )
 def test_a_mistake_leaves_the_model_as_it_was(change, error, match) -> None:
     model = net()
+    model[6] = nn.ReLU(inplace=True)
     before = copy.deepcopy(model.state_dict())
     arguments = {"group": "rot4", "feature_groups": 4, "layers": LAYERS, "input": torch.rand(2, 1, 9, 9)}
     with pytest.raises(error, match=match):

@@ -373,7 +373,8 @@ def test_measure_equals_a_loop_and_its_floor_is_that_of_geometry_alone(group, si
         ("rot4", 3, "rot4 cannot permute the members of feature groups of size 3; it can for 4, 2 or 1"),
         ("rot4", 8, "of size 8; it can for 4, 2 or 1"),
         ("rot8", 6, "it can for 8, 4, 2 or 1"),
-        ("rot4xflip", 4, "rot4xflip cannot permute .* of size 4; it can for 8 or 1"),
+        ("rot4xflip", 16, "rot4xflip cannot permute .* of size 16; it can for 8 or 1"),
+        ("rot4xflip", 4, "no one way is defined for rot4xflip to permute .* of size 4; it is for 8 or 1"),
         ("rot1", 2, "it can for 1$"),
     ],
 )
@@ -402,6 +403,35 @@ def test_groups_that_permute_no_members_are_told_to_pool(group, match) -> None:
     with pytest.raises(ValueError, match=match):
         ien.measure(net(), images(2), group, ["1"], 4, action="regular")
     assert ien.EquivarianceLoss(group, ["1"], 4)(net(), images()).loss.item() > 0
+
+
+@pytest.mark.parametrize("other", [ien.scale([0.8]), BLACK_BOX, R4 * BLACK_BOX], ids=str)
+def test_beside_rotations_groups_that_permute_no_members_are_compared_pooled(other) -> None:
+    model, x = net(), images()
+    objective = ien.EquivarianceLoss({R4: 0.5, other: 2.0}, ["1", "3"], 4, action="regular")
+    out = objective(model, x)
+    turned, others = out.g.split(5)
+    regular = ien.EquivarianceLoss(R4, ["1", "3"], 4, action="regular")(model, x, g=turned)
+    pooled = ien.EquivarianceLoss(other, ["1", "3"], 4)(model, x, g=others)
+    assert all(
+        torch.equal(out.terms[key], term) for key, term in [*regular.terms.items(), *pooled.terms.items()]
+    )
+    expected = 0.5 * regular.loss + 2 * pooled.loss
+    torch.testing.assert_close(out.loss, expected)
+    for actual, wanted in zip(
+        *(torch.autograd.grad(t, list(model.parameters())) for t in (out.loss, expected)), strict=True
+    ):
+        torch.testing.assert_close(actual, wanted)
+    assert repr(objective).endswith(f"action='regular', {other}: pooled)")
+
+
+def test_beside_rotations_sizes_and_groups_that_lack_elements_are_still_errors() -> None:
+    with pytest.raises(ValueError, match=r"quarter .* lacks what some of its elements give together"):
+        ien.EquivarianceLoss([R4, QUARTER], ["1"], 4, action="regular")
+    with pytest.raises(ValueError, match=r"layer '1': rot4 cannot permute .* size 8"):
+        ien.EquivarianceLoss([ien.scale([0.8]), R4], ["1"], 8, action="regular")
+    with pytest.raises(ValueError, match=r"only rotations and flips permute .* scale0\.8 has"):
+        ien.EquivarianceLoss({R4: 0, ien.scale([0.8]): 1}, ["1"], 4, action="regular")
 
 
 def test_errors_name_the_layer_and_what_works() -> None:

@@ -20,6 +20,7 @@ from rich.console import Console
 from ien.experiments.tables import write_page
 from ien.report import PaperRow, Part, as_rich, collect, read, summarise
 from ien.report import as_markdown as markdown_of
+from ien.training.evaluate import REGULAR_IMAGES
 
 LAYERS = [f"conv{i}" for i in range(1, 7)]
 PAPER = {
@@ -136,6 +137,21 @@ def test_mean_and_spread_are_those_of_numpy(tmp_path: Path) -> None:
             mean = np.mean([record["layers"][name][which] for record in records])
             assert abs(getattr(row.layer(name), which) - mean) <= 1e-15 * mean
     assert row.seeds == "1–3, 5"
+
+
+def test_errors_of_members_one_by_one_have_a_table_where_any_record_has_them(tmp_path: Path) -> None:
+    known = [content("e2cnn", seed) for seed in (1, 2)]
+    for k, record in enumerate(known):
+        for i, name in enumerate(LAYERS):
+            record["layers"][name]["relative_regular"] = (k + 1) * 10.0 ** (i - 5)
+    rows = rows_of(tmp_path, content("cnn"), *known)
+    cnn, e2cnn = table_of(rows, "Relative error, members one by one")
+    assert [cnn[name] for name in LAYERS] == ["–"] * 6
+    assert [e2cnn[name] for name in LAYERS] == [f"{1.5 * 10.0 ** (i - 5):.1e}" for i in range(6)]
+    note = f"permuted by the element, instead of their maximum; on the first {REGULAR_IMAGES:,} test images"
+    assert note in as_markdown(rows, PAPER)
+    without = as_markdown(rows[:1], PAPER)
+    assert "one by one" not in without and "Relative error" in without
 
 
 def test_markdown_holds_the_same_numbers(tmp_path: Path) -> None:

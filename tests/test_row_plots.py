@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ien.experiments import config, find
+from ien.experiments.study import LABELS
 from ien.report.accuracies import AccuracyAxis
 from ien.report.dots import plot_rows
 from ien.report.figures import styled
@@ -26,16 +27,19 @@ from tests.test_tracking_report import record as tracker
 pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'ien[plots]'")
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-STUDY = find("study/*")
+STUDY = [*LABELS, *find("study/*")]
 GRID = [name for name in STUDY if not name.startswith(("study/flip", "study/n"))]
-SIZED = ("cnn-aug", "e2cnn", "pooled-random-1-beta0.1", "regular-equivariant-all-beta1")
+SIZED = [f"rot-mnist/{row}" for row in ("cnn-aug", "e2cnn", "ien-r4", "ien-r4-beta0.1", "recommended")]
+SIZED += ["study/tied"]
 
 
 def made(name: str, seed: int = 1, preset: str = "small", **fields: Any) -> dict[str, Any]:
     """A record of an experiment, with the settings that it has, and numbers of its own for each seed."""
     settings = asdict(config(name, preset)) | {"seed": seed}
     settings |= {key: fields.pop(key) for key in list(fields) if key in settings}
-    train = settings["train_images"] or 12_000
+    train = settings["subset"] or settings["train_images"] or 12_000
+    seen = 2 * settings["epochs"] * (settings["train_images"] or 12_000)
+    fields.setdefault("images_seen", seen)
     return content(name, seed, config=settings, data__train=train, data__name=settings["dataset"], **fields)
 
 
@@ -58,7 +62,12 @@ def points(axes: Any, label: str) -> list[np.ndarray]:
 
 
 def percent(records: list[dict[str, Any]], name: str) -> np.ndarray:
-    return np.array([100 * r["accuracy"] for r in records if r["config"]["experiment"] == f"study/{name}"])
+    return np.array([100 * r["accuracy"] for r in records if r["config"]["experiment"] == name])
+
+
+def on_fewer(count: int, name: str) -> str:
+    """The row of the study that trains another on fewer images."""
+    return f"study/n{count}-{name.split('/')[1]}"
 
 
 def test_equal_steps_of_accuracy_are_equal_factors_of_the_error() -> None:
@@ -92,7 +101,7 @@ def test_axes_of_accuracies_hold_all_values_and_have_few_round_ticks(values: lis
     assert np.isfinite(axes.transData.transform([(value, 0) for value in values])).all()
 
 
-def test_rows_that_differ_in_images_and_steps_are_one_recipe_named_by_the_largest() -> None:
+def test_rows_that_differ_in_images_are_one_recipe_named_by_the_largest() -> None:
     records = [made(name, seed) for name in STUDY for seed in (1, 2)]
     curves = dict(curves_of(rows_of(*records)))
     several = {name: curve for name, curve in curves.items() if len(curve) > 1}
@@ -100,12 +109,19 @@ def test_rows_that_differ_in_images_and_steps_are_one_recipe_named_by_the_larges
     assert len(curves) == len(STUDY) - 2 * len(SIZED)  # the others stand alone, cnn-aug-2x among them
     for name, curve in several.items():
         assert list(curve) == [500, 2000, 12_000]
-        for size, prefix in ((500, "n500-"), (2000, "n2000-"), (12_000, "")):
-            assert np.allclose(curve[size], percent(records, prefix + name))
-    assert curves["cnn-aug-2x"].keys() == {12_000}
+        for size in (500, 2000):
+            assert np.allclose(curve[size], percent(records, on_fewer(size, name)))
+        assert np.allclose(curve[12_000], percent(records, name))
+    assert curves["study/cnn-aug-2x"].keys() == {12_000}
 
 
-def test_without_steps_a_recipe_is_that_of_its_epochs_and_other_settings_are_another() -> None:
+def test_equally_many_images_seen_more_often_are_another_recipe() -> None:
+    first = made("rot-mnist/cnn-aug", train_images=500, changes={"train_images": 500})
+    curves = curves_of(rows_of(first, made("rot-mnist/cnn-aug"), made("study/n500-cnn-aug")))
+    assert sorted(sorted(curve) for _, curve in curves) == [[500], [500, 12_000]]
+
+
+def test_a_recipe_is_that_of_its_epochs_and_other_settings_are_another() -> None:
     few = made("rot-mnist/ien-r4", train_images=500, changes={"train_images": 500})
     whole, other = made("rot-mnist/ien-r4"), made("rot-mnist/ien-r4-beta0.1", train_images=500)
     curves = dict(curves_of(rows_of(few, whole, other)))
@@ -117,11 +133,11 @@ def test_without_steps_a_recipe_is_that_of_its_epochs_and_other_settings_are_ano
 
 def test_older_records_and_other_machines_are_of_the_same_recipe() -> None:
     old = made("rot-mnist/cnn-aug", 1, accuracy=0.9)
-    for field in ("orbits", "start", "action", "steps"):
+    for field in ("orbits", "start", "action", "subset", "tied"):
         del old["config"][field]
-    old["config"]["device"] = "cuda"
-    again = made("study/cnn-aug", 1, accuracy=0.8, finished="2026-12-01T00:00:00+00:00")
-    second, few = made("study/cnn-aug", 2, accuracy=0.7), made("study/n500-cnn-aug", accuracy=0.6)
+    old["config"] |= {"device": "cuda", "gone": None}
+    again = made("rot-mnist/cnn-aug", 1, accuracy=0.8, finished="2026-12-01T00:00:00+00:00")
+    second, few = made("rot-mnist/cnn-aug", 2, accuracy=0.7), made("study/n500-cnn-aug", accuracy=0.6)
     ((name, curve),) = curves_of(rows_of(old, again, second, few))
     assert name == "cnn-aug"
     assert np.allclose(curve[12_000], [80, 70]) and np.allclose(curve[500], [60])  # the newest of seed 1
@@ -129,16 +145,16 @@ def test_older_records_and_other_machines_are_of_the_same_recipe() -> None:
 
 def test_sizes_show_means_spreads_and_seeds() -> None:
     records = [
-        made(f"study/{n}{name}", seed)
-        for n in ("n500-", "n2000-", "")
+        made(each, seed)
         for name in SIZED
+        for each in (on_fewer(500, name), on_fewer(2000, name), name)
         for seed in (1, 2, 5)
     ]
     records += [made("study/cnn-aug-2x")]
     figure = plot_sizes(rows_of(*records))
     (axes,) = figure.axes
     for name in SIZED:
-        of_sizes = [percent(records, prefix + name) for prefix in ("n500-", "n2000-", "")]
+        of_sizes = [percent(records, each) for each in (on_fewer(500, name), on_fewer(2000, name), name)]
         (line,) = points(axes, name)
         assert np.allclose(line, [(n, v.mean()) for n, v in zip((500, 2000, 12_000), of_sizes, strict=True)])
         seeds = np.concatenate(points(axes, "_seeds"))
@@ -147,7 +163,7 @@ def test_sizes_show_means_spreads_and_seeds() -> None:
             assert all(np.isclose(drawn, value).any() for value in values)
             ends = values.mean() + values.std(ddof=1) * np.array([-1, 1])
             assert any(np.allclose(bar, [(size, end) for end in ends]) for bar in points(axes, "_spread"))
-    assert len(points(axes, "_seeds")) == len(points(axes, "_spread")) == 12
+    assert len(points(axes, "_seeds")) == len(points(axes, "_spread")) == 18
     assert axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["12,000", "2,000", "500"]
     assert "not drawn: 1 recipe with one number" in figure.get_supxlabel()
@@ -165,7 +181,7 @@ def test_what_cannot_be_drawn_is_one_clear_error() -> None:
     for plot in (plot_sizes, plot_rows):
         with pytest.raises(ValueError, match="nothing to plot: give at least one row"):
             plot([])
-    one = rows_of(made("study/cnn-aug"), made("study/n500-e2cnn"))
+    one = rows_of(made("study/cnn-aug-2x"), made("study/n500-e2cnn"))
     with pytest.raises(
         ValueError, match=r"^no recipe was trained on two.*ien run study/\S+ --preset small --set"
     ):
@@ -195,12 +211,12 @@ def test_blocks_of_the_study_differ_in_the_loss_alone() -> None:
         assert len({(s["start"], s["orbits"]) for s in settings}) == 1
         assert [s["beta"] for s in settings] == [0, 0.1, 1, 0.1, 1]
         assert [s["action"] for s in settings[1:]] == ["pooled", "pooled", "regular", "regular"]
-    assert [row.label for row in main[-1].rows] == ["cnn-aug-2x", "cnn-aug-average", "e2cnn"]
+    assert [row.label for row in main[-1].rows] == ["cnn-aug-2x", "cnn-aug-tta", "e2cnn", "tied"]
     others = [(block.section, block.title, len(block.rows)) for block in blocks[5:]]
+    titles = [("random start, one copy", 3), ("equivariant start, whole orbits", 1), ("other settings", 2)]
     assert others == [
         ("12,000 training images, flip", "", 3),
-        ("2,000 training images, rot4", "", 4),
-        ("500 training images, rot4", "", 4),
+        *((f"{count} training images, rot4", *title) for count in ("2,000", "500") for title in titles),
     ]
 
 
@@ -224,8 +240,8 @@ def test_lines_show_accuracies_and_largest_errors_of_rows() -> None:
     records = [made(name, seed) for name in GRID for seed in (1, 2, 3)]
     left, right = plot_rows(rows_of(*records)).axes
     names = texts(left)
-    assert sorted(f"study/{name}" for name in names) == sorted(GRID)
-    assert names[:3] == ["cnn-aug", "pooled-random-1-beta0.1", "pooled-random-1-beta1"]
+    assert sorted(names) == sorted(GRID)
+    assert names[:3] == ["rot-mnist/cnn-aug", "rot-mnist/ien-r4-beta0.1", "rot-mnist/ien-r4"]
     assert texts(left, minor=True)[0] == "random start, one copy" and left.get_ylim()[0] > left.get_ylim()[1]
     heights = dict(zip(names, sorted(left.get_yticks()), strict=True))
     for name in names:
@@ -237,7 +253,7 @@ def test_lines_show_accuracies_and_largest_errors_of_rows() -> None:
         errors = [
             max(layer["relative"] for layer in record["layers"].values())
             for record in records
-            if record["config"]["experiment"] == f"study/{name}"
+            if record["config"]["experiment"] == name
         ]
         assert np.allclose(points(right, name), [[(np.mean(errors), y)]])
         assert any(np.allclose(dots, [(e, y) for e in errors]) for dots in points(right, "_seeds"))
@@ -249,45 +265,46 @@ def test_marks_tell_what_the_loss_compares_and_its_weight() -> None:
     marks = {
         line.get_label(): (line.get_color(), line.get_marker(), line.get_markersize())
         for line in left.lines
-        if f"study/{line.get_label()}" in GRID
+        if line.get_label() in GRID
     }
-    for start in ("random-1", "equivariant-all"):
-        kinds = [marks[f"{action}-{start}-beta1"] for action in ("pooled", "regular")]
+    for start in ("random-all", "equivariant-1"):
+        kinds = [marks[f"study/{action}-{start}-beta1"] for action in ("pooled", "regular")]
         assert all(a != b for a, b in zip(kinds[0][:2], kinds[1][:2], strict=True))
         for action, kind in zip(("pooled", "regular"), kinds, strict=True):
-            lighter = marks[f"{action}-{start}-beta0.1"]
+            lighter = marks[f"study/{action}-{start}-beta0.1"]
             assert lighter[:2] == kind[:2] and lighter[2] < kind[2]
-    assert marks["cnn-aug"] == marks["e2cnn"] == marks["equivariant-all-beta0"]
-    assert marks["cnn-aug"][0] not in {marks[f"{a}-random-1-beta1"][0] for a in ("pooled", "regular")}
+    without = marks["rot-mnist/cnn-aug"]
+    assert without == marks["rot-mnist/e2cnn"] == marks["study/equivariant-all-beta0"] == marks["study/tied"]
+    assert without[0] not in {marks[f"study/{a}-random-all-beta1"][0] for a in ("pooled", "regular")}
 
 
 def test_rounding_stands_apart_and_unmeasured_layers_have_no_value() -> None:
     def layers(*values: float) -> dict[str, Any]:
         return {f"conv{i}": {"raw": 1.0, "relative": value} for i, value in enumerate(values)}
 
-    exact = made("study/e2cnn", layers=layers(1e-12, 3e-13))
-    partly = made("study/cnn-aug", layers=layers(math.nan, 0.3, 0.2))
+    exact = made("study/tied", layers=layers(1e-12, 3e-13))
+    partly = made("study/random-all-beta0", layers=layers(math.nan, 0.3, 0.2))
     unknown = made("study/cnn-aug-2x", layers=layers(math.nan))
     figure = plot_rows(rows_of(exact, partly, unknown))
     _, right = figure.axes
-    place = points(right, "e2cnn")[0][0, 0]
+    place = points(right, "tied")[0][0, 0]
     named = dict(zip(right.get_xticks(), (t.get_text() for t in right.get_xticklabels()), strict=True))
     assert named[place] == "< 10⁻⁸" and place < 0.01
-    assert np.isclose(points(right, "cnn-aug")[0][0, 0], 0.3)
+    assert np.isclose(points(right, "random-all-beta0")[0][0, 0], 0.3)
     assert np.isnan(points(right, "cnn-aug-2x")[0][0, 0])
     assert [text.get_text() for text in right.texts].count("no value") == 1
 
 
 def test_rows_of_several_tables_or_presets_say_so() -> None:
-    left, _ = plot_rows(rows_of(made("study/cnn-aug"), made("rot-mnist/cnn-aug"))).axes
-    assert texts(left) == ["rot-mnist/cnn-aug", "study/cnn-aug"]
-    write(made("study/cnn-aug"), made("study/cnn-aug", preset="paper"), folder="both")
+    left, _ = plot_rows(rows_of(made("study/tied"), made("rot-mnist/cnn-aug"))).axes
+    assert texts(left) == ["rot-mnist/cnn-aug", "study/tied"]
+    write(made("study/tied"), made("study/tied", preset="paper"), folder="both")
     left, _ = plot_rows(summarise(collect("both"))).axes
-    assert texts(left) == ["cnn-aug paper", "cnn-aug small"] and texts(left, minor=True) == ["paper", "small"]
+    assert texts(left) == ["tied paper", "tied small"] and texts(left, minor=True) == ["paper", "small"]
 
 
 def test_no_name_lies_over_another() -> None:
-    records = [made(name, accuracy=0.85 + 0.004 * i) for i, name in enumerate(STUDY)]
+    records = [made(name, accuracy=0.85 + 0.003 * i) for i, name in enumerate(STUDY)]
     for plot in (plot_rows, plot_sizes):
         figure = plot(rows_of(*records))
         figure.draw_without_rendering()
@@ -302,7 +319,7 @@ def test_no_name_lies_over_another() -> None:
 
 def test_hostile_names_are_shown_as_text() -> None:
     records = [
-        made("study/cnn-aug", experiment=f"study/{name}") for name in ("$\\frac{1}{", "_hidden", "x" * 200)
+        made("study/tied", experiment=f"study/{name}") for name in ("$\\frac{1}{", "_hidden", "x" * 200)
     ]
     for i, record in enumerate(records):
         Path(f"{i}.json").write_text(json.dumps(record))
@@ -312,21 +329,21 @@ def test_hostile_names_are_shown_as_text() -> None:
 
 def test_the_commands_draw_experiments_and_folders() -> None:
     write(*map(made, STUDY), made("rot-mnist/cnn"))
-    done = invoke("plot", "sizes", "study/*")
+    done = invoke("plot", "sizes", "study/*", "rot-mnist/*")
     assert done.stdout.splitlines() == ["plots/sizes.png is written", "plots/sizes.svg is written"]
     assert Path("plots/sizes.png").read_bytes().startswith(b"\x89PNG")
-    invoke("plot", "rows", "study/e2cnn", "results/rot-mnist", "--preset", "small", "--out", "here/two.svg")
+    invoke("plot", "rows", "study/tied", "results/rot-mnist", "--preset", "small", "--out", "here/two.svg")
     shown = Path("here/two.svg").read_text()
-    assert "study/e2cnn" in shown and "rot-mnist/cnn" in shown and "flip" not in shown
+    assert "study/tied" in shown and "rot-mnist/cnn" in shown and "flip" not in shown
     invoke("plot", "rows")
     assert "n2000-e2cnn" in Path("plots/rows.svg").read_text()
 
 
 def test_what_the_commands_lack_is_one_line() -> None:
     assert "there is no folder results with records" in error_of("plot", "rows")
-    write(made("study/cnn-aug"), made("rot-tim/vgg-r4-cnn-aug"))
+    write(made("study/tied"), made("rot-tim/vgg-r4-cnn-aug"))
     assert "no records of study/n* in results: make them with  ien run 'study/n*'" in error_of(
-        "plot", "sizes", "study/cnn-aug", "study/n*"
+        "plot", "sizes", "study/tied", "study/n*"
     )
     assert "no recipe was trained on two numbers of images" in error_of("plot", "sizes", "study/*")
     assert "2 data sets" in error_of("plot", "rows")

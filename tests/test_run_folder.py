@@ -140,6 +140,12 @@ def test_a_damaged_configuration_is_refused(cut: Path, spoil: Callable[[str], st
         ien.load(cut)
 
 
+def test_a_field_that_is_gone_and_was_not_set_is_no_damage(cut: Path) -> None:
+    path, config = cut / "config.json", folder.read_config(cut)
+    path.write_text(path.read_text().replace('"beta": 1.0', '"gone": null, "beta": 1.0'))
+    assert folder.read_config(cut) == config
+
+
 def test_a_folder_without_configuration_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json"):
         ien.load(tmp_path)

@@ -66,44 +66,6 @@ def test_exponential_is_flat_for_ten_epochs_and_then_decays_by_a_fifth_each() ->
     assert max(abs(a / b - 1) for a, b in zip(rates, expected, strict=True)) < 1e-13
 
 
-@pytest.mark.parametrize("steps_per_epoch", [7, 188])
-def test_a_run_of_so_many_steps_has_the_whole_cycle_whatever_an_epoch_is(steps_per_epoch: int) -> None:
-    config = change(PAPER, ["steps=1800"])
-    rates = [learning_rate(config, step, steps_per_epoch) for step in range(1800)]
-    expected = table(1400, 1e-5, 5e-3) + [1e-5] * 400
-    assert max(abs(a - b) for a, b in zip(rates, expected, strict=True)) < 1e-17
-
-
-def test_a_cycle_may_end_between_two_steps() -> None:
-    config = change(PAPER, ["epochs=12", "cycle_epochs=10", "steps=100"])  # a cycle of 83⅓ steps
-    rates = [learning_rate(config, step, 9) for step in range(100)]
-    expected = [
-        1e-5 + (5e-3 - 1e-5) * (1 - math.cos(math.pi * step / (250 / 12))) / 2
-        if step < 250 / 12
-        else 1e-5 + (5e-3 - 1e-5) * (1 + math.cos(math.pi * (step - 250 / 12) / (750 / 12))) / 2
-        for step in range(84)
-    ]
-    assert max(abs(a - b) for a, b in zip(rates, expected, strict=False)) < 1e-16
-    assert rates[84:] == [1e-5] * 16 and rates[83] > 1e-5
-
-
-def test_steps_stretch_the_other_schedules_too() -> None:
-    config = change(experiments.config("rot-mnist/e2cnn", "paper"), ["steps=45"])  # 30 epochs of 1.5 steps
-    rates = [learning_rate(config, step, 4) for step in range(45)]
-    expected = [1e-3 * 0.8 ** max(0, 2 * step // 3 - 9) for step in range(45)]
-    assert max(abs(a / b - 1) for a, b in zip(rates, expected, strict=True)) < 1e-13
-    falling = change(config, ["schedule=steps", "steps_after=10,20", "decay=0.1", "steps=90"])
-    rates = [learning_rate(falling, step, 4) for step in range(90)]
-    expected = [1e-3] * 30 + [1e-4] * 30 + [1e-5] * 30
-    assert max(abs(a / b - 1) for a, b in zip(rates, expected, strict=True)) < 1e-13
-
-
-def test_as_many_steps_as_the_epochs_have_change_no_rate() -> None:
-    config = change(PAPER, [f"steps={90 * STEPS}"])
-    steps = range(0, 90 * STEPS, 11)
-    assert [learning_rate(config, s, 5) for s in steps] == [learning_rate(PAPER, s, STEPS) for s in steps]
-
-
 def test_shorter_runs_keep_the_shape_of_the_cycle() -> None:
     config = change(PAPER, ["epochs=9"])
     rates = [learning_rate(config, step, STEPS) for step in range(9 * STEPS)]

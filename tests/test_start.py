@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -112,7 +114,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], str, object, tuple[int, int], lis
 
 
 def prepared(name: str) -> tuple[nn.Module, ien.Group, object, Tensor, list[str]]:
-    make, group, feature_groups, (channels, size), layers = NETS[name]
+    joined = (lambda: Joined(), "rot4", {"": "4-2-1", "head": 1}, (2, 8), ["mix"])
+    make, group, feature_groups, (channels, size), layers = NETS.get(name, joined)
     torch.manual_seed(3)
     net = make().eval()
     return net, ien.group(group), feature_groups, torch.rand(2, channels, size, size), layers
@@ -142,26 +145,41 @@ def test_net_is_equivariant_in_every_layer_and_invariant_at_the_end(name: str) -
         assert features.all(layer)[0].std() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["cnn6", "cnn6 mixed", "cnn6 flips", "resnet18 mixed", "user"])
+@pytest.mark.parametrize(
+    "name", ["cnn6", "cnn6 mixed", "cnn6 flips", "resnet18 mixed", "user", "usual resnet", "joined"]
+)
 def test_variance_of_every_layer_is_kept_on_other_images(name: str) -> None:
     net, group, feature_groups, x, _ = prepared(name)
-    convs = {n: module for n, module in net.named_modules() if isinstance(module, nn.Conv2d)}
     found: list[float] = []
 
-    def note(conv: nn.Conv2d, args: object, output: Tensor) -> None:
-        bias = torch.zeros(1) if conv.bias is None else conv.bias
-        found.append(float((output - bias.view(-1, 1, 1)).var()))
+    def note(layer: nn.Module, args: object, output: Tensor) -> None:
+        bias = torch.zeros(1) if layer.bias is None else layer.bias
+        found.append(float((output - (bias if output.ndim == 2 else bias.view(-1, 1, 1))).var()))
 
-    for conv in convs.values():
-        conv.register_forward_hook(note)
+    kinds = nn.Conv2d | nn.ConvTranspose2d | nn.Linear  # but not those behind a group pool, which stay
+    layers = {n: m for n, m in net.named_modules() if isinstance(m, kinds) and "classifier" not in n}
+    for layer in layers.values():
+        layer.register_forward_hook(note)
     with torch.no_grad():
         net(torch.rand(48, *x.shape[1:]))
         before = list(found)
         ien.start_equivariant(net, group, feature_groups, torch.rand(48, *x.shape[1:]))  # type: ignore[arg-type]
         found.clear()
         net(torch.rand(48, *x.shape[1:]))
-    ratios = {n: b / a for n, a, b in zip(convs, before, found, strict=True)}
+    ratios = {n: b / a for n, a, b in zip(layers, before, found, strict=True)}
     assert all(0.9 < ratio < 1.1 for ratio in ratios.values()), ratios
+
+
+def test_outputs_of_random_nets_tell_images_apart_as_much_as_before_on_the_average() -> None:
+    logs, x = [], torch.rand(24, 3, 17, 17)
+    for seed in range(8):
+        torch.manual_seed(seed)
+        net = nn.Sequential(*user_net()[:-1], nn.Linear(8, 64)).eval()
+        with torch.no_grad():
+            before = net(x).var(0).mean()
+            ien.start_equivariant(net, "rot4", 4, torch.rand(24, 3, 17, 17))
+            logs.append((net(x).var(0).mean() / before).log())
+    assert abs(torch.stack(logs).mean()) < 0.7, logs
 
 
 @pytest.mark.parametrize(
@@ -227,13 +245,56 @@ def test_projection_of_a_trained_net_is_equivariant_and_a_second_one_changes_not
 
 def test_distance_is_that_of_the_weights_and_a_norm_gets_the_mean_of_its_members() -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)).eval()
-    net[1].running_mean.copy_(torch.arange(8.0))
+    net[1].bias.data.copy_(torch.arange(8.0))
     before = copy.deepcopy(net)
     start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 5, 5), weights="project")
-    assert net[1].running_mean.tolist() == [1.5] * 4 + [5.5] * 4
+    assert net[1].bias.tolist() == [1.5] * 4 + [5.5] * 4
     old, new = (torch.cat([p.detach().flatten() for p in m[0].parameters()]) for m in (before, net))
     assert start.layers["0"].distance == pytest.approx(float((new - old).norm() / old.norm()))
     assert net[0].bias.view(2, 4).std(1).max() < 1e-6
+
+
+def incoming(net: nn.Module, x: Tensor) -> list[tuple[nn.BatchNorm2d, Tensor]]:
+    """Every norm with the maps that come into it."""
+    found: list[tuple[nn.BatchNorm2d, Tensor]] = []
+    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
+    handles = [norm.register_forward_pre_hook(lambda m, args: found.append((m, args[0]))) for norm in norms]
+    with torch.no_grad():
+        net(x)
+    for handle in handles:
+        handle.remove()
+    assert len(found) == len(norms)
+    return found
+
+
+def test_statistics_of_norms_fit_the_projected_weights_and_outputs_keep_a_spread() -> None:
+    torch.manual_seed(2)
+    net, x = usual_resnet(), torch.rand(32, 3, 33, 33)
+    with torch.no_grad():
+        for _ in range(40):
+            net(torch.rand(16, 3, 33, 33))
+        before = net.eval()(x).std(0).mean()
+        ien.start_equivariant(net, "rot4", 4, torch.rand(32, 3, 33, 33), weights="project")
+        for norm, maps in incoming(net, x):
+            ratios = maps.var((0, 2, 3)) / norm.running_var
+            assert 0.5 < ratios.min() and ratios.max() < 2, ratios
+            assert ((maps.mean((0, 2, 3)) - norm.running_mean).abs() < 0.5 * norm.running_var.sqrt()).all()
+            for numbers in (norm.running_mean, norm.running_var):
+                assert torch.equal(numbers, numbers.view(-1, 4)[:, :1].expand(-1, 4).flatten())
+        assert net(x).std(0).mean() > 0.2 * before
+
+
+def test_statistics_of_norms_stay_where_what_comes_in_does_and_in_a_random_start() -> None:
+    x = torch.rand(4, 1, 9, 9)
+    net = nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    ien.start_equivariant(net, "rot4", 4, x)
+    assert net[2].running_var.tolist() == [1.0] * 8
+    net[0].running_var.fill_(3.0)
+    ien.start_equivariant(net, "rot4", 4, x, weights="project")  # its weights are equivariant already
+    assert net[2].running_var.tolist() == [1.0] * 8 and net[0].running_var.item() == 3.0
+    nn.init.normal_(net[1].weight)
+    ien.start_equivariant(net, "rot4", 4, x, weights="project")
+    assert net[2].running_var.tolist() != [1.0] * 8 and net[0].running_var.item() == 3.0
 
 
 def test_nets_exported_from_e2cnn_are_at_no_distance() -> None:
@@ -340,6 +401,41 @@ def test_linear_layers_on_pixels() -> None:
     with torch.no_grad():
         h, h_g = net(x), net(x.rot90(1, (-2, -1)))
     assert regular_error(h, h_g, ien.rotation(4), 1, 4) < 1e-10
+
+
+class Scaled(nn.Module):
+    """A residual block that has a number for each channel beside its layers, as in ConvNeXt."""
+
+    def __init__(self, before: int = 8, after: int = 8) -> None:
+        super().__init__()
+        self.conv, self.gamma = nn.Conv2d(before, after, 3), nn.Parameter(torch.rand(after, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gamma * self.conv(x)
+
+
+def test_numbers_for_each_channel_beside_layers_are_tied_or_named() -> None:
+    x, net = torch.rand(2, 1, 9, 9), nn.Sequential(nn.Conv2d(1, 8, 3), Scaled())
+    means = net[1].gamma.detach().view(2, 4).mean(1)
+    start = ien.start_equivariant(net, "rot4", 4, x)
+    torch.testing.assert_close(net[1].gamma.detach().flatten(), means.repeat_interleave(4))
+    assert start.layers["1"].after == "4" and start.layers["1"].exact < 1e-10
+    with torch.no_grad():
+        assert regular_error(net(x), net(x.rot90(1, (-2, -1))), ien.rotation(4), 1, 4) < 1e-10
+    with pytest.raises(ValueError, match=r"layer '1' \(Scaled\) breaks rot4.*its own 'gamma' cannot be tied"):
+        ien.start_equivariant(nn.Sequential(nn.Conv2d(1, 8, 3), Scaled(8, 16)), "rot4", 4, x)
+
+
+def test_a_bias_beside_a_shared_weight_is_tied() -> None:
+    net, x = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3)), torch.rand(2, 1, 9, 9)
+    net[2].weight = net[1].weight
+    biases = [layer.bias.detach().view(2, 4).mean(1).repeat_interleave(4) for layer in net[1:]]
+    start = ien.start_equivariant(net, "rot4", 4, x, weights="project")
+    for layer, bias in zip(net[1:], biases, strict=True):
+        torch.testing.assert_close(layer.bias.detach(), bias)
+    assert 0 < start.layers["2"].distance < start.layers["1"].distance
+    with torch.no_grad():
+        assert regular_error(net(x), net(x.rot90(1, (-2, -1))), ien.rotation(4), 1, 4) < 1e-10
 
 
 class Squeezed(nn.Module):
@@ -470,6 +566,28 @@ def test_wrong_arguments_are_told() -> None:
         ien.start_equivariant(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU()), "rot4", {"1": 4}, x)
     with pytest.raises(RuntimeError, match=r"before torch\.compile"):
         ien.start_equivariant(torch.compile(net, backend="eager"), "rot4", 4, x)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrap", [nn.parallel.DistributedDataParallel, nn.DataParallel])
+def test_a_model_is_started_before_it_is_wrapped(
+    wrap: Callable[[nn.Module], nn.Module], tmp_path: Path
+) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        net, x = wrap(nn.Sequential(nn.Conv2d(1, 8, 3))), torch.rand(2, 1, 9, 9)
+        for model in (net, nn.Sequential(net)):
+            with pytest.raises(RuntimeError, match=f"{wrap.__name__}.*start it before wrapping"):
+                ien.start_equivariant(model, "rot4", 4, x)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_net_that_is_equivariant_whatever_its_weights_is_left_as_it_was() -> None:
+    net, x = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)), torch.rand(2, 1, 9, 9)
+    before = copy.deepcopy(net.state_dict())
+    start = ien.start_equivariant(net, "rot4", 1, x)
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    assert start.layers == {} and str(start) == "equivariant to rot4 as it was: no weight had to change"
 
 
 def test_a_layer_that_runs_twice_one_that_does_not_and_the_report() -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,92 +17,149 @@ from rich.console import Console
 
 import ien
 import ien.data
+from ien import FeatureGroups
 from ien.data import Dataset
 from ien.experiments import config, deviations, find
-from ien.experiments.queue import plan, run_all, run_name
+from ien.experiments.queue import MACHINE, plan, run_all, run_name
+from ien.experiments.rows import RECOMMENDED
+from ien.experiments.show import describe_run
+from ien.experiments.study import LABELS
 from ien.experiments.tables import TABLES, print_table
-from ien.training.schedule import epoch_length, items_in, total_steps
-from ien.training.setup import network_of
+from ien.report.seen import images_seen
+from ien.training import ALONE, Config
+from ien.training.image_task import ImageTask
+from ien.training.setup import images, network_of, objective_of
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
+RESULTS = Path(__file__).parents[1] / "results"
 ROWS = [name.removeprefix("study/") for name in find("study/*")]
 STEERABLE = [row for row in ROWS if row.endswith("e2cnn")]
-BESIDE = ["cnn-aug-average", "cnn-aug-2x", "e2cnn"]
-GRID = [row for row in ROWS if not row.startswith(("flip", "n500", "n2000")) and row not in BESIDE]
+GRID = [
+    row for row in ROWS if not row.startswith(("flip", "n500", "n2000")) and row not in ("tied", "cnn-aug-2x")
+]
+COMPARED = [*LABELS, *(f"study/{row}" for row in ROWS if row != "cnn-aug-2x")]
+"""All rows that are to have equal compute."""
 
 
-def seen(row: str, preset: str = "small", images: int = 12_000) -> tuple[int, int]:
-    """Steps of a row, and the pictures that its network sees in them."""
-    settings = config(f"study/{row}", preset)
-    (group,) = settings.groups
-    views = len(group) if settings.orbits else 2
-    steps, items = epoch_length(settings, settings.train_images or images, views)
-    return total_steps(settings, steps), items_in(total_steps(settings, steps), steps, items) * views
+def compute(name: str, preset: str, count: int, *settings: str) -> tuple[int, int]:
+    """Steps of a row on so many training images, and the views that its network sees in them."""
+    (planned,) = plan([name], preset, [1], settings)
+    x = torch.zeros(count, 1, 1, 1, dtype=torch.uint8)
+    data = Dataset("rot-mnist", "generated", x, x.flatten(), x, x.flatten(), classes=10)
+    (x, y), _ = images(planned, data)
+    network: Any = SimpleNamespace(taps=[], feature_groups=FeatureGroups.of(planned.feature_groups))
+    optimizer: Any = None
+    task = ImageTask(planned, network, network, objective_of(planned, network), optimizer, x, y, x, ALONE)
+    return planned.epochs * task.steps, planned.epochs * task.items * task.views
 
 
-def test_the_grid_is_every_combination_once() -> None:
-    rows = [config(f"study/{row}", "small") for row in GRID]
-    found = [(c.action if c.beta else "", c.start, c.orbits, c.beta) for c in rows]
+def changed(name: str, other: str, preset: str = "small") -> dict[str, Any]:
+    """The fields in which one row differs from another, with their values."""
+    ours, theirs = (asdict(config(each, preset)) for each in (name, other))
+    return {field: ours[field] for field in ours if ours[field] != theirs[field] and field != "experiment"}
+
+
+def test_the_grid_is_every_combination_once_with_the_rows_of_rot_mnist_in_their_places() -> None:
+    places = {f"study/{row}": row for row in GRID}
+    places |= {name: label.split(" = ")[0] for name, label in LABELS.items() if " = " in label}
+    found = []
+    for name, place in places.items():
+        c = config(name, "small")
+        found.append((c.action if c.beta else "", c.start, c.orbits, c.beta))
+        *action, start, samples, beta = place.split("-")
+        assert c.start == start and c.orbits == (samples == "all")
+        assert f"beta{c.beta:g}" == beta and action == [c.action] * bool(c.beta)
+        assert changed(name, "rot-mnist/cnn-aug").keys() <= {"action", "start", "orbits", "beta"}
     without = product([""], ["random", "equivariant"], [False, True], [0.0])
     with_loss = product(["pooled", "regular"], ["random", "equivariant"], [False, True], [0.1, 1.0])
     assert sorted(found) == sorted([*without, *with_loss]) and len(found) == 20
-    for row, settings in zip(GRID, rows, strict=True):
-        if row == "cnn-aug":
-            continue
-        *action, start, samples, beta = row.split("-")
-        assert settings.start == start and settings.orbits == (samples == "all")
-        assert f"beta{settings.beta:g}" == beta and action == [settings.action] * bool(settings.beta)
+    assert sorted(label.split(" = ")[-1] for label in LABELS.values()) == sorted(
+        ["cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "ien-r4-beta0.1", "recommended"]
+    )
 
 
-def test_rows_differ_in_what_their_names_say() -> None:
-    base = asdict(config("study/cnn-aug", "small"))
-    for row in GRID:
-        settings = asdict(config(f"study/{row}", "small"))
-        changed = {name for name in settings if settings[name] != base[name]}
-        assert changed <= {"experiment", "action", "start", "orbits", "beta"}
-    twin = asdict(config("rot-mnist/cnn-aug", "small"))
-    assert {name for name in base if base[name] != twin[name]} == {"experiment"}
-    best = asdict(config("study/regular-equivariant-all-beta1", "small"))
-    demo = asdict(config("rot-mnist/recommended", "small"))
-    assert {name for name in best if best[name] != demo[name]} == {"experiment"}
+def test_what_stands_beside_the_grid() -> None:
+    assert changed("study/tied", "study/equivariant-1-beta0") == {"tied": True}
+    assert changed("study/cnn-aug-2x", "rot-mnist/cnn-aug") == {"epochs": 20, "cycle_epochs": 16}
+    assert any("twice the compute" in text for text in deviations("study/cnn-aug-2x"))
 
 
-def test_all_rows_see_as_many_pictures_in_as_many_steps() -> None:
-    usual = {row: seen(row) for row in ROWS if row not in ("cnn-aug-average", "cnn-aug-2x")}
-    whole = {value for row, value in usual.items() if not row.startswith("n")}
-    assert whole == {(1880, 240_000)}
-    for count in ("n500", "n2000"):  # batches of an epoch are equal, and so a little smaller
-        (fewer,) = {value for row, value in usual.items() if row.startswith(count)}
-        assert fewer[0] == 1880 and 0.97 < fewer[1] / 240_000 < 1
-    assert seen("cnn-aug-2x") == (3760, 480_000)
-    assert {seen(row, "paper") for row in GRID} == {(16_920, 2_160_000)}
-    assert {seen(row, "demo", 4000) for row in GRID} == {(1000, 64_000)}
+def test_the_recommended_settings_are_the_same_everywhere() -> None:
+    names = ["rot-mnist/recommended", *(f"study/{row}" for row in ROWS if row.endswith("-recommended"))]
+    assert len(names) == 4
+    for name in [*names, "rot-tim/resnet18-r8-recommended"]:
+        settings = asdict(config(name, "small"))
+        assert {field: settings[field] for field in RECOMMENDED} == RECOMMENDED, name
 
 
-def test_the_wrong_group_has_the_same_channels() -> None:
+@pytest.mark.parametrize(
+    ("preset", "count", "settings", "expected"),
+    [
+        ("small", 12_000, [], (1880, 240_000)),
+        ("small", 12_000, ["test_on=validation"], (1570, 200_000)),
+        ("small", 12_000, ["batch_size=100"], (1200, 240_000)),
+        ("small", 12_000, ["epochs=3", "test_on=validation"], (471, 60_000)),
+        ("small", 4000, [], (630, 80_000)),
+        ("demo", 4000, [], (1000, 64_000)),
+        ("smoke", 4000, [], (8, 512)),
+    ],
+)
+def test_all_rows_have_as_many_steps_and_images_seen(
+    preset: str, count: int, settings: list[str], expected: tuple[int, int]
+) -> None:
+    found = {name: compute(name, preset, count, *settings) for name in COMPARED}
+    assert set(found.values()) == {expected}, found
+
+
+def test_twice_the_compute_is_twice_and_the_papers_size_too() -> None:
+    assert compute("study/cnn-aug-2x", "small", 12_000) == (3760, 480_000)
+    usual = [name for name in COMPARED if not name.endswith("e2cnn")]  # there it has a recipe of its own
+    assert {compute(name, "paper", 12_000) for name in usual} == {(16_920, 2_160_000)}
+
+
+def test_recorded_runs_are_those_of_the_rows_of_today() -> None:
+    """Fields that are newer than a record have the value that was done; a queue would skip each of them."""
+    paths = sorted(RESULTS.rglob("*.json"))
+    seen = {name: set() for name in LABELS}
+    for path in paths:
+        record = json.loads(path.read_text())
+        found = {**asdict(Config("", "")), **record["config"]}
+        wanted = {**asdict(config(found["experiment"], found["preset"])), **record["changes"]}
+        different = [f for f in wanted if f not in ("seed", *MACHINE) and wanted[f] != found[f]]
+        assert not different, (path, different)
+        if found["experiment"] in seen and not record["changes"]:
+            seen[found["experiment"]].add(images_seen(record))
+    assert len(paths) > 50 and set().union(*seen.values()) == {240_000}
+
+
+def test_the_wrong_group_has_one_network_with_the_channels_of_the_right_one() -> None:
+    flips = [row for row in ROWS if row.startswith("flip-")]
     nets = [
-        network_of(config(f"study/{row}", "small"))
-        for row in ("cnn-aug", "flip-cnn-aug", "flip-regular-equivariant-all-beta1")
+        network_of(config(name, "small")) for name in ["rot-mnist/cnn-aug", *(f"study/{r}" for r in flips)]
     ]
     channels = [[block[0].out_channels for block in list(net.children())[:6]] for net in nets]
-    assert channels[0] == channels[1] == channels[2] == [16, 24, 32, 32, 48, 64]
+    assert len(flips) == 3 and channels == [[16, 24, 32, 32, 48, 64]] * 4
+    assert len({sum(weight.numel() for weight in net.parameters()) for net in nets[1:]}) == 1
+    for row in flips:
+        fields = {"group", "feature_groups", "width"}
+        assert changed(f"study/{row}", f"rot-mnist/{row.removeprefix('flip-')}").keys() == fields
 
 
-def test_fewer_images_are_the_first_of_all() -> None:
+def test_rows_on_fewer_images_differ_in_these_alone() -> None:
     for row in (row for row in ROWS if row.startswith("n")):
         count, _, base = row.partition("-")
-        fewer, whole = (asdict(config(f"study/{name}", "small")) for name in (row, base))
-        changed = {name: fewer[name] for name in fewer if fewer[name] != whole[name]}
-        assert changed.pop("experiment") == f"study/{row}"
-        assert changed == {"train_images": int(count[1:]), "steps": 1880}
+        table = "study" if base == "tied" else "rot-mnist"
+        for preset in ("small", "paper"):
+            assert changed(f"study/{row}", f"{table}/{base}", preset) == {"subset": int(count[1:])}
+        assert any("drawn by the seed" in text for text in deviations(f"study/{row}"))
 
 
 def test_every_row_stands_in_the_table_once() -> None:
     patterns = [pattern for part in TABLES["study"].parts for pattern in part.patterns]
-    for row in ROWS:
-        assert sum(fnmatchcase(f"study/{row}", pattern) for pattern in patterns) == 1, row
-        assert deviations(f"study/{row}")
+    for name in [*LABELS, *(f"study/{row}" for row in ROWS)]:
+        assert sum(fnmatchcase(name, pattern) for pattern in patterns) == 1, name
+        assert deviations(name)
 
 
 @pytest.fixture(scope="module")
@@ -117,36 +176,48 @@ def noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ien.data.DATASETS, "rot-mnist", (lambda *_: data, lambda *_: data))
 
 
-def finished(row: str, folder: Path) -> Path:
+def finished(name: str, folder: Path) -> Path:
     """The run folder of a row at the preset smoke, at once where there is one."""
-    if row in STEERABLE:
+    if name.endswith("e2cnn"):
         pytest.importorskip("e2cnn", reason="the steerable baseline: pip install 'ien[steerable]'")
-    configs = plan([f"study/{row}"], "smoke", [1], ["test_images=16"], machine={"threads": 1})
+    configs = plan([name], "smoke", [1], ["test_images=16"], machine={"threads": 1})
     run_all(configs, folder, folder / "results", "embedded", console=Console(file=io.StringIO()))
     return folder / run_name(configs[0], "embedded")
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_row_runs_end_to_end(row: str, folder: Path) -> None:
-    run = finished(row, folder)
+    run = finished(f"study/{row}", folder)
     record = json.loads((run / "result.json").read_text())
     assert record["images_seen"] == (1024 if row == "cnn-aug-2x" else 512)
+    assert record["data"]["train"] == {"n500": 32, "n2000": 64}.get(row.split("-")[0], 128)
     assert list(record["layers"]) == [f"conv{i}" for i in range(1, 7)]
-    errors = [layer["relative"] for layer in record["layers"].values()]
-    if row in STEERABLE or "regular-equivariant-all" in row:
-        assert max(errors) < 1e-2
-    elif "equivariant" not in row:
-        assert max(errors) > 0.05
+    for kind in ("relative", "relative_regular"):
+        errors = [layer[kind] for layer in record["layers"].values()]
+        if row in STEERABLE or row.endswith("tied"):
+            assert max(errors) < 1e-6
+        elif "regular-equivariant-all" in row or row.endswith("recommended"):
+            assert max(errors) < 1e-2
+        elif "equivariant" not in row:
+            assert max(errors) > 0.05
     assert not ien.load(run).training
 
 
-def test_the_table_shows_all_of_them(folder: Path) -> None:
+def test_a_run_on_a_subset_shows_it(folder: Path) -> None:
+    shown = describe_run(finished("study/n500-recommended", folder))
+    assert "32 images to train on" in shown and "8 steps, 512 images seen (4 for each image)" in shown
+
+
+def test_the_table_shows_all_of_them_and_the_rows_of_rot_mnist_by_their_places(folder: Path) -> None:
+    for name in ("rot-mnist/cnn-aug-tta", "study/cnn-aug-2x"):  # the first trains rot-mnist/cnn-aug
+        finished(name, folder)
     rows = [row for row in ROWS if (folder / "study" / row).exists()]
-    console = Console(file=io.StringIO(), width=200, record=True)
-    if "cnn-aug" not in rows:
-        finished("cnn-aug", folder)
+    console = Console(file=io.StringIO(), width=250, record=True)
     print_table("study", folder, console=console)
     text = console.export_text()
-    assert set(rows) <= set(text.split()) and "All digits: Accuracy and cost (smoke, embedded-5k)" in text
-    (line,) = (line for line in text.splitlines() if line.split()[:1] == ["cnn-aug"] and " k " in line)
-    assert line.split()[-2] == "512"  # images seen, before images/s
+    assert {*rows, "cnn-aug-tta"} <= set(text.split())
+    assert "All digits: Accuracy and cost (smoke, embedded-5k)" in text
+    assert "All digits: Relative error, members one by one: lower is better" in text
+    lines = [line.split() for line in text.splitlines() if line.startswith(" random-1-beta0 = cnn-aug ")]
+    assert lines[0][-2] == "512"  # images seen, before images/s
+    assert "cnn-aug-2x is trained for twice as many epochs" in " ".join(text.split())

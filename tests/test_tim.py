@@ -35,7 +35,7 @@ HET = {
     "vgg-r8-4-2": (51.3, "8-4-2", "rot8"),
     "vgg-r8-4-2-1": (50.8, "8-4-2-1", "rot8"),
 }
-REGULAR = {"rot-tim/resnet18-r8-regular", "rot-tim/resnet18-r8-regular-pairs"}  # beyond the paper
+BEYOND = {f"rot-tim/resnet18-r8-recommended{how}" for how in ("", "-pairs")}  # beyond the paper
 GROUPS = {"r4": ("rot4", "4"), "r8": ("rot8", "8"), "r4r": ("rot4xflip", "8")}
 
 
@@ -48,7 +48,7 @@ def test_there_is_every_row_of_the_papers_tables_with_its_figures() -> None:
     printed = {**paper("rot-tim"), **paper("r2-tim")}
     assert {name: row.accuracy for name, row in printed.items()} == expected
     same_width = {f"rot-tim/{name}-cnn-aug" for name in HET}  # the paper leaves these out
-    assert set(find("rot-tim/*", "r2-tim/*")) == set(expected) | same_width | REGULAR
+    assert set(find("rot-tim/*", "r2-tim/*")) == set(expected) | same_width | BEYOND
 
 
 @pytest.mark.parametrize(("net", "matches"), [("resnet18", True), ("vgg", False)])
@@ -101,10 +101,10 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
         if row in (f"{mix}-het-ien", f"{mix}-cnn-aug"):
             wanted |= {"feature_groups": sizes, "group": of}
     beta = row.partition("beta")[2]
-    wanted["beta"] = float(beta) if beta else 0.1 if row.endswith("het-ien") else float(name in REGULAR)
-    beyond = {"action": "regular", "start": "equivariant", "orbits": row.endswith("regular")}
+    wanted["beta"] = float(beta) if beta else 0.1 if row.endswith("het-ien") else float(name in BEYOND)
+    beyond = {"action": "regular", "start": "equivariant", "orbits": row.endswith("recommended")}
     usual = {"action": "pooled", "start": "random", "orbits": False}
-    wanted |= beyond if name in REGULAR else usual
+    wanted |= beyond if name in BEYOND else usual
     assert {field: settings[field] for field in wanted} == wanted
     assert len(deviations(name)) >= 6
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-__all__ = ["Features", "capture"]
+__all__ = ["Features", "capture", "walk"]
 
 Transform = Callable[[str, Tensor], Tensor]
 
@@ -113,7 +113,7 @@ def capture(
     handles = []
     try:
         if names:  # capturing nothing costs nothing
-            modules = {name: (module, hidden) for name, module, hidden in _walk(model)}
+            modules = {name: (module, hidden) for name, module, hidden in walk(model)}
             for name in names:
                 module = _find(name, modules)
                 handles.append(module.register_forward_hook(_record(features, name, module, transform)))
@@ -125,6 +125,22 @@ def capture(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def walk(
+    module: nn.Module, name: str = "", hidden: bool = False, seen: set[nn.Module] | None = None
+) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Every module once, with its name, without wrappers, and whether it lies inside a compiled one."""
+    module, seen = _without_parallel(module), set() if seen is None else seen
+    if module in seen:
+        return
+    seen.add(module)
+    yield name, module, hidden
+    original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
+    hidden = hidden or original is not None or module._compiled_call_impl is not None
+    inner = module if original is None else _without_parallel(original)
+    for key, child in inner.named_children():
+        yield from walk(child, f"{name}.{key}" if name else key, hidden, seen)
 
 
 def _record(
@@ -158,22 +174,6 @@ def _watch(features: Features, name: str, module: nn.Module) -> Callable[..., No
 def _untraced(hook: Callable[..., None], module: nn.Module) -> Callable[..., None]:
     """A module compiled in place traces its hooks, and again for each new one: keep them out."""
     return hook if module._compiled_call_impl is None else torch.compiler.disable(hook)
-
-
-def _walk(
-    module: nn.Module, name: str = "", hidden: bool = False, seen: set[nn.Module] | None = None
-) -> Iterator[tuple[str, nn.Module, bool]]:
-    """Every module once, with its name, without wrappers, and whether it lies inside a compiled one."""
-    module, seen = _without_parallel(module), set() if seen is None else seen
-    if module in seen:
-        return
-    seen.add(module)
-    yield name, module, hidden
-    original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
-    hidden = hidden or original is not None or module._compiled_call_impl is not None
-    inner = module if original is None else _without_parallel(original)
-    for key, child in inner.named_children():
-        yield from _walk(child, f"{name}.{key}" if name else key, hidden, seen)
 
 
 def _without_parallel(module: nn.Module) -> nn.Module:

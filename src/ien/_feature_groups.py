@@ -164,26 +164,34 @@ class GroupPool(nn.Module):
         return str(self.feature_groups)
 
 
-def per_layer(feature_groups: Spec | Mapping[str, Spec], layers: Iterable[str]) -> dict[str, FeatureGroups]:
-    """One partition for each layer, from one for all or a mapping by layer name."""
-    layers = list(layers)
+def by_name(feature_groups: Spec | Mapping[str, Spec]) -> dict[str, FeatureGroups]:
+    """Feature groups by the name of a layer or module; one for all is that of ``""``, the model.
+
+    >>> by_name(4), by_name({"conv1": 4, "": "4-2-1"})["conv1"]
+    ({'': FeatureGroups.of(4)}, FeatureGroups.of(4))
+    """
     if not isinstance(feature_groups, Mapping) or all(isinstance(key, int) for key in feature_groups):
-        return dict.fromkeys(layers, FeatureGroups.of(feature_groups))  # type: ignore[arg-type]
+        return {"": FeatureGroups.of(feature_groups)}  # type: ignore[arg-type]
     if not all(isinstance(key, str) for key in feature_groups):
         raise TypeError(
             f"feature_groups maps sizes to shares or layer names to feature groups, not both; "
             f"got the keys {list(feature_groups)}"
         )
-    named: Mapping[str, Spec] = feature_groups  # type: ignore[assignment]
-    if missing := [name for name in layers if name not in named]:
+    return {str(name): FeatureGroups.of(spec) for name, spec in feature_groups.items()}  # type: ignore[arg-type]
+
+
+def per_layer(feature_groups: Spec | Mapping[str, Spec], layers: Iterable[str]) -> dict[str, FeatureGroups]:
+    """One partition for each layer, from one for all or a mapping by layer name, ``""`` for the rest."""
+    layers, named = list(layers), by_name(feature_groups)
+    if missing := [name for name in layers if name not in named and "" not in named]:
         raise KeyError(f"feature_groups says nothing about layer {missing[0]!r}; it names {', '.join(named)}")
-    if layers and (unknown := [name for name in named if name not in layers]):
+    if layers and (unknown := [name for name in named if name not in ["", *layers]]):
         close = difflib.get_close_matches(unknown[0], layers, n=1)
         raise KeyError(
             f"feature_groups names {unknown[0]!r}, which is not among the layers {', '.join(layers)}"
             + (f" (did you mean {close[0]!r}?)" if close else "")
         )
-    return {name: FeatureGroups.of(named[name]) for name in layers}
+    return {name: named[name if name in named else ""] for name in layers}
 
 
 def holder(name: str, named: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._capture import _walk
+from ._capture import walk
 
 __all__ = ["choose_layers"]
 
@@ -46,7 +46,7 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     seen: dict[str, _Seen] = {}
     handles = []
     try:
-        for name, module, hidden in _walk(model):
+        for name, module, hidden in walk(model):
             if not hidden:
                 handles.append(module.register_forward_hook(_note(name, seen)))
         with torch.no_grad():
@@ -81,7 +81,7 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
 def _children(model: nn.Module) -> set[str]:
     """Names of the direct children, through Sequentials that are the only child."""
     prefix = ""
-    modules = {name: module for name, module, hidden in _walk(model) if not hidden}
+    modules = {name: module for name, module, hidden in walk(model) if not hidden}
     while True:
         depth = prefix.count(".") + 1 if prefix else 0
         names = [n for n in modules if n and n.startswith(prefix and f"{prefix}.") and n.count(".") == depth]

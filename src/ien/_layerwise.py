@@ -13,13 +13,17 @@ from torch import Tensor, nn
 
 from ._compare import full_precision
 from ._feature_groups import FeatureGroups, holder
+from ._regular import Blocks
 from ._seen import Views
-from ._tied import Blocks, cuts, tie
+from ._tied import cuts, tie
 
-__all__ = ["Breaks", "Kernel", "LayerStart", "Work", "hooked", "spreads_of"]
+__all__ = ["Breaks", "LayerStart", "Mixing", "Work", "hooked", "spreads_of"]
 
-Kernel = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
+Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
+"""Layers that mix channels."""
 Hook = Callable[[str, nn.Module, Any], None]
+ROUNDING = 1e-6
+"""Weights at no more than this distance are those of an equivariant layer already."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,19 @@ class Work:
         self.ran: set[str] = set()
         self.tied: dict[int, tuple[Blocks, Blocks]] = {}
         self.written: list[tuple[Tensor, Tensor]] = []
+        self.changed = False  # whether weights so far were not equivariant before
 
     def start(self, name: str, module: nn.Module, x: Any) -> None:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return
-        if isinstance(module, Kernel):
-            self.ran.add(name)
+        stale = self.changed and not self.spreads and name not in self.ran
+        self.ran.add(name)
+        if isinstance(module, Mixing):
             self._kernels(name, module, x)
-        elif not any(True for _ in module.children()):
+        else:
             self._numbers(name, module, x)
+            if stale:
+                self._statistics(name, module, x)
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
         if not isinstance(output, Tensor) or not output.is_floating_point():
@@ -71,7 +79,7 @@ class Work:
             raise Breaks(
                 f"{_called(name, module)} breaks {self.views.group}: what it returns, {_shape(output)}, "
                 f"turns neither as feature groups {self._known()} nor as single maps "
-                f"(relative error {error:.2g})"
+                f"(relative error {error:.2g}){self._left(module)}"
             )
         if seen is not None and name in self.layers and math.isnan(self.layers[name].exact):
             self.layers[name] = replace(self.layers[name], exact=seen.exact, between=seen.between)
@@ -80,7 +88,7 @@ class Work:
         for tensor, old in reversed(self.written):
             tensor.copy_(old)
 
-    def _kernels(self, name: str, module: Kernel, x: Tensor) -> None:
+    def _kernels(self, name: str, module: Mixing, x: Tensor) -> None:
         """Tie the weight and the bias of a layer that mixes channels."""
         if "weight" not in module._parameters:
             raise ValueError(
@@ -91,39 +99,43 @@ class Work:
         maps = _layouts(x)[-1:] if linear else _layouts(x)[:1]  # a linear layer takes the last dimension
         before = self._blocks(name, module, x, maps)
         after = self._after(name, module, pixels=x.ndim == 4)
-        weight, bias = module.weight, module.bias
+        weight, bias, random = module.weight, module.bias, name in self.spreads
         if self.tied.setdefault(id(weight), (after, before)) != (after, before):
             raise ValueError(f"{_called(name, module)} shares its weight where other feature groups come in")
-        kernels = weight[..., None, None] if linear else weight
-        if self._is_done(weight) or (
-            set(_sizes(after) + _sizes(before)) == {1} and kernels[0, 0].numel() == 1
-        ):
+        new = [t for t in (weight, bias) if t is not None and not self._is_written(t)]
+        if not new or (set(_sizes(after) + _sizes(before)) == {1} and weight[0, 0].numel() == 1):
             return
+        lost, total = 0.0, math.hypot(*(float(t.double().norm()) for t in (weight, bias) if t is not None))
+        for tensor in new:
+            if tensor is weight:
+                tied, distance = self._turned(name, module, after, before)
+            else:
+                tied, distance = self._shared(tensor, after, random=random)
+            lost = math.hypot(lost, distance)
+            self._write(tensor, tied)
+        if random and new[0] is weight and (spread := _spread(module, module.forward(x))) > 0:
+            weight.mul_((self.spreads[name] / spread) ** 0.5)
+        self._note(name, before, after, lost, total)
+
+    def _turned(self, name: str, module: Mixing, after: Blocks, before: Blocks) -> tuple[Tensor, float]:
+        """The weight with kernels that are turned copies of each other, and its distance."""
+        kernels = module.weight[..., None, None] if isinstance(module, nn.Linear) else module.weight
         height, width = kernels.shape[2:]
         if height != width and self.views.swaps_sides:
             raise ValueError(
                 f"{_called(name, module)} has kernels of {height}×{width}, which cannot turn by a quarter: "
                 f"make them {max(height, width)}×{max(height, width)}, or take a group such as rot2xflip"
             )
-        random = name in self.spreads
         sides = (before, after) if isinstance(module, nn.ConvTranspose2d) else (after, before)
         try:
             conv_groups = 1 if isinstance(module, nn.Linear) else module.groups
-            tied, lost = tie(kernels, *sides, self.views.group, conv_groups, random=random)
+            tied, lost = tie(kernels, *sides, self.views.group, conv_groups, random=name in self.spreads)
         except ValueError as error:
             raise ValueError(f"{_called(name, module)}: {error}") from None
-        total = float(weight.double().norm())
-        self._write(weight, tied.view_as(weight))
-        if bias is not None:
-            shared, also_lost = self._shared(bias, after, random=random)
-            lost, total = math.hypot(lost, also_lost), math.hypot(total, float(bias.double().norm()))
-            self._write(bias, shared)
-        if random and (spread := _spread(module, module.forward(x))) > 0:
-            weight.mul_((self.spreads[name] / spread) ** 0.5)
-        self.layers[name] = LayerStart(_text(before), _text(after), lost / total if total else 0.0)
+        return tied.view_as(module.weight), lost
 
     def _numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
-        """Make what a layer has for each channel, such as the weight of a norm, equal in a feature group."""
+        """Make what a module has for each channel, such as the weight of a norm, equal in a feature group."""
         own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         for maps in _layouts(x):
             channels = maps.shape[1]
@@ -144,11 +156,28 @@ class Work:
         for tensor in found:
             shared, distance = self._shared(tensor, before)
             lost = math.hypot(lost, distance)
-            if not torch.equal(shared, tensor):
-                self._write(tensor, shared)
+            self._write(tensor, shared)
         total = math.hypot(*(float(t.double().norm()) for t in found))
-        if lost > 1e-7 * total:  # more than rounding
-            self.layers.setdefault(name, LayerStart(_text(before), _text(before), lost / total))
+        if lost > 1e-7 * total and name not in self.layers:
+            self._note(name, before, before, lost, total)
+
+    def _statistics(self, name: str, module: nn.Module, x: Tensor) -> None:
+        """What a norm knows of its input was seen with other weights: estimate it from the views."""
+        mean, variance = (module._buffers.get(key) for key in ("running_mean", "running_var"))
+        if mean is None or variance is None:
+            return
+        for maps in _layouts(x):
+            if maps.shape[1] == mean.numel():
+                blocks = self._blocks(name, module, x, [maps])
+                spread, centre = torch.var_mean(full_precision(maps), (0, 2, 3))
+                self._write(mean, self._shared(centre, blocks)[0].view_as(mean))
+                self._write(variance, self._shared(spread, blocks)[0].view_as(variance))
+                return
+
+    def _note(self, name: str, before: Blocks, after: Blocks, lost: float, total: float) -> None:
+        distance = lost / total if total else 0.0
+        self.layers[name] = LayerStart(_text(before), _text(after), distance)
+        self.changed |= distance > ROUNDING
 
     def _shared(self, tensor: Tensor, blocks: Blocks, random: bool = False) -> tuple[Tensor, float]:
         mean, lost = tie(tensor.reshape(-1, 1, 1, 1), blocks, [(1, 1)], self.views.group, random=random)
@@ -164,7 +193,7 @@ class Work:
             )
         return seen.blocks
 
-    def _after(self, name: str, module: Kernel, pixels: bool) -> Blocks:
+    def _after(self, name: str, module: Mixing, pixels: bool) -> Blocks:
         """The feature groups that a layer shall return; a linear layer on vectors ends them if not named."""
         channels = module.out_features if isinstance(module, nn.Linear) else module.out_channels
         key = holder(name, {"", *self.specs})
@@ -177,8 +206,14 @@ class Work:
             hint = f'; feature_groups={{"": …, "{name}": 1}} leaves it single maps' if name else ""
             raise ValueError(f"{_called(name, module)}: {error}{hint}") from None
 
-    def _is_done(self, weight: Tensor) -> bool:
-        return any(tensor is weight for tensor, _ in self.written)
+    def _left(self, module: nn.Module) -> str:
+        """The module's own parameters that are as they were, for an error."""
+        own = module.named_parameters(recurse=False)
+        left = [repr(name) for name, tensor in own if not self._is_written(tensor)]
+        return f"; its own {' and '.join(left)} cannot be tied" if left else ""
+
+    def _is_written(self, tensor: Tensor) -> bool:
+        return any(written is tensor for written, _ in self.written)
 
     def _write(self, tensor: Tensor, value: Tensor) -> None:
         self.written.append((tensor, tensor.clone()))
@@ -193,7 +228,7 @@ def spreads_of(model: nn.Module, modules: Mapping[str, nn.Module], images: Tenso
     spreads: dict[str, float] = {}
 
     def note(name: str, module: nn.Module, output: Any) -> None:
-        if isinstance(module, Kernel):
+        if isinstance(module, Mixing):
             spreads.setdefault(name, _spread(module, output))
 
     with hooked(modules, after=note):
@@ -201,7 +236,7 @@ def spreads_of(model: nn.Module, modules: Mapping[str, nn.Module], images: Tenso
     return spreads
 
 
-def _spread(module: Kernel, output: Tensor) -> float:
+def _spread(module: Mixing, output: Tensor) -> float:
     """The variance of what a layer returns, its bias left out."""
     bias = torch.zeros(1) if module.bias is None else module.bias
     bias = bias if isinstance(module, nn.Linear) else bias.view(-1, 1, 1)

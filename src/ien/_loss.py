@@ -15,7 +15,7 @@ from ._compare import OnEmpty, check_on_empty, check_pixels, compared_maps, mean
 from ._feature_groups import FeatureGroups, Spec, per_layer
 from ._groups import Group, random_order
 from ._groups import group as parse_group
-from ._regular import FeatureAction, check_action, check_sizes
+from ._regular import FeatureAction, check_action, check_sizes, permutes
 from ._weights import weights_of
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
@@ -102,11 +102,13 @@ class EquivarianceLoss:
 
     A sequence of groups or layers gives each weight 1; a mapping carries the weights, α for groups and β for
     layers. Layers with weight 0 are not captured: with all of them 0 this is the augmented CNN, at its cost.
+    ``feature_groups`` is one for all, or maps layers to their own, ``""`` for the rest.
     ``samples`` different elements are drawn for each image and step; ``"all"`` takes every one, in order:
     whole orbits, in which nothing is random. ``stop_gradient`` holds the maps of the originals fixed.
     ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.
     ``action="pooled"``, the paper's, compares the maximum over the members of each feature group;
     ``"regular"`` all members, each with the one that the element moves to its place, which keeps orientation.
+    Scalings and custom groups move no member: beside rotations or flips they are then compared pooled.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
     >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4)
@@ -144,8 +146,12 @@ class EquivarianceLoss:
             raise ValueError(f"two of the groups {', '.join(map(str, weights))} are equal, or in name")
         check_action(action)
         self.action = action
+        self._actions: dict[Group, FeatureAction] = {
+            g: action if permutes(g) else "pooled" for g in self.groups
+        }
         if action == "regular":
-            for group in self._compared_groups:
+            groups = self._compared_groups
+            for group in [group for group in groups if self._actions[group] == action] or groups:  # one must
                 check_sizes(group, {name: self.feature_groups[name] for name in self._compared_layers})
 
     @property
@@ -225,25 +231,27 @@ class EquivarianceLoss:
     ) -> Tensor:
         """L_G of one layer for each of the groups; ``drawn`` are the group and the elements of each view."""
         spec = self.feature_groups[name]
-        maps = compared_maps(name, h, spec, self.action)
         batch_size = len(drawn[0][1])
-        if len(maps) != self.views * batch_size:
+        if len(h) != self.views * batch_size:
             raise ValueError(
-                f"layer {name!r} returned {len(maps)} maps for {self.views} views of {batch_size} images: "
+                f"layer {name!r} returned {len(h)} maps for {self.views} views of {batch_size} images: "
                 f"its batch must be that of the input; use capture and equivariance_loss for anything else"
             )
-        original, *transformed = maps.split(batch_size)
-        original = original.detach() if self.stop_gradient else original
-        permuted = spec if self.action == "regular" else None
-        settings: Any = (self.normalize, self.on_empty, f"layer {name!r}", permuted)
+        actions = dict.fromkeys(self._actions[group] for group in groups)
+        views = {action: compared_maps(name, h, spec, action).split(batch_size) for action in actions}
         terms = []
         for group in groups:
+            original, *transformed = views[self._actions[group]]
+            original = original.detach() if self.stop_gradient else original
+            permuted = spec if self._actions[group] == "regular" else None
+            settings: Any = (self.normalize, self.on_empty, f"layer {name!r}", permuted)
             if foresee:  # an error now, not only in the step that draws such an element
-                check_pixels(maps, group, range(1, len(group)), f"layer {name!r}")
-            views = [
-                (elements, h_g) for (of, elements), h_g in zip(drawn, transformed, strict=True) if of == group
+                check_pixels(h, group, range(1, len(group)), f"layer {name!r}")
+            losses = [
+                mean_error(original, h_g, group, elements, *settings)
+                for (of, elements), h_g in zip(drawn, transformed, strict=True)
+                if of == group
             ]
-            losses = [mean_error(original, h_g, group, elements, *settings) for elements, h_g in views]
             images = sum(count for _, count in losses)
             terms.append(torch.stack([loss * (count / max(images, 1)) for loss, count in losses]).sum())
         return torch.stack(terms)
@@ -253,7 +261,8 @@ class EquivarianceLoss:
         layers = ", ".join(
             f"{name}: {weight:g} ({self.feature_groups[name]})" for name, weight in self.layers.items()
         )
-        action = "" if self.action == "pooled" else f", action={self.action!r}"
+        pooled = [f", {g}: pooled" for g in self._compared_groups if self._actions[g] != self.action]
+        action = "" if self.action == "pooled" else f", action={self.action!r}{''.join(pooled)}"
         return f"EquivarianceLoss(groups {{{groups}}}, layers {{{layers}}}, views={self.views}{action})"
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from ._feature_groups import FeatureGroups, Spec, holder, per_layer
+from ._feature_groups import Spec, by_name, holder
 from ._groups import Group
+from ._inputs import try_model
 from ._loss import EquivarianceLoss
-from ._start import Start, Weights, start_equivariant
+from ._start import Start, Weights, start_after
 from ._weights import weights_of
 
 __all__ = ["Recommended", "recommended"]
@@ -38,6 +39,10 @@ def recommended(
     group: load so many times fewer in a batch. ``weights="project"`` is for a model that is trained already.
     ``feature_groups`` may map modules to their own, with ``""`` for the rest.
 
+    Frozen layers are changed too. Nets with strides need odd sizes of images, 65 and not 64; :func:`doctor`
+    tells. Dropout differs between the views of an image: put it after the last of the ``layers``, or expect a
+    small loss from it.
+
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images = torch.rand(6, 1, 9, 9)
     >>> objective = recommended(net, "rot4", feature_groups=4, layers=["2", "3"], input=images)
@@ -45,15 +50,13 @@ def recommended(
     >>> out.views, out.loss.item() < 1e-10
     (4, True)
     """
-    specs = _by_layer(feature_groups, list(weights_of(layers, "layer")))
+    named = by_name(feature_groups)
+    specs = {name: named[holder(name, named)] for name in weights_of(layers, "layer")}
     objective = Recommended(group, layers, specs, samples="all", action="regular")
-    objective.start = start_equivariant(model, group, feature_groups, input, weights)
+
+    def trial(model: nn.Module, x: Tensor) -> None:
+        try_model(model, x)
+        objective(model, x)
+
+    objective.start = start_after(trial, model, group, feature_groups, input, weights)
     return objective
-
-
-def _by_layer(feature_groups: Spec | Mapping[str, Spec], layers: list[str]) -> dict[str, FeatureGroups]:
-    """The feature groups of each layer, by its own name or that of the nearest module that holds it."""
-    if not isinstance(feature_groups, Mapping) or not all(isinstance(key, str) for key in feature_groups):
-        return per_layer(feature_groups, layers)
-    named: Mapping[str, Spec] = feature_groups  # type: ignore[assignment]
-    return {name: FeatureGroups.of(named[holder(name, named)]) for name in layers}

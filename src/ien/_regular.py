@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -13,9 +13,22 @@ from ._feature_groups import FeatureGroups
 from ._groups import Group
 from ._similarity import Similarity
 
-__all__ = ["FeatureAction", "check_action", "check_sizes", "members", "permute", "sizes"]
+__all__ = [
+    "Blocks",
+    "FeatureAction",
+    "channels_moved",
+    "check_action",
+    "check_members",
+    "check_sizes",
+    "members",
+    "permute",
+    "permutes",
+    "sizes",
+]
 
 FeatureAction = Literal["pooled", "regular"]
+Blocks = Sequence[tuple[int, int]]
+"""(size, channels) of contiguous feature groups."""
 
 
 def members(group: Group, size: int) -> Tensor:
@@ -28,16 +41,15 @@ def members(group: Group, size: int) -> Tensor:
     >>> members(rotation(4), 4)[1].tolist(), members(rotation(4), 2)[1].tolist()
     ([3, 0, 1, 2], [1, 0])
     """
-    if size not in sizes(group):
-        raise ValueError(_cannot(group, size))
+    check_members(group, [size])
     return torch.tensor(_table(group, size), dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=256)
 def sizes(group: Group) -> tuple[int, ...]:
-    """Those of feature groups whose members ``group`` can permute, largest first.
+    """Those of feature groups for which it is defined how ``group`` permutes members, largest first.
 
-    Rotations act on every divisor of their number; with flips, on a member for each element, or on one.
+    For rotations every divisor of their number; with flips, a member for each element, or one.
 
     >>> sizes(rotation(8)), sizes(rotation(4) * ien.reflection())
     ((8, 4, 2, 1), (8, 1))
@@ -56,8 +68,27 @@ def permute(h: Tensor, g: Tensor, group: Group, feature_groups: FeatureGroups) -
     >>> permute(h, torch.tensor([1, 2]), rotation(4), FeatureGroups.of(4))[..., 0, 0].tolist()
     [[3.0, 0.0, 1.0, 2.0], [2.0, 3.0, 0.0, 1.0]]
     """
-    source = _channels(group, feature_groups.blocks(h.shape[1]))[group._indices(h, g).long()]  # (B, C)
+    source = channels_moved(group, feature_groups.blocks(h.shape[1]))[group._indices(h, g).long()]  # (B, C)
     return h if feature_groups.sizes == (1,) else _Permute.apply(h, source.to(h.device))
+
+
+def channels_moved(group: Group, blocks: Blocks) -> Tensor:
+    """Which channel each element moves to each place, (elements, C).
+
+    >>> channels_moved(rotation(4), [(4, 4), (1, 2)])[1].tolist()
+    [3, 0, 1, 2, 4, 5]
+    """
+    parts, first = [], 0
+    for size, channels in blocks:
+        starts = torch.arange(first, first + channels, size, device="cpu").view(1, -1, 1)
+        parts.append((starts + members(group, size).unsqueeze(1)).flatten(1))
+        first += channels
+    return torch.cat(parts, dim=1)
+
+
+def permutes(group: Group) -> bool:
+    """Whether all elements are rotations and flips; scalings and black boxes permute no members."""
+    return _other(group) is None
 
 
 def check_action(action: str) -> None:
@@ -66,11 +97,23 @@ def check_action(action: str) -> None:
         raise ValueError(f'action is "pooled" (the maximum over members) or "regular"; got {action!r}')
 
 
+def check_members(group: Group, wanted: Sequence[int], layer: str = "") -> None:
+    """An error if it is not defined how ``group`` permutes feature groups of the ``wanted`` sizes."""
+    known = sizes(group)
+    if bad := [size for size in wanted if size not in known]:
+        *larger, smallest = map(str, known)
+        works = f"{', '.join(larger)} or {smallest}" if larger else smallest
+        what = f"permute the members of feature groups of size {bad[0]}"
+        where = f"layer {layer!r}: " if layer else ""
+        if len(group) % bad[0] == 0:  # it has quotients of that size, and none is the one to take
+            raise ValueError(f"{where}no one way is defined for {group} to {what}; it is for {works}")
+        raise ValueError(f"{where}{group} cannot {what}; it can for {works}")
+
+
 def check_sizes(group: Group, feature_groups: Mapping[str, FeatureGroups]) -> None:
-    """An error if ``group`` cannot permute the members of some layer, by its name."""
+    """The same for the feature groups of layers, by name."""
     for name, spec in feature_groups.items():
-        if bad := [size for size in spec.sizes if size not in sizes(group)]:
-            raise ValueError(f"layer {name!r}: {_cannot(group, bad[0])}")
+        check_members(group, spec.sizes, name)
 
 
 class _Permute(torch.autograd.Function):
@@ -96,16 +139,6 @@ class _Permute(torch.autograd.Function):
         return _Permute.apply(grad, source.argsort(1)), None
 
 
-def _channels(group: Group, blocks: list[tuple[int, int]]) -> Tensor:
-    """Which channel each element moves to each place, (elements, C)."""
-    parts, first = [], 0
-    for size, channels in blocks:
-        starts = torch.arange(first, first + channels, size, device="cpu").view(1, -1, 1)
-        parts.append((starts + members(group, size).unsqueeze(1)).flatten(1))
-        first += channels
-    return torch.cat(parts, dim=1)
-
-
 @lru_cache(maxsize=256)
 def _table(group: Group, size: int) -> tuple[tuple[int, ...], ...]:
     elements = _similarities(group)
@@ -118,16 +151,13 @@ def _table(group: Group, size: int) -> tuple[tuple[int, ...], ...]:
 
 def _similarities(group: Group) -> list[Similarity]:
     """The elements as rotations and flips; an error if they are others, or not closed."""
-    elements: list[Similarity] = []
-    for label, steps in zip(group.labels, group.elements, strict=True):
-        match steps or (Similarity(),):
-            case (Similarity(scale=1) as only,):
-                elements.append(only)
-            case _:
-                raise ValueError(
-                    f"only rotations and flips permute the members of feature groups, and {group} has "
-                    f'{label!r}: it needs action="pooled"'
-                )
+    if (label := _other(group)) is not None:
+        raise ValueError(
+            f"only rotations and flips permute the members of feature groups, and {group} has {label!r}: "
+            f'it needs action="pooled"'
+        )
+    steps = [step for steps in group.elements for step in steps or (Similarity(),)]
+    elements = [step for step in steps if isinstance(step, Similarity)]
     if not {a.after(b) for a in elements for b in elements} <= set(elements):
         raise ValueError(
             f"{group} ({', '.join(group.labels)}) lacks what some of its elements give together, so that it "
@@ -136,7 +166,11 @@ def _similarities(group: Group) -> list[Similarity]:
     return elements
 
 
-def _cannot(group: Group, size: int) -> str:
-    *larger, smallest = map(str, sizes(group))
-    known = f"{', '.join(larger)} or {smallest}" if larger else smallest
-    return f"{group} cannot permute the members of feature groups of size {size}; it can for {known}"
+def _other(group: Group) -> str | None:
+    """The first element that is neither a rotation nor a flip."""
+    for label, steps in zip(group.labels, group.elements, strict=True):
+        match steps or (Similarity(),):
+            case (Similarity(scale=1),):
+                continue
+        return label
+    return None

@@ -13,11 +13,9 @@ from torch import Tensor
 from ._compare import full_precision, image_errors
 from ._feature_groups import FeatureGroups
 from ._groups import Group
-from ._regular import _channels, sizes
+from ._regular import Blocks, channels_moved, sizes
 
 __all__ = ["Seen", "Views"]
-
-Blocks = tuple[tuple[int, int], ...]  # (size, channels) of contiguous feature groups
 
 TOLERANCE = 1e-4
 """Relative errors below are rounding, also with TF32: the least that a wrong grid costs is far above."""
@@ -105,7 +103,7 @@ class Views:
 
     def _errors(self, h: Tensor, blocks: Blocks, scale: Tensor | None = None) -> Tensor:
         """The relative error of each element but the identity, on the CPU."""
-        table = _channels(self.group, list(blocks)).to(h.device)
+        table = channels_moved(self.group, blocks).to(h.device)
         first, *others = h.chunk(len(self.group))
         errors = [
             image_errors(first[:, table[i]], h_g, self.group, self._element(i, len(first))).mean()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ._capture import _walk
+from ._capture import walk
 from ._doctor import doctor
-from ._feature_groups import FeatureGroups, Spec
+from ._feature_groups import FeatureGroups, Spec, by_name
 from ._groups import Group
 from ._groups import group as parse_group
 from ._inputs import eval_mode, try_model
-from ._layerwise import Breaks, Kernel, LayerStart, Work, hooked, spreads_of
+from ._layerwise import Breaks, LayerStart, Mixing, Work, hooked, spreads_of
 from ._measured import ROOT
 from ._names import nearest
 from ._page import columns, number
@@ -23,7 +23,7 @@ from ._regular import check_sizes
 from ._seen import Views
 from ._similarity import Similarity
 
-__all__ = ["LayerStart", "Start", "start_equivariant"]
+__all__ = ["LayerStart", "Start", "Weights", "start_after", "start_equivariant"]
 
 Weights = Literal["random", "project"]
 
@@ -39,6 +39,9 @@ class Start:
     """Layers that did not run, and are as they were."""
 
     def __str__(self) -> str:
+        unused = [f"did not run, and are as they were: {', '.join(self.unused)}"] * bool(self.unused)
+        if not self.layers:
+            return "\n".join([f"equivariant to {self.group} as it was: no weight had to change", *unused])
         between = any(layer.between is not None for layer in self.layers.values())
         rows = [["layer", "before", "after", "distance", "exact", *["between"] * between]]
         for name, layer in self.layers.items():
@@ -47,7 +50,6 @@ class Start:
         title = (
             f"equivariant to {self.group}, weights {self.weights}: relative errors of {len(rows) - 1} layers"
         )
-        unused = [f"did not run, and are as they were: {', '.join(self.unused)}"] * bool(self.unused)
         return "\n".join([title, *columns(rows), *unused])
 
 
@@ -61,29 +63,43 @@ def start_equivariant(
     """Change the weights of ``model`` so that it is equivariant, as if it were built of group convolutions.
 
     Filters of a feature group become transformed copies of each other, and numbers for each channel (biases,
-    norms) equal within it. Quarter turns and flips are exact, other rotations as good as the pixels allow. It
-    is still an ordinary network: training moves it away again unless the loss holds it.
+    norms) equal within it, frozen layers included. Quarter turns and flips are exact, other rotations as good
+    as the pixels allow. It is still an ordinary network: training moves it away again unless the loss holds
+    it.
 
-    ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact (see :func:`doctor`). It
-    is run once in eval mode to see what comes into each layer and to check what leaves it. Linear layers on
-    pooled features become invariant; they stay as they are after a group pool. ``"random"`` takes the weights
-    as a random draw, and keeps the variance of what each layer returns, its bias aside; ``"project"`` takes
-    the nearest equivariant weights, for a trained model. ``feature_groups`` may map layers, or modules that
-    hold them, to their own; ``""`` is the rest. What cannot be equivariant is an error that leaves the model
-    as it was.
+    ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact: with strides an odd
+    one, 65 and not 64 (see :func:`doctor`). It is run once in eval mode, so without dropout, to see what
+    comes into each layer and to check what leaves it. Linear layers on pooled features become invariant; they
+    stay as they are after a group pool. ``"random"`` takes the weights as a random draw, and keeps the
+    variance of what each layer returns, its bias aside; ``"project"`` takes the nearest equivariant weights,
+    for a trained model, and the running statistics of norms anew from ``input`` under all elements: give a
+    hundred images or more. ``feature_groups`` may map layers, or modules that hold them, to their own; ``""``
+    is the rest. What cannot be equivariant is an error that leaves the model as it was.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
     >>> start.layers["2"].before, start.layers["2"].exact < 1e-10
     ('4', True)
     """
+    return start_after(try_model, model, group, feature_groups, input, weights)
+
+
+def start_after(
+    trial: Callable[[nn.Module, Tensor], object],
+    model: nn.Module,
+    group: Group | str,
+    feature_groups: Spec | Mapping[str, Spec],
+    input: Tensor,
+    weights: Weights = "random",
+) -> Start:
+    """:func:`start_equivariant`, unless a ``trial`` of the model as it is, on two images, is an error."""
     group = parse_group(group)
     specs = _checked(model, group, feature_groups, input, weights)
-    modules = {name: module for name, module, _ in _walk(model)}
+    modules = {name: module for name, module, _ in walk(model)}
     views = Views(group, list(specs.values()))
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         x = input.to(next((p.device for p in model.parameters()), input.device), copy=True)
-        try_model(model, x[:2].clone())
+        trial(model, x[:2].clone())
         images = views.of(x)
         spreads = spreads_of(model, modules, images) if weights == "random" else {}
         work = Work(views, specs, spreads)
@@ -95,10 +111,10 @@ def start_equivariant(
             if not isinstance(error, Breaks):
                 raise
             raise ValueError(f"{error}{_advice(model, x)}") from None
-    if not work.layers:
+    mixing = [name for name, module in modules.items() if isinstance(module, Mixing)]
+    if not work.layers and not work.ran.intersection(mixing):
         raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
-    unused = [n for n, module in modules.items() if isinstance(module, Kernel) and n not in work.ran]
-    return Start(str(group), weights, work.layers, tuple(unused))
+    return Start(str(group), weights, work.layers, tuple(name for name in mixing if name not in work.ran))
 
 
 def _checked(
@@ -124,13 +140,13 @@ def _checked(
             f"start_equivariant takes rotations and flips, a half turn, quarter turn or flip among them, "
             f"such as rot4, rot8 or rot4xflip; got {group}"
         )
-    modules = {name: hidden or m._compiled_call_impl is not None for name, m, hidden in _walk(model)}
+    for module in model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            raise RuntimeError(f"the model is wrapped in {type(module).__name__}: start it before wrapping")
+    modules = {name: hidden or m._compiled_call_impl is not None for name, m, hidden in walk(model)}
     if any(modules.values()):
         raise RuntimeError("the model is compiled, which hides its layers: start it before torch.compile")
-    if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
-        specs = {str(name): FeatureGroups.of(spec) for name, spec in feature_groups.items()}  # type: ignore[arg-type]
-    else:
-        specs = {"": FeatureGroups.of(feature_groups)}  # type: ignore[arg-type]
+    specs = by_name(feature_groups)
     if unknown := [name for name in specs if name not in modules]:
         raise KeyError(
             f"feature_groups names {unknown[0]!r}; {nearest(unknown[0], [n for n in modules if n])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate, product
 
@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 
 from ._groups import Group
-from ._regular import members
+from ._regular import Blocks, members
 
-__all__ = ["Blocks", "cuts", "tie"]
-
-Blocks = Sequence[tuple[int, int]]
-"""(size, channels) of contiguous feature groups."""
+__all__ = ["cuts", "tie"]
 
 KEPT = 0.8
 """Patterns of pixels that the mean over a group keeps to this share turn well on the grid.

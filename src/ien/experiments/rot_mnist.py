@@ -6,8 +6,9 @@ from typing import Any
 
 from ..report import PaperRow
 from ..training import Config
+from .rows import RECOMMENDED
 
-__all__ = ["DEVIATIONS", "PAPER", "PRESETS", "ROWS", "config"]
+__all__ = ["DEVIATIONS", "E2CNN_RECIPE", "PAPER", "PRESETS", "ROWS", "config"]
 
 BETAS = (0.01, 0.1, 0.5, 10.0, 100.0, 1000.0)  # besides 1, which is ien-r4
 
@@ -19,8 +20,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "ien-r4": {},
     **{f"ien-r4-beta{beta:g}": {"beta": beta} for beta in BETAS},
     "het-ien": {"feature_groups": "4-2-1"},
-    # beyond the paper: what ien.recommended does
-    "recommended": {"action": "regular", "start": "equivariant", "orbits": True},
+    # beyond the paper
+    "recommended": RECOMMENDED,
 }
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from ..tracking import Tracker
 from ..training import Config, differences, field_help
 from ..training.evaluate import cost
 from ..training.folder import read_config, read_data, read_result
-from ..training.schedule import epoch_length, items_in, total_steps
+from ..training.schedule import epoch_length
 from ..training.setup import build, objective_of, plain_of
 from ..training.track_evaluate import update_cost
 from . import config as preset_config
@@ -30,7 +30,7 @@ WIDTH = 100
 
 
 def describe(config: Config, train_images: int | None = None) -> str:
-    """``train_images`` is how many images, or sequences, there are to train on, where that is known."""
+    """``train_images`` is how many images, or sequences, an epoch has, where that is known."""
     title = f"{config.experiment}, preset {config.preset}, seed {config.seed}"
     parts = {
         title: _settings(config),
@@ -49,11 +49,11 @@ def describe_run(folder: Path) -> str:
     else:
         metrics = folder / "metrics.jsonl"
         epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-        length = f"of {config.epochs} epochs" if config.steps is None else f"epochs of {config.steps} steps"
-        state = f"not finished, {epochs} {length} done: go on with ien resume {folder}"
+        state = f"not finished, {epochs} of {config.epochs} epochs done: go on with ien resume {folder}"
     what = "sequences" if config.tracks else "images"
     source = f"{data['source']} {data['name']} from {data['folder']}: {data['train']:,} {what} to train on"
-    return f"{_page({str(folder): [state, source]})}\n\n{describe(config, data['train'])}"
+    in_epoch = data.get("drawn_from", data["train"])
+    return f"{_page({str(folder): [state, source]})}\n\n{describe(config, in_epoch)}"
 
 
 def _page(parts: dict[str, list[str]]) -> str:
@@ -125,16 +125,14 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     views = 1 if objective is None else objective.views
     trained = sum(parameter.numel() for parameter in network.parameters())
     steps, items = epoch_length(config, there, views, config.processes)
-    total = total_steps(config, steps)
-    shown = items_in(total, steps, items) * views
-    seen = f"{shown:,} {each}s seen ({views} for each {each}){note}"
-    return [*lines, f"{trained:,} parameters trained, {total:,} steps, {seen}"]
+    seen = f"{config.epochs * items * views:,} {each}s seen ({views} for each {each}){note}"
+    return [*lines, f"{trained:,} parameters trained, {config.epochs * steps:,} steps, {seen}"]
 
 
 def _items(config: Config, train: int | None) -> tuple[int, str, str]:
     """What there is in an epoch, what one of them is called, and what is not known of it.
 
-    ``train`` are the images, or the sequences of clips, to train on, where that is known.
+    ``train`` are the images, or the sequences of clips, in an epoch, where that is known.
     """
     if train is None:
         whole = _train_images(config)

@@ -2,68 +2,112 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 from . import rot_mnist
 from .rows import Rows
 
-__all__ = ["STUDY"]
+__all__ = ["LABELS", "NOTES", "STUDY"]
 
 ACTIONS, STARTS, BETAS = ("pooled", "regular"), ("random", "equivariant"), (0.0, 0.1, 1.0)
 SAMPLES = {"1": False, "all": True}
 """Copies of an image in a step, and whether they are whole orbits."""
-BEST, PAPERS = "regular-equivariant-all-beta1", "pooled-random-1-beta0.1"
-REPEATED = ("cnn-aug", "e2cnn", PAPERS, BEST)
-"""Rows that are also trained on fewer images."""
-FEWER = (500, 2000)
-IMAGES = {"paper": 12_000, "small": 12_000, "demo": 4000, "smoke": 128}
-"""Training images of each preset: a run on fewer of them takes as many steps as one on all."""
+BESIDE = ("cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "ien-r4-beta0.1", "recommended")
+"""Rows of rot-mnist that stand in the grid or beside it, and are not trained again."""
+WRONG = ("cnn-aug", "ien-r4", "recommended")
+"""Rows that are also trained under the wrong group: a mirrored digit is no digit."""
+REPEATED = ("cnn-aug", "e2cnn", "tied", "ien-r4", "ien-r4-beta0.1", "recommended")
+"""Rows that are also trained on fewer images; of the paper's its main one, and the other beta of the grid."""
+FEWER = {500: 32, 2000: 64}
+"""So many images, and at the preset smoke, which has 128 in all."""
 
 
 def _grid() -> dict[str, dict[str, Any]]:
-    """Action × start × samples × beta; without the loss there is no action, and its first row is CNN-aug."""
+    """Action × start × samples × beta; without the loss there is no action."""
     rows: dict[str, dict[str, Any]] = {}
     for start, (samples, orbits), beta in product(STARTS, SAMPLES.items(), BETAS):
+        same = {"start": start, "orbits": orbits, "beta": beta}
         for action in ACTIONS if beta else ():
-            settings = {"action": action, "start": start, "orbits": orbits, "beta": beta}
-            rows[f"{action}-{start}-{samples}-beta{beta:g}"] = settings
+            rows[f"{action}-{start}-{samples}-beta{beta:g}"] = {"action": action, **same}
         if not beta:
-            rows[f"{start}-{samples}-beta0"] = {"start": start, "orbits": orbits, "beta": beta}
-    return {"cnn-aug": rows.pop("random-1-beta0"), **rows}
+            rows[f"{start}-{samples}-beta0"] = same
+    return rows
+
+
+def _place(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Where a row with these settings stands in the grid; nowhere if it differs in others as well."""
+    usual = {"action": "pooled", "start": "random", "orbits": False, "beta": 1.0}
+    action, *others, beta = ({**usual, **settings}[name] for name in usual)
+    return (action if beta else "", *others, beta) if set(settings) <= set(usual) else ()
+
+
+_TAKEN = {
+    row: name
+    for (name, settings), row in product(_grid().items(), BESIDE)
+    if _place(settings) == _place(rot_mnist.ROWS[row])
+}
+"""The places that rows beside the grid have in it."""
+LABELS = {f"rot-mnist/{row}": f"{_TAKEN[row]} = {row}" if row in _TAKEN else row for row in BESIDE}
+"""What the study calls the rows of rot-mnist that belong to it."""
 
 
 def _rows() -> dict[str, dict[str, Any]]:
-    rows = {
-        **_grid(),
-        "cnn-aug-average": {"beta": 0.0, "average": True, "weights_of": "study/cnn-aug"},
-        "cnn-aug-2x": {"beta": 0.0},
-        "e2cnn": {"beta": 0.0, "model": "e2cnn-cnn6"},
+    grid = {place: settings for place, settings in _grid().items() if place not in _TAKEN.values()}
+    tied = {"beta": 0.0, "start": "equivariant", "tied": True}
+    named = {**{row: rot_mnist.ROWS[row] for row in BESIDE}, "tied": tied}
+    flip = {"group": "flip", "feature_groups": "2"}
+    return {
+        **grid,
+        "tied": tied,
+        "cnn-aug-2x": rot_mnist.ROWS["cnn-aug"],
+        **{f"flip-{row}": {**named[row], **flip} for row in WRONG},
+        **{f"n{count}-{row}": {**named[row], "subset": count} for count in FEWER for row in REPEATED},
     }
-    # the wrong group: a mirrored digit is no digit
-    flips = {f"flip-{row}": {**rows[row], "group": "flip"} for row in ("cnn-aug", "pooled-random-1-beta1")}
-    flips[f"flip-{BEST}"] = {**rows[BEST], "group": "flip", "feature_groups": "2"}
-    fewer = {f"n{count}-{row}": {**rows[row], "train_images": count} for count in FEWER for row in REPEATED}
-    return {**rows, **flips, **fewer}
 
 
 def _preset(row: str, preset: str) -> dict[str, Any]:
-    settings = {"dataset": "rot-mnist", "epochs": 90, "batch_size": 64, **rot_mnist.PRESETS[preset]}
-    steps = settings["epochs"] * math.ceil(IMAGES[preset] / settings["batch_size"])
+    usual = rot_mnist.config("cnn-aug", preset)
+    recipe = rot_mnist.E2CNN_RECIPE if row.endswith("e2cnn") and preset == "paper" else {}
+    settings = {"dataset": "rot-mnist", **recipe, **rot_mnist.PRESETS[preset]}
     if row == "cnn-aug-2x":
-        settings["steps"] = 2 * steps
-    if row.startswith(tuple(f"n{count}-" for count in FEWER)):
-        settings["steps"] = steps
-    if row == f"flip-{BEST}":  # twice as many feature groups of half the size: the same channels
-        settings["width"] = 2 * settings.get("width", 1.0)
+        settings |= {"epochs": 2 * usual.epochs, "cycle_epochs": 2 * usual.cycle_epochs}
+    if row.startswith("flip-"):  # twice as many feature groups of half the size: the same channels
+        settings["width"] = 2 * usual.width
+    if row.startswith("n") and preset == "smoke":
+        settings["subset"] = FEWER[int(row[1:].split("-")[0])]
     return settings
 
 
-_DEVIATIONS = rot_mnist.DEVIATIONS["cnn-aug"]
 _TIED = (
-    "it is trained like cnn-aug, and stands for networks with tied weights: its kernels are made of e2cnn's "
-    "functions, of which there are fewer than pixels",
+    "tied: an ordinary network whose gradients are those of tied weights, averaged over the group in every "
+    "step; BatchNorm sees each member by itself in training, and its running statistics are averaged"
 )
+_TWICE = "cnn-aug-2x is trained for twice as many epochs: it has twice the compute of all other rows"
+_DRAWN = (
+    "500 and 2,000 digits are drawn by the seed, others for each, in epochs as long as those of all digits: "
+    "steps and training images seen are the same"
+)
+NOTES = {
+    "": (
+        "a name with = is a place in the grid and the row of rot-mnist that has it, trained once",
+        _TIED,
+        _TWICE,
+    ),
+    "n": (_DRAWN,),
+}
+"""What a reader of the tables has to know: of rows on all digits, and on fewer."""
+
+
+def _deviations(row: str) -> tuple[str, ...]:
+    return (
+        *rot_mnist.DEVIATIONS["e2cnn" if row.endswith("e2cnn") else "cnn-aug"],
+        *[_TIED] * row.endswith("tied"),
+        *[_TWICE] * (row == "cnn-aug-2x"),
+        *[_DRAWN] * row.startswith("n"),
+    )
+
+
 _ROWS = _rows()
-STUDY = Rows("study", _ROWS, {}, {row: _DEVIATIONS + _TIED * row.endswith("e2cnn") for row in _ROWS}, _preset)
+STUDY = Rows("study", _ROWS, {}, {row: _deviations(row) for row in _ROWS}, _preset)

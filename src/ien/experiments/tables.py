@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from .._files import replace_file
 from .._names import nearest
 from ..report import PaperRow, Part, Row, Section, as_rich, collect, page, summarise
 from . import check_preset, names, paper
+from .study import LABELS, NOTES
 
 __all__ = ["TABLES", "print_table", "write_page"]
 
@@ -29,12 +30,16 @@ class _Rows:
     notes: Sequence[str] = ()
     errors: bool = False
     """Whether the paper prints error rates."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Names of rows that are not called as in their own table, by experiment."""
 
 
 @dataclass(frozen=True)
 class _Table:
     datasets: Sequence[str]
     parts: Sequence[_Rows]
+    beside: Sequence[str] = ()
+    """Rows of other tables that are shown again."""
 
 
 _VGG_LAYERS = ("conv1", "conv3", "conv5", "conv7")
@@ -92,16 +97,17 @@ TABLES = {
     "study": _Table(
         ["study"],
         [
-            _Rows("All digits", ["study/[!fn]*"]),
+            _Rows("All digits", ["study/[!fn]*", *LABELS], notes=NOTES[""], labels=LABELS),
             _Rows("The wrong group", ["study/flip-*"]),
-            _Rows("500 digits", ["study/n500-*"]),
-            _Rows("2,000 digits", ["study/n2000-*"]),
+            _Rows("500 digits", ["study/n500-*"], notes=NOTES["n"]),
+            _Rows("2,000 digits", ["study/n2000-*"], notes=NOTES["n"]),
         ],
+        list(LABELS),
     ),
 }
 """Tables of the paper by name; ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels.
 
-``study`` goes beyond the paper.
+``study`` goes beyond the paper, and shows rows of ``rot-mnist`` among its own.
 """
 
 
@@ -136,10 +142,15 @@ def write_page(path: Path, name: str, results: Path) -> None:
 
 def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
     table = TABLES[name]
-    rows = summarise(collect(results, *(f"{dataset}/*" for dataset in table.datasets)), names())
+    patterns = [*(f"{dataset}/*" for dataset in table.datasets), *table.beside]
+    rows = summarise(collect(results, *patterns), names())
     parts = []
     for part in table.parts:
-        chosen = [row for row in rows if preset in (None, row.preset) and _stands_in(row, part)]
+        chosen = [
+            replace(row, name=part.labels.get(row.experiment, ""))
+            for row in rows
+            if preset in (None, row.preset) and _stands_in(row, part)
+        ]
         parts += [Part(part.title, chosen, part.layers, part.notes, part.errors)] if chosen else []
     return parts
 

@@ -15,7 +15,8 @@ from ..data.synthetic_clips import synthetic
 from ..data.tracking_sets import HARD
 from ..tracking import Score, Track, Tracker, footage, score, track
 from ..tracking.drawing import annotate, write_strip
-from ..tracking.live import make, scored
+from ..tracking.live import make
+from ..tracking.results import scored
 from ..tracking.tracks import still
 from ..training import Stopped, load
 from ..training.folder import read_config

@@ -13,11 +13,20 @@ from .figures import needs
 from .records import Row
 from .run_plots import row_labels
 
-__all__ = ["Block", "blocks_of", "check_dataset", "has_loss", "recipe_of", "row_names", "settings_of"]
+__all__ = [
+    "IMAGES",
+    "Block",
+    "blocks_of",
+    "check_dataset",
+    "has_loss",
+    "recipe_of",
+    "row_names",
+    "settings_of",
+]
 
 NAMES = ("experiment", "preset", "seed", "weights_of")
 MACHINE = ("device", "threads", "workers", "processes")
-LOSS, VIEWS = ("action", "beta"), ("start", "orbits", "samples")
+LOSS, VIEWS, IMAGES = ("action", "beta"), ("start", "orbits", "samples"), ("train_images", "subset")
 FEW = 3
 """A section without a block of so many rows is not divided."""
 
@@ -54,8 +63,8 @@ def row_names(rows: Sequence[Row]) -> list[str]:
 
 def settings_of(row: Row) -> dict[str, Any]:
     """Its configuration; a field that is younger than the record has its default: that is what was done."""
-    defaults = {field.name: field.default for field in fields(Config)}
-    return {**defaults, **row.records[0].config}
+    given = row.records[0].config
+    return {field.name: given.get(field.name, field.default) for field in fields(Config)}
 
 
 def recipe_of(row: Row, *without: str) -> dict[str, str]:
@@ -113,7 +122,7 @@ def _network(row: Row) -> str:
 
 def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """The blocks of a section, with their titles."""
-    recipes = [recipe_of(row, *LOSS, *VIEWS, "train_images") for row in rows]
+    recipes = [recipe_of(row, *LOSS, *VIEWS, *IMAGES) for row in rows]
     usual = {name: _commonest(recipe.get(name, "") for recipe in recipes) for name in recipes[0]}
     marked = sorted(
         ((recipe != usual, *_order(row)), i)

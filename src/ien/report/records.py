@@ -34,6 +34,8 @@ class Layer(NamedTuple):
     """The relative error of quarter turns and flips alone."""
     between: float = math.nan
     """The relative error of all other elements, which resample."""
+    regular: float = math.nan
+    """The relative error with members compared one by one, permuted by the element."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Record:
     macs: float
     images_per_second: float
     images_seen: float
-    """Pictures in training, copies counted; NaN where that is not known."""
+    """In training, copies counted; NaN where that is not known."""
     tracking: Tracking | None = None
     """What a tracker reached; None for a classifier. Its images are the updates, a frame each."""
 
@@ -125,10 +127,12 @@ class Row:
     records: tuple[Record, ...]
     superseded: tuple[Record, ...] = ()
     """Older records of seeds that were recorded again."""
+    name: str = ""
+    """What a table calls it; by default its name without that of its own table."""
 
     @property
     def label(self) -> str:
-        name = self.experiment.split("/", 1)[-1]
+        name = self.name or self.experiment.split("/", 1)[-1]
         return f"{name} ({', '.join(f'{k}={v}' for k, v in self.changes)})" if self.changes else name
 
     @property
@@ -270,13 +274,14 @@ def _channel_share(config: Mapping[str, object]) -> float | None:
 def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:
     raw, relative = number(layers, name, "raw"), number(layers, name, "relative")
     errors: dict[bool, list[float]] = {True: [], False: []}
-    elements = take(layers, name, kind=dict).get("per_element", {})
+    found = take(layers, name, kind=dict)
+    regular = number(layers, name, "relative_regular") if "relative_regular" in found else math.nan
     is_exact = exact_labels(group)
-    for label in elements:
+    for label in found.get("per_element", {}):
         if label in is_exact and math.isfinite(error := number(layers, name, "per_element", label)):
             errors[is_exact[label]].append(error)
-    means = (statistics.fmean(errors[kind]) if errors[kind] else math.nan for kind in (True, False))
-    return Layer(raw, relative, *means)
+    exact, between = (statistics.fmean(some) if some else math.nan for some in errors.values())
+    return Layer(raw, relative, exact, between, regular)
 
 
 @lru_cache

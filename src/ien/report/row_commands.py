@@ -37,9 +37,9 @@ def sizes(
 ) -> None:
     """Draw accuracy against the number of training images: a line for each recipe trained on several.
 
-    Rows that differ in their images, steps and seeds only are one recipe.
+    Rows that differ in their training images and seeds only are one recipe.
 
-    Example: ien plot sizes 'study/*'
+    Example: ien plot sizes 'study/*' 'rot-mnist/*'
     """
     with one_line_errors():
         from .sizes import plot_sizes
@@ -55,7 +55,7 @@ def rows(
 ) -> None:
     """Draw accuracy and the largest relative error of a layer: a line for each row, beside those like it.
 
-    Example: ien plot rows 'study/*'
+    Example: ien plot rows 'study/*' 'rot-mnist/*'
 
     Example: ien plot rows rot-mnist/cnn-aug 'rot-mnist/ien*' --preset small
     """

@@ -1,4 +1,4 @@
-"""Seen: from the record of a run to how many pictures its network saw in training, copies counted."""
+"""Seen: from the record of a run to how many images its network saw in training, copies counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["images_seen"]
 
 
 def images_seen(content: Mapping[str, object]) -> float:
-    """As recorded; of older records, which knew neither orbits nor steps, what their configuration says.
+    """As recorded; of older records, which did not know orbits, what their configuration says.
 
     >>> old = {"config": {"epochs": 10, "augment": True, "samples": 1, "group": "rot4"}}
     >>> images_seen(old | {"data": {"train": 12_000}})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .accuracies import AccuracyAxis, span
 from .figures import GREY, Look, look, plain, styled
 from .labels import label_ends
-from .recipes import check_dataset, recipe_of, row_names, settings_of
+from .recipes import IMAGES, check_dataset, recipe_of, row_names
 from .records import Row
 
 if TYPE_CHECKING:
@@ -57,33 +57,32 @@ def plot_sizes(rows: Sequence[Row]) -> Figure:
 def curves_of(rows: Sequence[Row]) -> list[tuple[str, Curve]]:
     """The curve of each recipe, with the name of its row on most images.
 
-    A recipe is all that determines a run, but for its images, its steps and its seed. Where two rows of one
-    recipe differ in nothing but their steps, these tell one recipe from the other.
+    A recipe is all that determines a run, but for its training images and its seed. Where two rows of one
+    recipe have equally many of them and saw them more or less often, this tells one recipe from the other.
     """
     recipes: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        recipe = recipe_of(row, "train_images", "steps")
+        recipe = recipe_of(row, *IMAGES)
         recipes.setdefault((row.preset, row.data, *sorted(recipe.items())), []).append(row)
-    lines = [line for alike in recipes.values() for line in _by_steps(alike)]
+    lines = [line for alike in recipes.values() for line in _by_compute(alike)]
     names = row_names([max(line, key=_images) for line in lines])
     return [(name, _curve(line)) for name, line in zip(names, lines, strict=True)]
 
 
-def _by_steps(rows: list[Row]) -> list[list[Row]]:
-    """All in one, or where rows on equally many images differ in their steps, apart by steps."""
-    found = {(_images(row), _steps(row)) for row in rows}
+def _by_compute(rows: list[Row]) -> list[list[Row]]:
+    """All in one, or where rows on equally many images saw them more or less often, apart by images seen."""
+    found = {(_images(row), _seen(row)) for row in rows}
     if len(found) == len({images for images, _ in found}):
         return [rows]
-    return [[row for row in rows if _steps(row) == steps] for steps in dict.fromkeys(map(_steps, rows))]
+    return [[row for row in rows if _seen(row) == seen] for seen in dict.fromkeys(map(_seen, rows))]
 
 
 def _images(row: Row) -> int:
     return row.records[0].train
 
 
-def _steps(row: Row) -> int:
-    settings = settings_of(row)
-    return int(settings["steps"] or settings["epochs"] * math.ceil(_images(row) / settings["batch_size"]))
+def _seen(row: Row) -> float:
+    return row.records[0].images_seen
 
 
 def _curve(rows: Sequence[Row]) -> Curve:

@@ -25,6 +25,11 @@ MEASURES = (
 NAMES = 28
 """Columns of a terminal that the names of rows take at most; longer ones wrap."""
 
+REGULAR = (
+    "members one by one: all members of feature groups are compared, permuted by the element, instead of "
+    "their maximum; on the first 2,000 test images"
+)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -175,7 +180,7 @@ def _layer_errors(title: str, part: Part, paper: Mapping[str, PaperRow]) -> list
     if part.layers is None:
         layers = list(dict.fromkeys(name for row in rows for record in row.records for name in record.layers))
     header = ["row", "preset", "data", *layers]
-    raw, relative, exact, between = [], [], [], []
+    raw, relative, regular, exact, between = [], [], [], [], []
     for row in rows:
         known = figures_of(row, paper)
         means = [row.layer(name) for name in layers]
@@ -185,12 +190,15 @@ def _layer_errors(title: str, part: Part, paper: Mapping[str, PaperRow]) -> list
             padded = [*powers, *["–"] * len(layers)][: len(layers)]
             raw.append(["in the paper", "", "", *padded])
         relative.append([row.label, row.preset, row.data, *(number(x.relative, ".1e") for x in means)])
+        regular.append([row.label, row.preset, row.data, *(number(x.regular, ".1e") for x in means)])
         exact.append([row.label, row.preset, row.data, *(number(x.exact, ".1e") for x in means)])
         between.append([row.label, row.preset, row.data, *(number(x.between, ".1e") for x in means)])
     tables = [
         Table(f"{title}Equivariance loss L_G: lower is better", header, raw),
         Table(f"{title}Relative error, L_G over variance: lower is better", header, relative),
     ]
+    if any(cell != "–" for line in regular for cell in line[3:]):
+        tables.append(Table(f"{title}Relative error, members one by one: lower is better", header, regular))
     if all(any(cell != "–" for line in kind for cell in line[3:]) for kind in (exact, between)):
         tables += [
             Table(f"{title}Relative error of quarter turns and flips alone", header, exact),
@@ -208,6 +216,8 @@ def _notes(rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[str]:
     notes = []
     if not all(row.tracks for row in rows):
         notes.append(MEASURES)
+    if any(math.isfinite(x.regular) for row in rows for r in row.records for x in r.layers.values()):
+        notes.append(REGULAR)
     notes += tracking_notes([(name, row) for name, row in named if row.tracks])
     if any(row.preset != "paper" and figures_of(row, paper) for row in rows):
         notes.append("the paper's figures are of its full-size networks; only the preset paper is that size")

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from .._errors import fail
 from ..data.boxes import Array
-from .live import make, scored
+from .live import make
+from .results import scored
 from .score import score
 from .selecting import select_box
 from .sources import Source, open_source

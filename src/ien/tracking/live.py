@@ -13,12 +13,10 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..data.clips import Clip
-from .score import Score, score
 from .tracks import Step, Track, TrackerLike, write_csv
 from .video import Footage, record
 
-__all__ = ["Made", "make", "scored"]
+__all__ = ["Made", "make"]
 
 
 class Made(NamedTuple):
@@ -60,11 +58,6 @@ def make(
         f"table: {table}, with the box, score, angle and seconds of each frame",
     ]
     return Made(track, "\n".join(lines), tuple(dict.fromkeys(str(each.message) for each in caught)))
-
-
-def scored(track: Track, clip: Clip, turns: bool) -> Score:
-    """The score of a track; with the orientation, if the tracker ``turns`` its template and so tells it."""
-    return score(track.boxes, clip.boxes, track.angles if turns else None, clip.angles, track.seconds)
 
 
 @contextmanager

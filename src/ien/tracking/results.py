@@ -12,9 +12,12 @@ from numpy.typing import ArrayLike
 from .._files import replace_file
 from .._names import nearest
 from ..data.boxes import Array, as_boxes
+from ..data.clips import Clip
 from ..data.frames import read_numbers
+from .score import Score, score
+from .tracks import Track
 
-__all__ = ["Result", "read_result", "write_result"]
+__all__ = ["Result", "read_result", "scored", "write_result"]
 
 BESIDE = {"seconds": ("times", "time", ".8f"), "angles": ("angles", "angle", ".3f")}
 """What may be kept beside boxes → its folder, the end of the file's name, and how a number is written."""
@@ -29,6 +32,11 @@ class Result(NamedTuple):
     """(T,), or None where no times were kept."""
     angles: Array | None = None
     """(T,) degrees, likewise."""
+
+
+def scored(found: Result | Track, clip: Clip, turns: bool) -> Score:
+    """How well it follows the clip's boxes, and its angles if the tracker ``turns`` its template."""
+    return score(found.boxes, clip.boxes, found.angles if turns else None, clip.angles, found.seconds)
 
 
 def write_result(

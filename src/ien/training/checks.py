@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .._feature_groups import FeatureGroups
 from .._names import nearest
-from .._regular import sizes as regular_sizes
+from .._regular import check_members, permutes
 from ..baselines import BASELINES
 from ..data.tracking_sets import SETS
 from ..models import MODELS
@@ -23,7 +23,7 @@ DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
 """Those that see a digit at one of two sizes."""
 TRACKERS = ("siamfc", "re-siamfc")
 """Those that are trained on clips."""
-OF_IMAGES = ("average", "orbits", "rotate", "rescale", "shift", "mirror", "cutout")
+OF_IMAGES = ("average", "subset", "orbits", "tied", "rotate", "rescale", "shift", "mirror", "cutout")
 """What is done to images to be classified, and not to a tracker's pictures."""
 
 
@@ -120,19 +120,22 @@ def _check_action(config: Config) -> None:
                 f"start=equivariant takes one group with a half turn, quarter turn or flip, such as rot4; "
                 f"got {config.group}"
             )
+    if config.tied and (
+        config.start == "random" or config.compile or not all(next(iter(config.groups)).exact)
+    ):
+        raise ValueError(
+            f"tied=true needs start=equivariant, quarter turns or flips alone, such as rot4, and "
+            f"compile=false; got start={config.start}, group {config.group}, compile={config.compile}"
+        )
     if config.start == "random" and (config.action == "pooled" or not config.beta):
         return
     why = "start=equivariant" if config.start == "equivariant" else "action=regular"
-    for group in config.groups:
+    groups = [group for group in config.groups if permutes(group)] or list(config.groups)  # one must
+    for group in groups:
         try:
-            known = regular_sizes(group)
+            check_members(group, FeatureGroups.of(config.feature_groups).sizes)
         except ValueError as error:
             raise ValueError(f"{why}: {error}") from None
-        if not set(FeatureGroups.of(config.feature_groups).sizes) <= set(known):
-            raise ValueError(
-                f"{why}: {group} permutes the members of feature groups of {', '.join(map(str, known))}; "
-                f"got {config.feature_groups}"
-            )
 
 
 def _check_schedule(config: Config) -> None:
@@ -164,6 +167,7 @@ _RANGES: list[tuple[str, float, float]] = [
     ("seed", 0, 2**63),
     ("data_seed", 0, 2**63),
     ("train_images", 2, math.inf),
+    ("subset", 2, math.inf),
     ("test_images", 1, math.inf),
     ("classes", 2, math.inf),
     ("validation_images", 1, math.inf),
@@ -177,7 +181,6 @@ _RANGES: list[tuple[str, float, float]] = [
     ("shift", 0, 96),
     ("cutout", 0, 96),
     ("epochs", 1, 1e6),
-    ("steps", 1, 1e9),
     ("batch_size", 2, 1e6),
     ("cycle_epochs", 1, 1e6),
     ("max_lr", 1e-12, 100),

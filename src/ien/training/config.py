@@ -41,6 +41,9 @@ class Config:
     """rot-tim, r2-tim: black outside of the disc that fits into the image."""
     train_images: int | None = None
     """Train on the first so many images, or sequences of clips, only; none for all."""
+    subset: int | None = None
+    """Train on so many of the training images, drawn by the seed, in epochs as long as those of all of them:
+    as many steps and images seen; none for all."""
     test_images: int | None = None
     """Test on the first so many images, or sequences of clips, only; none for all."""
     test_on: Literal["test", "validation"] = "test"
@@ -75,11 +78,11 @@ class Config:
     augment: bool = True
     """Show the network transformed copies of each image too; the loss needs them."""
     samples: int = 1
-    """Transformed copies of each image in a step."""
+    """Transformed copies of each image in a step; orbits=true shows all of them, at the same compute."""
     orbits: bool = False
-    """Show images under all elements of the group at once, and so fewer of them: as many pictures in a step
-    and in an epoch as with one copy of each, rounded, and in a step at least one orbit for each process.
-    Under rot4 a step has batch_size / 2 images, and an epoch half of them all; the next has the others."""
+    """Show images under all elements of the group at once, and so fewer of them: as many images seen in a
+    step and in an epoch as with one copy of each, rounded. Under rot4 a step has the orbits of batch_size / 2
+    images, and an epoch those of half of them all; the next has the others."""
     beta: float = 1.0
     """Weight of the equivariance loss in every layer; 0 is the augmented CNN."""
     action: Literal["pooled", "regular"] = "pooled"
@@ -88,6 +91,9 @@ class Config:
     start: Literal["random", "equivariant"] = "random"
     """Of plain networks: equivariant ties the random weights, so that the network is equivariant before its
     first step; quarter turns and flips exactly."""
+    tied: bool = False
+    """With start=equivariant and quarter turns or flips alone: keep the weights tied, by gradients that are
+    averaged over the group in every step."""
     normalize: bool = False
     """Divide the equivariance loss of a layer by the variance of its maps: smaller maps do not lower it."""
     rotate: bool = False
@@ -108,8 +114,6 @@ class Config:
 
     epochs: int = 90
     """Passes over the training images, or times that pairs are drawn."""
-    steps: int | None = None
-    """Train so many steps instead, with the schedule of the epochs stretched to them; none for the epochs."""
     batch_size: int = 64
     """Images, or pairs, in a step, copies not counted."""
     optimizer: Literal["adam", "sgd", "momentum"] = "adam"

@@ -12,12 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from .._feature_groups import per_layer
 from .._measure import measure
 from .._measured import Report
+from .._regular import permutes
+from .._regular import sizes as regular_sizes
 from ..data import to_float
 from .config import Config
 
-__all__ = ["cost", "evaluate", "inference_speed", "layer_errors"]
+__all__ = ["REGULAR_IMAGES", "cost", "evaluate", "inference_speed", "layer_errors"]
+
+REGULAR_IMAGES = 2000
+"""The first so many images are seen a second time, to compare the members of feature groups one by one."""
 
 
 def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
@@ -26,27 +32,22 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
     The authors count each test image and a transformed copy of it; here the copies are all elements, equally.
     Several groups count equally, whatever the number of their elements.
     """
+    taps: Any = (model.taps, model.feature_groups)
     reports = [
-        measure(
-            model,
-            _batches(x),
-            group,
-            layers=model.taps,  # type: ignore[arg-type]
-            feature_groups=model.feature_groups,  # type: ignore[arg-type]
-            labels=y,
-            floors=False,
-        )
-        for group in config.measured_groups
+        measure(model, _batches(x), group, *taps, labels=y, floors=False) for group in config.measured_groups
     ]
     accuracies = [list((report.accuracy or {}).values()) for report in reports]
     clean, averaged = accuracies[0][0], reports[0].averaged_accuracy
     both: float | None = (clean + statistics.mean(statistics.mean(a[1:]) for a in accuracies)) / 2
     if config.average:  # averaged over an exact group, the prediction for a copy is that for the image
         both = averaged if all(next(iter(config.groups)).exact) else None
+    layers = layer_errors(reports)
+    for name, error in _regular_errors(config, model, x[:REGULAR_IMAGES]).items():
+        layers[name]["relative_regular"] = error
     return {
         "accuracy": averaged if config.average else clean,
         "accuracy_with_copies": both,
-        "layers": layer_errors(reports),
+        "layers": layers,
     }
 
 
@@ -61,6 +62,17 @@ def layer_errors(reports: Sequence[Report]) -> dict[str, Any]:
         }
         for name, under in layers.items()
     }
+
+
+def _regular_errors(config: Config, model: nn.Module, x: Tensor) -> dict[str, float]:
+    """The relative error of each layer, members compared one by one; none where they cannot be permuted."""
+    taps: Any = (model.taps, model.feature_groups)
+    sizes = {size for spec in per_layer(taps[1], taps[0]).values() for size in spec.sizes}
+    groups = config.measured_groups
+    if sizes == {1} or not all(permutes(group) and sizes <= set(regular_sizes(group)) for group in groups):
+        return {}
+    reports = [measure(model, _batches(x), group, *taps, floors=False, action="regular") for group in groups]
+    return {name: statistics.mean(r.layers[name].relative for r in reports) for name in reports[0].layers}
 
 
 def cost(config: Config, model: nn.Module, x: Tensor) -> dict[str, int]:

@@ -94,7 +94,10 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
         given, data = content["config"], content["data"]
         if missing := {"folder", "name", "source", "train", "test", "digest"} - set(data):
             raise ValueError(f"no {', '.join(sorted(missing))} of the data")
-        if unknown := set(given) - {field.name for field in fields(Config)}:
+        known = {field.name for field in fields(Config)}
+        # a field that is gone, and was not set, changed nothing
+        given = {name: value for name, value in given.items() if name in known or value is not None}
+        if unknown := set(given) - known:
             raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")
         return Config(**given), data
     except (ValueError, KeyError, TypeError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from itertools import count as count_from
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +18,7 @@ from .distributed import Processes
 from .draws import generator
 from .schedule import epoch_length
 from .setup import Forward, autocast, images, loss_names, objective_of, optimizer_of, trainable
+from .tied import keep_tied
 
 __all__ = ["ImageTask", "prepare"]
 
@@ -41,6 +41,8 @@ class ImageTask:
     colour: Tensor
     """The mean of the images, (C,), with which squares are cut out."""
     processes: Processes
+    subset: Tensor | None = None
+    """Places of the images that are trained on, in epochs as long as those of all; None for all."""
 
     @property
     def steps(self) -> int:
@@ -66,8 +68,8 @@ class ImageTask:
         return loss_names(self.config, self.objective)
 
     def batches(self, epoch: int, step: int) -> Generator[Tensor, None, None]:
-        """Which images are in each batch, from there on without an end."""
-        for each in count_from(epoch):
+        """The rest of the run from there on: which images are in each batch."""
+        for each in range(epoch, self.config.epochs):
             # as even as possible: no last batch too small for its statistics
             yield from self._order(each).tensor_split(self.steps)[step if each == epoch else 0 :]
 
@@ -104,24 +106,30 @@ class ImageTask:
 
     def _order(self, epoch: int) -> Tensor:
         """The images of an epoch: all in random order, then all in another, and so on, are dealt out."""
-        total, first = len(self.x), epoch * self.items
+        total, first = len(self.x if self.subset is None else self.subset), epoch * self.items
         passes = range(first // total, (first + self.items - 1) // total + 1)
         orders = [
             torch.randperm(total, generator=generator(self.config.seed, "order", each)) for each in passes
         ]
-        return torch.cat(orders)[first - passes[0] * total :][: self.items]
+        order = torch.cat(orders)[first - passes[0] * total :][: self.items]
+        return order if self.subset is None else self.subset[order]
 
 
 def prepare(config: Config, dataset: Dataset, processes: Processes) -> ImageTask:
     """Network, objective, optimizer and training images, on the device of the run."""
     device = processes.device(config.device)
     (x, y), _ = images(config, dataset)
-    network = trainable(config, device, to_float(x[:TRIED]))
+    subset = _subset(config, len(x))
+    mine = x if subset is None else x[subset]
+    some = to_float(mine[:TRIED]).to(device)
+    network = trainable(config, device, some)
     optimizer = optimizer_of(config, network)
+    if config.tied:
+        keep_tied(network, optimizer, next(iter(config.groups)), some)
     model, objective = processes.wrap(network, device), objective_of(config, network)
-    colour = _colour(x) if config.cutout else torch.zeros(x.shape[1])
+    colour = _colour(mine) if config.cutout else torch.zeros(x.shape[1])
     on_device = x.to(device), y.to(device), colour.to(device)
-    task = ImageTask(config, network, model, objective, optimizer, *on_device, processes)
+    task = ImageTask(config, network, model, objective, optimizer, *on_device, processes, subset)
     smallest = max(1, task.items // task.steps // processes.count)
     if smallest * task.views < 2:
         raise ValueError(
@@ -129,6 +137,13 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> ImageTask
             f"set it to {4 * processes.count} or more"
         )
     return task
+
+
+def _subset(config: Config, total: int) -> Tensor | None:
+    """Places of the images drawn, in rising order; those of a larger subset hold those of a smaller one."""
+    if config.subset is None:
+        return None
+    return torch.randperm(total, generator=generator(config.seed, "subset"))[: config.subset].sort().values
 
 
 def _colour(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from . import image_task, tracking_task
 from .config import Config
 from .distributed import Processes
 from .draws import seed_of
-from .schedule import items_in, learning_rate, total_steps
+from .schedule import learning_rate
 from .setup import Forward
 
 __all__ = ["Diverged", "Status", "Stopped", "Task", "Trained", "take_step", "train"]
@@ -58,11 +58,11 @@ class Task(Protocol):
     def steps(self) -> int: ...
     @property
     def items(self) -> int:
-        """Images, or pairs, in an epoch."""
+        """Images, or pairs, in an epoch, copies not counted."""
 
     @property
     def views(self) -> int:
-        """Pictures of an item that the network sees in a step."""
+        """How often the network sees an item in a step: as it is, and each copy of it."""
 
     @property
     def unit(self) -> str:
@@ -102,7 +102,7 @@ class Trained(NamedTuple):
     seconds: float
     """That it took, also before it was interrupted."""
     images_seen: int
-    """Pictures that the network saw, copies counted."""
+    """Views of all items in all steps: images with their copies."""
 
 
 def train(
@@ -120,12 +120,10 @@ def train(
         task = image_task.prepare(config, dataset, processes)
     network, optimizer, steps = task.network, task.optimizer, task.steps
     epoch, step, sums, seconds_before = _restore(folder, task)
-    total = total_steps(config, steps)
-    epochs, seen = math.ceil(total / steps), items_in(total, steps, task.items)
-    pace = _Pace(seen - items_in(epoch * steps + step, steps, task.items))
+    pace = _Pace(task.items * (config.epochs - epoch) - task.items * step // steps)
 
     def save(metrics: dict[str, Any] | None = None) -> None:
-        _check_weights(network, f"step {step or last} of epoch {epoch + (step > 0)}", folder)
+        _check_weights(network, f"step {step or steps} of epoch {epoch + (step > 0)}", folder)
         if processes.first:
             if metrics is not None:
                 run_folder.append_metrics(folder, metrics)
@@ -134,16 +132,15 @@ def train(
             run_folder.save_checkpoint(folder, state | {"seconds": seconds_before + pace.seconds})
 
     with _stop_requests() as stop, closing(task.batches(epoch, step)) as batches:
-        while epoch < epochs:
-            last = min(steps, total - epoch * steps)  # the run may end in the middle of an epoch
-            while step < last:
+        while epoch < config.epochs:
+            while step < steps:
                 values = processes.sum(take_step(task, next(batches), epoch, step))
                 sums = values if sums is None else sums + values
                 step += 1
                 losses = _check_losses(task, values, f"step {step} of epoch {epoch + 1}", folder)
                 pace.seen += int(values[-1])
-                if step < last:
-                    report(Status(epoch + 1, epochs, step, last, *pace(), losses, None, task.unit))
+                if step < steps:
+                    report(Status(epoch + 1, config.epochs, step, steps, *pace(), losses, None, task.unit))
                     if processes.any(bool(stop)):
                         save()
                         raise Stopped(folder)
@@ -151,10 +148,10 @@ def train(
             metrics = _metrics(task, epoch + 1, sums)
             epoch, step, sums = epoch + 1, 0, None
             save(metrics)
-            report(Status(epoch, epochs, last, last, *pace(), losses, metrics, task.unit))
+            report(Status(epoch, config.epochs, steps, steps, *pace(), losses, metrics, task.unit))
             if processes.any(bool(stop)):
                 raise Stopped(folder)
-    return Trained(network, seconds_before + pace.seconds, seen * task.views)
+    return Trained(network, seconds_before + pace.seconds, config.epochs * task.items * task.views)
 
 
 def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:

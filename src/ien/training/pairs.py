@@ -21,7 +21,6 @@ from ..data.crops import crop, exemplar_side
 from .config import Config
 from .distributed import Processes
 from .draws import generator
-from .schedule import total_steps
 
 __all__ = ["EXEMPLAR", "SEARCH", "Draw", "Pairs", "Shown", "loaded", "pairs_of"]
 
@@ -134,8 +133,7 @@ def pairs_of(config: Config, clips: Sequence[Clip], processes: Processes) -> Pai
 
 def loaded(pairs: Pairs, config: Config, epoch: int, step: int) -> Generator[Shown, None, None]:
     """The batches of the rest of a run from there on, made ahead of time by worker processes."""
-    first, end = epoch * pairs.steps + step, total_steps(config, pairs.steps)
-    places = [divmod(k, pairs.steps) for k in range(first, end)]
+    places = [divmod(k, pairs.steps) for k in range(epoch * pairs.steps + step, config.epochs * pairs.steps)]
     gpu = config.device.startswith("cuda")
     loader: DataLoader[Any] = DataLoader(
         pairs,  # type: ignore[arg-type]  # anything with an index does

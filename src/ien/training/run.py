@@ -196,7 +196,7 @@ def _describe(config: Config, dataset: Dataset | Clips, folder: str | None) -> d
         digest = digest_of_clips([*train, *chain(*tests.values())])
     else:
         (x, y), (test_x, test_y) = images(config, dataset)
-        counts, total = (len(x), len(test_x)), hashlib.sha256()
+        counts, total = (config.subset or len(x), len(test_x)), hashlib.sha256()
         for tensor in (x, y, test_x, test_y):
             total.update(tensor.contiguous().numpy().tobytes())
         digest = total.hexdigest()[:16]
@@ -205,6 +205,7 @@ def _describe(config: Config, dataset: Dataset | Clips, folder: str | None) -> d
         "name": dataset.name,
         "source": dataset.source,
         "train": counts[0],
+        **({"drawn_from": len(x)} if config.subset else {}),
         "test": counts[1],
         "tested_on": config.test_on,
         "digest": digest,

@@ -43,8 +43,6 @@ def _stretched(config: Config, schedule: str, epochs: int) -> dict[str, Any]:
     """What gives a run of so many epochs the schedule of ``config``, shorter or longer, in its own shape."""
     factor = max(1, epochs) / config.epochs  # none at all is an error of the configuration
     shape: dict[str, Any] = {}
-    if config.steps is not None:
-        shape["steps"] = max(1, round(config.steps * factor))
     if schedule == "one-cycle":
         shape["cycle_epochs"] = max(1, round(config.cycle_epochs * factor))
     elif schedule == "steps":
@@ -92,7 +90,8 @@ def _parse(name: str, kind: Any, text: str) -> Any:
             return int(text)
         return float(Fraction(text)) if "/" in text else _finite(text)
     except (ValueError, KeyError, ZeroDivisionError):
-        raise ValueError(f"{name} must be {wanted(kind)}; got {text!r}") from None
+        hint = " (orbits=true shows images under all elements)" if (name, text) == ("samples", "all") else ""
+        raise ValueError(f"{name} must be {wanted(kind)}; got {text!r}{hint}") from None
 
 
 def _finite(text: str) -> float:

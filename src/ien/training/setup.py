@@ -178,7 +178,7 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
 
 
 def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """What a run trains on and what it is tested on, as (images, labels)."""
+    """What a run trains on, or draws its subset from, and what it is tested on, as (images, labels)."""
     if dataset.classes != config.classes:
         raise ValueError(
             f"{dataset.name} has {dataset.classes} classes; the configuration says {config.classes}"
@@ -194,6 +194,7 @@ def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tup
         train = train[0][:kept], train[1][:kept]
     for name, asked, there in (
         ("train_images", config.train_images, len(train[0])),
+        ("subset", config.subset, min(len(train[0]), config.train_images or len(train[0]))),
         ("test_images", config.test_images, len(test[0])),
     ):
         if asked is not None and asked > there:

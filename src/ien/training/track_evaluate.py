@@ -22,8 +22,8 @@ from ..data.boxes import Array
 from ..data.clips import Clip
 from ..data.crops import crop, exemplar_side
 from ..models.siamfc import respond_all
-from ..tracking.results import Result, read_result, write_result
-from ..tracking.score import Score, score, summarise
+from ..tracking.results import Result, read_result, scored, write_result
+from ..tracking.score import score, summarise
 from ..tracking.settings import Settings
 from ..tracking.tracker import Tracker
 from ..tracking.tracks import still, track
@@ -145,11 +145,7 @@ def update_speed(tracker: Tracker, clip: Clip, rounds: int = 20) -> float:
 
 def _scores(config: Config, clips: Sequence[Clip], results: Mapping[str, Result]) -> dict[str, Any]:
     """The scores of a test, as a record has them."""
-    scores: dict[str, Score] = {}
-    for clip in clips:
-        boxes, seconds, angles = results[clip.name]
-        turns = angles if config.rotations > 1 else None  # one template knows no angle
-        scores[clip.name] = score(boxes, clip.boxes, turns, clip.angles, seconds)
+    scores = {clip.name: scored(results[clip.name], clip, config.rotations > 1) for clip in clips}
     total = summarise(scores)
     orientation, turned = overlap_by_angle((results[clip.name].boxes, clip) for clip in clips)
     return {

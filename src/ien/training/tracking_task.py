@@ -124,7 +124,7 @@ class TrackingTask:
 
     @property
     def views(self) -> int:
-        """Pictures of a pair in a step: two, and their copies."""
+        """How often the network sees one of a pair in a step: exemplar, search and their copies."""
         return 2 * (1 if self.objective is None else self.objective.views)
 
     @property
