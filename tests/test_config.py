@@ -105,9 +105,7 @@ def test_epochs_alone_scale_the_cycle() -> None:
         (["samples=all"], r"samples must be a whole number; got 'all' \(orbits=true shows images under all"),
         (["subset=1"], r"subset must be at least 2; got 1"),
         (["subset=few"], r"subset must be a whole number or none; got 'few'"),
-        (["tied=true"], r"tied=true needs start=equivariant, .*; got start=random, group rot4"),
-        (["tied=true", "start=equivariant", "group=rot8", "feature_groups=8"], r"tied=true .* group rot8"),
-        (["tied=true", "start=equivariant", "compile=true"], r"tied=true .* compile=True"),
+        (["tied=true"], r"tied=true keeps .*: set start=equivariant too"),
         (["orbits=true", "samples=3"], r"needs augment=true and samples=1; got augment=True and samples=3"),
         (["orbits=true", "augment=no", "beta=0"], r"orbits shows every copy: .* got augment=False"),
         (

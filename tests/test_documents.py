@@ -42,6 +42,7 @@ IMPORT_ORDER = [
     "_seen",
     "_layerwise",
     "_start",
+    "_keep",
     "_recommended",
     "data",
     "models",

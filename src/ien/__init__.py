@@ -17,6 +17,7 @@ from ._groups import group as group
 from ._groups import reflection as reflection
 from ._groups import rotation as rotation
 from ._groups import scale as scale
+from ._keep import keep_equivariant as keep_equivariant
 from ._loss import Equivariance as Equivariance
 from ._loss import EquivarianceLoss as EquivarianceLoss
 from ._loss import equivariance_loss as equivariance_loss

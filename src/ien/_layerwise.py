@@ -15,7 +15,7 @@ from ._compare import full_precision
 from ._feature_groups import FeatureGroups, holder
 from ._regular import Blocks
 from ._seen import Views
-from ._tied import cuts, tie
+from ._tied import Tie, cuts, tie
 
 __all__ = ["Breaks", "LayerStart", "Mixing", "Work", "hooked", "spreads_of"]
 
@@ -55,6 +55,7 @@ class Work:
         self.ran: set[str] = set()
         self.tied: dict[int, tuple[Blocks, Blocks]] = {}
         self.written: list[tuple[Tensor, Tensor]] = []
+        self.ties: dict[int, Tie] = {}
         self.changed = False  # whether weights so far were not equivariant before
 
     def start(self, name: str, module: nn.Module, x: Any) -> None:
@@ -111,6 +112,7 @@ class Work:
                 tied, distance = self._turned(name, module, after, before)
             else:
                 tied, distance = self._shared(tensor, after, random=random)
+                self._keep(module, tensor, after)
             lost = math.hypot(lost, distance)
             self._write(tensor, tied)
         if random and new[0] is weight and (spread := _spread(module, module.forward(x))) > 0:
@@ -127,8 +129,9 @@ class Work:
                 f"make them {max(height, width)}×{max(height, width)}, or take a group such as rot2xflip"
             )
         sides = (before, after) if isinstance(module, nn.ConvTranspose2d) else (after, before)
+        conv_groups = 1 if isinstance(module, nn.Linear) else module.groups
+        self._keep(module, module.weight, *sides, conv_groups)
         try:
-            conv_groups = 1 if isinstance(module, nn.Linear) else module.groups
             tied, lost = tie(kernels, *sides, self.views.group, conv_groups, random=name in self.spreads)
         except ValueError as error:
             raise ValueError(f"{_called(name, module)}: {error}") from None
@@ -154,6 +157,7 @@ class Work:
             )
         lost = 0.0
         for tensor in found:
+            self._keep(module, tensor, before)
             shared, distance = self._shared(tensor, before)
             lost = math.hypot(lost, distance)
             self._write(tensor, shared)
@@ -214,6 +218,11 @@ class Work:
 
     def _is_written(self, tensor: Tensor) -> bool:
         return any(written is tensor for written, _ in self.written)
+
+    def _keep(self, module: nn.Module, tensor: Tensor, *sides: Any) -> None:
+        own = {**module._parameters, **module._buffers}
+        name = next(name for name, each in own.items() if each is tensor)
+        self.ties[id(tensor)] = Tie(module, name, self.views.group, *sides)
 
     def _write(self, tensor: Tensor, value: Tensor) -> None:
         self.written.append((tensor, tensor.clone()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -22,6 +22,7 @@ from ._page import columns, number
 from ._regular import check_sizes
 from ._seen import Views
 from ._similarity import Similarity
+from ._tied import Tie
 
 __all__ = ["LayerStart", "Start", "Weights", "start_after", "start_equivariant"]
 
@@ -37,6 +38,8 @@ class Start:
     layers: dict[str, LayerStart]
     unused: tuple[str, ...] = ()
     """Layers that did not run, and are as they were."""
+    ties: tuple[Tie, ...] = field(default=(), repr=False, compare=False)
+    """What is tied, for :func:`keep_equivariant`."""
 
     def __str__(self) -> str:
         unused = [f"did not run, and are as they were: {', '.join(self.unused)}"] * bool(self.unused)
@@ -65,7 +68,7 @@ def start_equivariant(
     Filters of a feature group become transformed copies of each other, and numbers for each channel (biases,
     norms) equal within it, frozen layers included. Quarter turns and flips are exact, other rotations as good
     as the pixels allow. It is still an ordinary network: training moves it away again unless the loss holds
-    it.
+    it, or :func:`keep_equivariant`.
 
     ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact: with strides an odd
     one, 65 and not 64 (see :func:`doctor`). It is run once in eval mode, so without dropout, to see what
@@ -114,7 +117,8 @@ def start_after(
     mixing = [name for name, module in modules.items() if isinstance(module, Mixing)]
     if not work.layers and not work.ran.intersection(mixing):
         raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
-    return Start(str(group), weights, work.layers, tuple(name for name in mixing if name not in work.ran))
+    unused = tuple(name for name in mixing if name not in work.ran)
+    return Start(str(group), weights, work.layers, unused, tuple(work.ties.values()))
 
 
 def _checked(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate, product
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._groups import Group
 from ._regular import Blocks, members
 
-__all__ = ["cuts", "tie"]
+__all__ = ["Tie", "cuts", "tie"]
 
 KEPT = 0.8
 """Patterns of pixels that the mean over a group keeps to this share turn well on the grid.
@@ -24,6 +24,30 @@ SMOOTH = 0.6
 
 Rough kernels make rough maps, which do not turn well. With 0.6 an untrained six-conv net is about as e2cnn's.
 """
+
+
+class Tie(NamedTuple):
+    """A weight, or what a layer has for each channel, and the feature groups that tie its numbers."""
+
+    module: nn.Module
+    name: str
+    group: Group
+    after: Blocks
+    before: Blocks = ((1, 1),)
+    conv_groups: int = 1
+
+    @property
+    def tensor(self) -> Tensor:
+        """As the module has it now: a buffer is another one after ``.to(device)``."""
+        found: Tensor = getattr(self.module, self.name)
+        return found
+
+    def nearest(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
+        """The values nearest to these that are tied, and how far they are: :func:`tie`."""
+        channels = sum(count for _, count in self.after)
+        kernels = values.reshape(channels, -1, *(*values.shape[2:], 1, 1)[:2])
+        tied, distance = tie(kernels, self.after, self.before, self.group, self.conv_groups, random)
+        return tied.view_as(values), distance
 
 
 def tie(
@@ -93,10 +117,11 @@ def _tie(
 Table = tuple[tuple[int, ...], ...]
 
 
-def _orbits(group: Group, out: int, inner: int) -> Iterator[tuple[list[int], list[int], Table]]:
+@lru_cache(maxsize=64)
+def _orbits(group: Group, out: int, inner: int) -> list[tuple[list[int], list[int], Table]]:
     """Pairs of members that the group takes to each other, and which of them it moves to each place."""
     tables = list(zip(members(group, out).tolist(), members(group, inner).tolist(), strict=True))
-    left = dict.fromkeys(product(range(out), range(inner)))
+    left, found = dict.fromkeys(product(range(out), range(inner))), []
     while left:
         first, second = next(iter(left))
         pairs = list(dict.fromkeys((rows[first], columns[second]) for rows, columns in tables))
@@ -104,7 +129,8 @@ def _orbits(group: Group, out: int, inner: int) -> Iterator[tuple[list[int], lis
             del left[pair]
         place = {pair: p for p, pair in enumerate(pairs)}
         moved = tuple(tuple(place[rows[a], columns[b]] for a, b in pairs) for rows, columns in tables)
-        yield [a for a, _ in pairs], [b for _, b in pairs], moved
+        found.append(([a for a, _ in pairs], [b for _, b in pairs], moved))
+    return found
 
 
 @lru_cache(maxsize=16)

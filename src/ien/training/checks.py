@@ -120,13 +120,8 @@ def _check_action(config: Config) -> None:
                 f"start=equivariant takes one group with a half turn, quarter turn or flip, such as rot4; "
                 f"got {config.group}"
             )
-    if config.tied and (
-        config.start == "random" or config.compile or not all(next(iter(config.groups)).exact)
-    ):
-        raise ValueError(
-            f"tied=true needs start=equivariant, quarter turns or flips alone, such as rot4, and "
-            f"compile=false; got start={config.start}, group {config.group}, compile={config.compile}"
-        )
+    if config.tied and config.start == "random":
+        raise ValueError("tied=true keeps a network equivariant that starts so: set start=equivariant too")
     if config.start == "random" and (config.action == "pooled" or not config.beta):
         return
     why = "start=equivariant" if config.start == "equivariant" else "action=regular"

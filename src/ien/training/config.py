@@ -92,8 +92,8 @@ class Config:
     """Of plain networks: equivariant ties the random weights, so that the network is equivariant before its
     first step; quarter turns and flips exactly."""
     tied: bool = False
-    """With start=equivariant and quarter turns or flips alone: keep the weights tied, by gradients that are
-    averaged over the group in every step."""
+    """With start=equivariant: train the weights as tied ones, so that every step leaves the network
+    equivariant; it needs no loss, and no copies."""
     normalize: bool = False
     """Divide the equivariance loss of a layer by the variance of its maps: smaller maps do not lower it."""
     rotate: bool = False

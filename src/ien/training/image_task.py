@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._compare import full_precision
+from .._keep import keep_equivariant
 from .._loss import EquivarianceLoss
 from ..data import Dataset, to_float
 from .augmentation import augmented
@@ -18,7 +19,6 @@ from .distributed import Processes
 from .draws import generator
 from .schedule import epoch_length
 from .setup import Forward, autocast, images, loss_names, objective_of, optimizer_of, trainable
-from .tied import keep_tied
 
 __all__ = ["ImageTask", "prepare"]
 
@@ -122,10 +122,10 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> ImageTask
     subset = _subset(config, len(x))
     mine = x if subset is None else x[subset]
     some = to_float(mine[:TRIED]).to(device)
-    network = trainable(config, device, some)
+    network, start = trainable(config, device, some)
     optimizer = optimizer_of(config, network)
-    if config.tied:
-        keep_tied(network, optimizer, next(iter(config.groups)), some)
+    if config.tied and start:
+        keep_equivariant(start, optimizer)
     model, objective = processes.wrap(network, device), objective_of(config, network)
     colour = _colour(mine) if config.cutout else torch.zeros(x.shape[1])
     on_device = x.to(device), y.to(device), colour.to(device)

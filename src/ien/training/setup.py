@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .. import baselines, models
 from .._loss import EquivarianceLoss
 from .._measure import measure
-from .._start import start_equivariant
+from .._start import Start, start_equivariant
 from ..data import Dataset
 from .config import Config
 from .draws import seed_of
@@ -53,17 +53,21 @@ class Forward(NamedTuple):
     """Those in the whole batch."""
 
 
-def trainable(config: Config, device: torch.device, some: Tensor) -> nn.Module:
-    """The network with its initial weights, in training mode; ``some`` are inputs to try it on."""
+def trainable(config: Config, device: torch.device, some: Tensor) -> tuple[nn.Module, Start | None]:
+    """The network with its initial weights, in training mode, and how it starts equivariant, if it does.
+
+    ``some`` are inputs to try it on.
+    """
     keep_freed_memory()
-    network = started(config, build(config).to(device), some.to(device))
+    network = build(config).to(device)
+    start = started(config, network, some.to(device))
     _check_measurable(config, network, some[:2].to(device))
     network.train()
     if config.channels_last:
         channels_last(network)
     if config.compile:
         compile_blocks(network)
-    return network
+    return network, start
 
 
 def loss_names(config: Config, objective: EquivarianceLoss | None) -> list[str]:
@@ -100,12 +104,12 @@ def build(config: Config) -> nn.Module:
     return network_of(config)
 
 
-def started(config: Config, network: nn.Module, some: Tensor) -> nn.Module:
-    """A new network, made equivariant if the configuration says so; ``some`` inputs are run to do that."""
-    if config.start == "equivariant":
-        (group,) = config.groups
-        start_equivariant(network, group, network.feature_groups, some)  # type: ignore[arg-type]
-    return network
+def started(config: Config, network: nn.Module, some: Tensor) -> Start | None:
+    """Make a new network equivariant if the configuration says so; ``some`` inputs are run to do that."""
+    if config.start == "random":
+        return None
+    (group,) = config.groups
+    return start_equivariant(network, group, network.feature_groups, some)  # type: ignore[arg-type]
 
 
 def network_of(config: Config) -> nn.Module:

@@ -167,7 +167,7 @@ def prepare(config: Config, clips: Clips, processes: Processes) -> TrackingTask:
     """Network, objective, optimizer and training pairs."""
     device = processes.device(config.device)
     pairs = pairs_of(config, sequences(config, clips)[0], processes)
-    network = trainable(config, device, _trial(config))
+    network, _ = trainable(config, device, _trial(config))
     optimizer, objective = optimizer_of(config, network), objective_of(config, network)
     model = processes.wrap(Siamese(network, objective), device)
     return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
@@ -180,7 +180,9 @@ def _trial(config: Config) -> Tensor:
 
 def untrained(config: Config) -> nn.Module:
     """The plain network that a run begins with, in eval mode."""
-    return plain_of(started(config, build(config), _trial(config))).eval()
+    network = build(config)
+    started(config, network, _trial(config))
+    return plain_of(network).eval()
 
 
 def sequences(config: Config, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:

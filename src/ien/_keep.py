@@ -1,0 +1,55 @@
+"""Keep: from a network that starts equivariant to an optimizer whose steps leave it so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._start import Start
+
+__all__ = ["keep_equivariant"]
+
+
+def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
+    """Let every step of ``optimizer`` leave the model equivariant that :func:`start_equivariant` made so.
+
+    The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
+    of one weight that stands in several places, and after it weights and running statistics of norms are put
+    back to the nearest equivariant ones, where an optimizer or the statistics of a batch moved them off. The
+    model and its loop stay as they are. It needs no loss, and no transformed copies of images. It cannot
+    unlearn a symmetry that the data do not have, as it could with a loss.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
+    >>> optimizer = torch.optim.Adam(net.parameters())
+    >>> keep_equivariant(start, optimizer)
+    >>> net(torch.rand(2, 1, 9, 9)).square().sum().backward()
+    >>> optimizer.step()
+    >>> measure(net, torch.rand(2, 1, 9, 9), "rot4", ["2"], 4, action="regular").layers["2"].relative < 1e-10
+    True
+    """
+    mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not any(id(tie.tensor) in mine for tie in start.ties):
+        raise ValueError(
+            "the optimizer has no parameter that was tied: make it of the parameters of the model that "
+            "start_equivariant changed"
+        )
+
+    def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if any(callable(each) for each in (*arguments[1:], *named.values())):
+            raise RuntimeError("a step with a closure computes gradients anew: call it, and then step()")
+        with torch.no_grad():
+            for tie in start.ties:
+                if (grad := tie.tensor.grad) is not None:
+                    grad.copy_(tie.nearest(grad)[0])
+
+    def after(*_: object) -> None:
+        with torch.no_grad():
+            for tie in start.ties:
+                if not isinstance(tie.tensor, nn.Parameter) or id(tie.tensor) in mine:
+                    tie.tensor.copy_(tie.nearest(tie.tensor)[0])
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)

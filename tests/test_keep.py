@@ -1,0 +1,201 @@
+"""Weights that stay tied: against a network that has each of them once, and under any optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def network(members: int = 4, **conv: Any) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 2 * members, 3, **conv),
+        nn.BatchNorm2d(2 * members),
+        nn.ReLU(),
+        nn.Conv2d(2 * members, 3 * members, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(3 * members, 5),
+    )
+
+
+def images(count: int = 8, size: int = 11, seed: int = 0) -> Tensor:
+    return torch.rand(count, 1, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 6) -> None:
+    model.train()
+    for step in range(steps):
+        x = images(seed=step + 1)
+        loss = F.cross_entropy(model(x), torch.arange(len(x)) % 5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+
+
+def error(model: nn.Module, group: str, members: int) -> float:
+    """The larger error of the second convolution's maps and of the output under quarter turns and flips."""
+    x = images(seed=99)
+    report = ien.measure(model, x, group, ["4"], members, floors=False, action="regular")
+    with torch.no_grad():
+        difference = model(x) - model(x.rot90(1, (-2, -1)))
+    return max(report.layers["4"].exact or 0.0, float(difference.square().mean()))
+
+
+class Written(nn.Module):
+    """:func:`network` without BatchNorm under quarter turns, each weight once: written out with rot90."""
+
+    def __init__(self, tied: nn.Sequential) -> None:
+        super().__init__()
+        first, second, last = tied[0], tied[2], tied[6]
+        self.first = nn.Parameter(first.weight.detach()[::4].clone())
+        self.first_bias = nn.Parameter(first.bias.detach()[::4].clone())
+        self.second = nn.Parameter(second.weight.detach()[::4].clone())
+        self.second_bias = nn.Parameter(second.bias.detach()[::4].clone())
+        self.last = nn.Parameter(last.weight.detach()[:, ::4].clone())
+        self.last_bias = nn.Parameter(last.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = torch.stack([self.first.rot90(m, (-2, -1)) for m in range(4)], 1).flatten(0, 1)
+        turned = []
+        for m in range(4):
+            inner = self.second.unflatten(1, (-1, 4)).roll(m, 2).flatten(1, 2)
+            turned.append(inner.rot90(m, (-2, -1)))
+        second = torch.stack(turned, 1).flatten(0, 1)
+        h = F.conv2d(x, first, self.first_bias.repeat_interleave(4)).relu()
+        h = F.conv2d(h, second, self.second_bias.repeat_interleave(4)).relu()
+        return F.linear(h.mean((2, 3)), self.last.repeat_interleave(4, 1), self.last_bias)
+
+
+def test_sgd_takes_the_steps_of_a_network_that_has_each_weight_once() -> None:
+    torch.manual_seed(0)
+    layers = [layer for layer in network() if not isinstance(layer, nn.BatchNorm2d)]
+    tied = nn.Sequential(*layers).double()
+    start = ien.start_equivariant(tied, "rot4", 4, images().double())
+    once, first = Written(tied), [weight.detach().clone() for weight in tied.parameters()]
+    torch.testing.assert_close(once(images().double()), tied(images().double()))
+    optimizer = torch.optim.SGD(tied.parameters(), lr=0.4)
+    ien.keep_equivariant(start, optimizer)
+    # a weight in four places has four times the mean gradient of its places; the last bias has one place
+    single = [once.last_bias]
+    shared = [weight for weight in once.parameters() if weight is not once.last_bias]
+    other = torch.optim.SGD([{"params": shared, "lr": 0.1}, {"params": single, "lr": 0.4}])
+    for step in range(5):
+        x, y = images(seed=step).double(), torch.arange(8) % 5
+        for model, its in ((tied, optimizer), (once, other)):
+            its.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            its.step()
+    fresh = images(seed=50).double()
+    torch.testing.assert_close(tied(fresh), once(fresh))
+    assert all((now - then).abs().max() > 1e-3 for now, then in zip(tied.parameters(), first, strict=True))
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=1e-3),
+    "Adam": lambda weights: torch.optim.Adam(weights, lr=0.01),
+    "AdamW": lambda weights: torch.optim.AdamW(weights, lr=0.01),
+    "Adafactor, which treats no number by itself": lambda weights: torch.optim.Adafactor(weights, lr=0.05),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("group", "members"), [("rot4", 4), ("rot4xflip", 8), ("rot8", 8)])
+def test_every_step_leaves_the_network_equivariant(name: str, group: str, members: int) -> None:
+    torch.manual_seed(0)
+    free, kept = (network(members) for _ in range(2))
+    kept.load_state_dict(free.state_dict())
+    for model, keep in ((free, False), (kept, True)):
+        start = ien.start_equivariant(model, group, members, images())
+        optimizer = OPTIMIZERS[name](model.parameters())
+        if keep:
+            ien.keep_equivariant(start, optimizer)
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        train(model, optimizer)
+        assert not any(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert error(kept, group, members) < 1e-9 < 1e-4 < error(free, group, members)
+
+
+def test_what_turns_by_an_eighth_stays_as_good_as_it_starts() -> None:
+    torch.manual_seed(0)
+    model = network(8)
+    start = ien.start_equivariant(model, "rot8", 8, images())
+    first = ien.measure(model, images(seed=99), "rot8", ["4"], 8, floors=False, action="regular")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    ien.keep_equivariant(start, optimizer)
+    train(model, optimizer, 20)
+    last = ien.measure(model, images(seed=99), "rot8", ["4"], 8, floors=False, action="regular")
+    assert last.layers["4"].relative < 2 * first.layers["4"].relative < 0.5
+
+
+def test_transposed_grouped_and_linear_layers_and_layer_scales_stay_tied() -> None:
+    torch.manual_seed(0)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(8, 1, 1))
+
+        def forward(self, h: Tensor) -> Tensor:
+            return h * self.scale
+
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        Scaled(),
+        nn.ConvTranspose2d(8, 8, 3),
+        nn.Tanh(),
+        nn.Conv2d(8, 8, 3, groups=2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+    )
+    start = ien.start_equivariant(model, "rot4", 4, images())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    ien.keep_equivariant(start, optimizer)
+    train(model, optimizer)
+    assert error(model, "rot4", 4) < 1e-9
+
+
+def test_buffers_are_those_that_the_model_has_now() -> None:
+    torch.manual_seed(0)
+    model = network()
+    start = ien.start_equivariant(model, "rot4", 4, images())
+    model[1].running_mean = model[1].running_mean.clone()  # as .to(device) does
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    ien.keep_equivariant(start, optimizer)
+    train(model, optimizer)
+    assert error(model, "rot4", 4) < 1e-9
+
+
+def test_weights_of_another_optimizer_or_frozen_are_left_alone() -> None:
+    torch.manual_seed(0)
+    model = network()
+    start = ien.start_equivariant(model, "rot4", 4, images())
+    model[0].requires_grad_(False)
+    frozen = model[0].weight.clone()
+    optimizer = torch.optim.Adam([*model[3].parameters(), *model[7].parameters()], lr=0.01)
+    ien.keep_equivariant(start, optimizer)
+    train(model, optimizer)
+    assert torch.equal(model[0].weight, frozen)
+    assert error(model, "rot4", 4) < 1e-9
+
+
+def test_an_optimizer_of_another_model_and_a_closure_are_errors() -> None:
+    model = network()
+    start = ien.start_equivariant(model, "rot4", 4, images())
+    with pytest.raises(ValueError, match="no parameter that was tied: make it of the parameters"):
+        ien.keep_equivariant(start, torch.optim.SGD(network().parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ien.keep_equivariant(start, optimizer)
+    with pytest.raises(RuntimeError, match="a step with a closure computes gradients anew"):
+        optimizer.step(lambda: model(images()).sum())  # type: ignore[arg-type]
