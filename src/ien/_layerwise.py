@@ -15,7 +15,7 @@ from ._compare import full_precision
 from ._feature_groups import FeatureGroups, holder
 from ._regular import Blocks
 from ._seen import Views
-from ._tied import cuts, tie
+from ._tied import LOST, cuts, tie
 
 __all__ = ["Breaks", "LayerStart", "Mixing", "Work", "hooked", "spreads_of"]
 
@@ -24,6 +24,8 @@ Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 Hook = Callable[[str, nn.Module, Any], None]
 ROUNDING = 1e-6
 """Weights at no more than this distance are those of an equivariant layer already."""
+GAIN = 4.0
+"""A random weight grows or shrinks by no more to keep the variance: almost dead maps would need much more."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Work:
         self.views, self.specs, self.spreads = views, specs, spreads
         self.layers: dict[str, LayerStart] = {}
         self.ran: set[str] = set()
+        self.returned: dict[str, Blocks] = {}  # the feature groups given to a layer, then those seen
         self.tied: dict[int, tuple[Blocks, Blocks]] = {}
         self.written: list[tuple[Tensor, Tensor]] = []
         self.changed = False  # whether weights so far were not equivariant before
@@ -70,18 +73,19 @@ class Work:
                 self._statistics(name, module, x)
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
-        if not isinstance(output, Tensor) or not output.is_floating_point():
+        if not isinstance(output, Tensor) or not output.is_floating_point() or not _layouts(output):
             return
-        maps = _layouts(output)
-        seen = next(filter(None, map(self.views.look, maps)), None)
-        if maps and seen is None:
+        maps, given = _layouts(output), self.returned.get(name, ())
+        seen = next(filter(None, (self.views.look(h, given) for h in maps)), None)
+        if seen is None:
             error = min(self.views.error(h) for h in maps)
             raise Breaks(
                 f"{_called(name, module)} breaks {self.views.group}: what it returns, {_shape(output)}, "
                 f"turns neither as feature groups {self._known()} nor as single maps "
                 f"(relative error {error:.2g}){self._left(module)}"
             )
-        if seen is not None and name in self.layers and math.isnan(self.layers[name].exact):
+        self.returned[name] = seen.blocks
+        if name in self.layers and math.isnan(self.layers[name].exact):
             self.layers[name] = replace(self.layers[name], exact=seen.exact, between=seen.between)
 
     def undo(self) -> None:
@@ -95,10 +99,9 @@ class Work:
                 f"{_called(name, module)} computes its weight from other ones (a weight or spectral norm): "
                 f"take that off first, with torch.nn.utils.parametrize.remove_parametrizations"
             )
-        linear = isinstance(module, nn.Linear)
-        maps = _layouts(x)[-1:] if linear else _layouts(x)[:1]  # a linear layer takes the last dimension
+        maps = _layouts(x)[-1:] if isinstance(module, nn.Linear) else _layouts(x)[:1]  # linear: the last dim
         before = self._blocks(name, module, x, maps)
-        after = self._after(name, module, pixels=x.ndim == 4)
+        after = self.returned[name] = self._after(name, module, pixels=x.ndim == 4)
         weight, bias, random = module.weight, module.bias, name in self.spreads
         if self.tied.setdefault(id(weight), (after, before)) != (after, before):
             raise ValueError(f"{_called(name, module)} shares its weight where other feature groups come in")
@@ -114,7 +117,7 @@ class Work:
             lost = math.hypot(lost, distance)
             self._write(tensor, tied)
         if random and new[0] is weight and (spread := _spread(module, module.forward(x))) > 0:
-            weight.mul_((self.spreads[name] / spread) ** 0.5)
+            weight.mul_(min(max((self.spreads[name] / spread) ** 0.5, 1 / GAIN), GAIN))
         self._note(name, before, after, lost, total)
 
     def _turned(self, name: str, module: Mixing, after: Blocks, before: Blocks) -> tuple[Tensor, float]:
@@ -132,20 +135,20 @@ class Work:
             tied, lost = tie(kernels, *sides, self.views.group, conv_groups, random=name in self.spreads)
         except ValueError as error:
             raise ValueError(f"{_called(name, module)}: {error}") from None
+        if kernels.any() and float(tied.norm()) <= LOST * float(kernels.norm()):
+            raise ValueError(
+                f"{_called(name, module)}: no part of its weight turns in feature groups {_text(after)}, it "
+                f"would be 0: give it a larger size, up to {len(self.views.group)}, and as many channels"
+            )
         return tied.view_as(module.weight), lost
 
     def _numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
         """Make what a module has for each channel, such as the weight of a norm, equal in a feature group."""
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        for maps in _layouts(x):
-            channels = maps.shape[1]
-            found = [
-                t for t in own if t.is_floating_point() and t.numel() == max(t.shape, default=0) == channels
-            ]
-            if channels > 1 and found:
-                break
-        else:
+        every = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        own = [t for t in every if t.is_floating_point() and t.numel() == max(t.shape, default=0) > 1]
+        if (maps := self._layout(x, {t.numel() for t in own})) is None:
             return
+        found = [t for t in own if t.numel() == maps.shape[1]]
         before = self._blocks(name, module, x, [maps])
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, before, before, self.views.group):
             raise ValueError(
@@ -164,15 +167,17 @@ class Work:
     def _statistics(self, name: str, module: nn.Module, x: Tensor) -> None:
         """What a norm knows of its input was seen with other weights: estimate it from the views."""
         mean, variance = (module._buffers.get(key) for key in ("running_mean", "running_var"))
-        if mean is None or variance is None:
+        if mean is None or variance is None or (maps := self._layout(x, {mean.numel()})) is None:
             return
-        for maps in _layouts(x):
-            if maps.shape[1] == mean.numel():
-                blocks = self._blocks(name, module, x, [maps])
-                spread, centre = torch.var_mean(full_precision(maps), (0, 2, 3))
-                self._write(mean, self._shared(centre, blocks)[0].view_as(mean))
-                self._write(variance, self._shared(spread, blocks)[0].view_as(variance))
-                return
+        blocks = self._blocks(name, module, x, [maps])
+        spread, centre = torch.var_mean(full_precision(maps), (0, 2, 3))
+        self._write(mean, self._shared(centre, blocks)[0].view_as(mean))
+        self._write(variance, self._shared(spread, blocks)[0].view_as(variance))
+
+    def _layout(self, x: Tensor, channels: set[int]) -> Tensor | None:
+        """``x`` as maps with so many channels; where it is so both ways, that in which they turn."""
+        fits = [maps for maps in _layouts(x) if maps.shape[1] in channels]
+        return next(filter(self.views.look, fits), fits[0] if fits else None)
 
     def _note(self, name: str, before: Blocks, after: Blocks, lost: float, total: float) -> None:
         distance = lost / total if total else 0.0
