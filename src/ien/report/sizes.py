@@ -38,7 +38,7 @@ def plot_sizes(rows: Sequence[Row]) -> Figure:
     if not curves:
         raise ValueError(
             f"no recipe was trained on two numbers of images: run a row on fewer, as in "
-            f"ien run {rows[0].experiment} --preset {rows[0].preset} --set train_images=500"
+            f"ien run {rows[0].experiment} --preset {rows[0].preset} --set subset=500"
         )
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
