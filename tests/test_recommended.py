@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import ien
 from ien import models
+from ien.experiments.rows import RECOMMENDED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -100,6 +101,58 @@ def test_feature_groups_may_be_those_of_modules() -> None:
     assert objective(model, x).loss < 1e-8 and objective.start.layers["1"].after == "2"
     with pytest.raises(KeyError, match="feature_groups says nothing about layer"):
         ien.recommended(model, "rot4", {"0": 4, "1": 2}, ["2"], x)
+
+
+def test_layers_are_compared_in_the_feature_groups_of_their_maps() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), ien.GroupPool(2))
+    x = torch.rand(4, 1, 9, 9)
+    objective = ien.recommended(model, "rot4", {"": 4, "2": 2}, ["1", "3", "4"], x)
+    named = {name: str(spec) for name, spec in objective.feature_groups.items()}
+    assert named == {"1": "4", "3": "2", "4": "1"}
+    assert objective(model, torch.rand(4, 1, 9, 9)).loss < 1e-8
+
+
+class Beside(nn.Module):
+    """Joins an image to what a layer makes of it."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.conv(x)], 1)
+
+
+def test_joined_maps_that_no_feature_groups_describe_are_refused_and_the_model_is_as_it_was() -> None:
+    model = nn.Sequential(Beside(nn.Conv2d(1, 8, 3, padding=1)), nn.Conv2d(9, 8, 3))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(
+        ValueError, match=r"layer '0' joins maps, in feature groups 1-4.* whose maps it joins"
+    ):
+        ien.recommended(model, "rot4", 4, ["0", "1"], torch.rand(2, 1, 9, 9))
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    objective = ien.recommended(model, "rot4", 4, ["0.conv", "1"], torch.rand(2, 1, 9, 9))
+    assert objective(model, torch.rand(2, 1, 9, 9)).loss < 1e-8
+
+
+def test_maps_too_small_for_some_elements_are_refused_or_left_out() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 8))
+    before, x = copy.deepcopy(model.state_dict()), torch.rand(2, 1, 11, 11)
+    with pytest.raises(ValueError, match=r"2×2 map of layer '2': .* pass on_empty=\"skip\""):
+        ien.recommended(model, "rot8", 8, ["1", "2"], x)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    with pytest.warns(UserWarning, match="no valid pixel is left"):
+        objective = ien.recommended(model, "rot8", 8, ["1", "2"], x, on_empty="skip")
+    assert objective.on_empty == "skip" and objective.start.layers["2"].after == "8"
+
+
+def test_it_is_what_experiments_of_that_name_do() -> None:
+    model, x = net(), torch.rand(2, 1, 9, 9)
+    objective = ien.recommended(model, "rot4", 4, LAYERS, x)
+    start = "equivariant" if objective(model, x).loss < 1e-8 else None
+    (beta,) = set(objective.layers.values())
+    done = {"action": objective.action, "start": start, "orbits": objective.whole_orbits, "beta": beta}
+    assert done == RECOMMENDED
 
 
 def test_a_trained_model_is_projected() -> None:

@@ -160,6 +160,7 @@ def test_variance_of_every_layer_is_kept_on_other_images(name: str) -> None:
     layers = {n: m for n, m in net.named_modules() if isinstance(m, kinds) and "classifier" not in n}
     for layer in layers.values():
         layer.register_forward_hook(note)
+    norms = {n: float(layer.weight.detach().norm()) for n, layer in layers.items()}
     with torch.no_grad():
         net(torch.rand(48, *x.shape[1:]))
         before = list(found)
@@ -168,6 +169,20 @@ def test_variance_of_every_layer_is_kept_on_other_images(name: str) -> None:
         net(torch.rand(48, *x.shape[1:]))
     ratios = {n: b / a for n, a, b in zip(layers, before, found, strict=True)}
     assert all(0.9 < ratio < 1.1 for ratio in ratios.values()), ratios
+    growth = {n: float(layer.weight.detach().norm()) / norms[n] for n, layer in layers.items()}
+    assert all(0.25 < factor < 4 for factor in growth.values()), growth
+
+
+def test_weights_behind_maps_that_are_almost_dead_do_not_grow_without_bound() -> None:
+    growth = []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        convs = [nn.Conv2d(channels, 4, 3, padding=1) for channels in (1, 4, 4, 4)]
+        net = nn.Sequential(*(layer for conv in convs for layer in (conv, nn.ReLU())))
+        before = [float(conv.weight.detach().norm()) for conv in convs]
+        ien.start_equivariant(net, "rot4", 4, torch.rand(8, 1, 15, 15))
+        growth += [float(c.weight.detach().norm()) / norm for c, norm in zip(convs, before, strict=True)]
+    assert all(0.249 < factor < 4.001 for factor in growth), growth
 
 
 def test_outputs_of_random_nets_tell_images_apart_as_much_as_before_on_the_average() -> None:
@@ -297,10 +312,13 @@ def test_statistics_of_norms_stay_where_what_comes_in_does_and_in_a_random_start
     assert net[2].running_var.tolist() != [1.0] * 8 and net[0].running_var.item() == 3.0
 
 
-def test_nets_exported_from_e2cnn_are_at_no_distance() -> None:
+@pytest.mark.parametrize(("group", "size"), [("rot4", 4), ("rot4xflip", 8)])
+def test_nets_exported_from_e2cnn_are_at_no_distance(group: str, size: int) -> None:
     pytest.importorskip("e2cnn")
-    net = ien.baselines.create("e2cnn-cnn6", group="rot4", width=1 / 32).export().eval()
-    start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 28, 28), weights="project")
+    net, x = ien.baselines.create("e2cnn-cnn6", group=group, width=1 / 32).export(), torch.rand(2, 1, 28, 28)
+    report = ien.measure(net, x, group, net.taps, size, floors=False, action="regular")
+    assert all(layer.relative < 1e-10 for layer in report.layers.values())
+    start = ien.start_equivariant(net, group, size, x, weights="project")
     assert len(start.layers) == 6 and all(layer.distance < 1e-6 for layer in start.layers.values())
 
 
@@ -380,6 +398,46 @@ def test_joined_maps_transposed_convolutions_and_heads_of_their_own() -> None:
         ien.start_equivariant(Joined(), group, "4-2-1", x)
 
 
+class Beside(nn.Module):
+    """An image joined to features in 4-2-1 of it, or of it with pixels from 0 to 1."""
+
+    def __init__(self, largest: float = 1.0) -> None:
+        super().__init__()
+        self.largest, self.conv = largest, nn.Conv2d(1, 11, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, torch.relu(self.conv(x / self.largest))], 1)
+
+
+@pytest.mark.parametrize("largest", [1.0, 255.0, 2000.0])
+def test_joined_maps_are_read_where_some_are_much_larger(largest: float) -> None:
+    torch.manual_seed(1)
+    net, x = nn.Sequential(Beside(largest), nn.Conv2d(12, 11, 3)), largest * torch.rand(4, 1, 9, 9)
+    nn.init.normal_(net[0].conv.weight)
+    start = ien.start_equivariant(net, "rot4", "4-2-1", x, weights="project")
+    assert start.layers["1"].before == "1-4-2-1"
+    net[1].weight.data[:, 0] = 0  # what comes of the features alone
+    with torch.no_grad():
+        assert regular_error(net(x), net(x.rot90(1, (-2, -1))), ien.rotation(4), 1, "4-2-1") < 1e-10
+
+
+@pytest.mark.parametrize(("feature_groups", "specs"), [({"": 4, "2": 2}, "42"), ({"": 2, "2": 4}, "24")])
+@pytest.mark.parametrize("dead", ["weights", "activations"])
+def test_constant_maps_have_the_feature_groups_of_the_layer_before(
+    feature_groups: dict[str, object], specs: str, dead: str
+) -> None:
+    convs = [nn.Conv2d(before, 8, 3) for before in (1, 8, 8)]
+    net = nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.ReLU(), nn.MaxPool2d(1), convs[2])
+    if dead == "weights":
+        nn.init.zeros_(convs[1].weight)
+        nn.init.zeros_(convs[1].bias)
+    else:
+        nn.init.constant_(convs[1].bias, -100.0)
+    start = ien.start_equivariant(net, "rot4", feature_groups, torch.rand(2, 1, 11, 11))  # type: ignore[arg-type]
+    found = [(start.layers[name].before, start.layers[name].after) for name in ("0", "2", "5")]
+    assert found == [("1", specs[0]), (specs[0], specs[1]), (specs[1], specs[0])]
+
+
 class Pixels(nn.Module):
     """Channels last, as in ConvNeXt: a norm and linear layers on each pixel."""
 
@@ -393,8 +451,9 @@ class Pixels(nn.Module):
         return h + self.narrow(F.gelu(self.wide(self.norm(h.permute(0, 2, 3, 1))))).permute(0, 3, 1, 2)
 
 
-def test_linear_layers_on_pixels() -> None:
-    net, x = Pixels(), torch.rand(2, 3, 7, 7)
+@pytest.mark.parametrize("size", [7, 10])  # of 10 pixels come maps as high as they have channels
+def test_linear_layers_on_pixels(size: int) -> None:
+    net, x = Pixels(), torch.rand(2, 3, size, size)
     nn.init.uniform_(net.norm.weight)
     start = ien.start_equivariant(net, "rot4", 4, x)
     assert [start.layers[name].after for name in ("stem", "norm", "wide", "narrow")] == ["4"] * 4
@@ -503,6 +562,32 @@ def test_grid_that_is_not_exact_is_named_with_sizes_that_are_and_the_net_is_as_i
     torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
     ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 19, 19))
+
+
+@pytest.mark.parametrize(("mean", "bias"), [(1000.0, 0.0), (0.0, 100.0)])
+def test_grid_that_is_not_exact_is_found_behind_maps_of_large_means(mean: float, bias: float) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2))
+    nn.init.normal_(net[2].bias, 0, bias)
+    with pytest.raises(ValueError, match=r"layer '2' \(Conv2d\) breaks rot4"):
+        ien.start_equivariant(net, "rot4", 4, mean + 3 * torch.rand(4, 1, 18, 18))
+    ien.start_equivariant(net, "rot4", 4, mean + 3 * torch.rand(4, 1, 19, 19))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_rounding_of_short_floats_breaks_nothing(count: int) -> None:
+    net = models.resnet18(4, 1 / 16).bfloat16()
+    start = ien.start_equivariant(net, "rot4", 4, torch.rand(count, 3, 17, 17).bfloat16())
+    assert all(layer.distance > 0.3 for layer in start.layers.values())
+
+
+@pytest.mark.parametrize("weights", ["random", "project"])
+def test_a_layer_of_which_nothing_would_be_left_is_named(weights: str) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 1, 3, bias=False), nn.Conv2d(1, 8, 3)).requires_grad_(False)
+    net[0].weight.copy_(torch.tensor([[-0.1, 0, 0.1], [-0.2, 0, 0.2], [-0.1, 0, 0.1]]))
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(ValueError, match=r"layer '0' \(Conv2d\): no part of its weight .* 1.* larger size"):
+        ien.start_equivariant(net, "rot4", {"": 4, "0": 1}, torch.rand(2, 1, 11, 11), weights)  # type: ignore[arg-type]
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
 
 
 class Shuffled(nn.Module):

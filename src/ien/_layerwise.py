@@ -15,7 +15,7 @@ from ._compare import full_precision
 from ._feature_groups import FeatureGroups, holder
 from ._regular import Blocks
 from ._seen import Views
-from ._tied import Tie, cuts, tie
+from ._tied import LOST, Tie, cuts
 
 __all__ = ["Breaks", "LayerStart", "Mixing", "Work", "hooked", "spreads_of"]
 
@@ -24,6 +24,8 @@ Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 Hook = Callable[[str, nn.Module, Any], None]
 ROUNDING = 1e-6
 """Weights at no more than this distance are those of an equivariant layer already."""
+GAIN = 4.0
+"""A random weight grows or shrinks by no more to keep the variance: almost dead maps would need much more."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Work:
         self.views, self.specs, self.spreads = views, specs, spreads
         self.layers: dict[str, LayerStart] = {}
         self.ran: set[str] = set()
-        self.tied: dict[int, tuple[Blocks, Blocks]] = {}
-        self.written: list[tuple[Tensor, Tensor]] = []
+        self.returned: dict[str, Blocks] = {}  # the feature groups given to a layer, then those seen
         self.ties: dict[int, Tie] = {}
+        self.written: list[tuple[Tensor, Tensor]] = []
         self.changed = False  # whether weights so far were not equivariant before
 
     def start(self, name: str, module: nn.Module, x: Any) -> None:
@@ -68,22 +70,27 @@ class Work:
         else:
             self._numbers(name, module, x)
             if stale:
-                self._statistics(name, module, x)
+                self._statistics(module, x)
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
-        if not isinstance(output, Tensor) or not output.is_floating_point():
+        if not isinstance(output, Tensor) or not output.is_floating_point() or not _layouts(output):
             return
-        maps = _layouts(output)
-        seen = next(filter(None, map(self.views.look, maps)), None)
-        if maps and seen is None:
+        maps, given = _layouts(output), self.returned.get(name, ())
+        seen = next(filter(None, (self.views.look(h, given) for h in maps)), None)
+        if seen is None:
             error = min(self.views.error(h) for h in maps)
             raise Breaks(
                 f"{_called(name, module)} breaks {self.views.group}: what it returns, {_shape(output)}, "
                 f"turns neither as feature groups {self._known()} nor as single maps "
                 f"(relative error {error:.2g}){self._left(module)}"
             )
-        if seen is not None and name in self.layers and math.isnan(self.layers[name].exact):
+        self.returned[name] = seen.blocks
+        if name in self.layers and math.isnan(self.layers[name].exact):
             self.layers[name] = replace(self.layers[name], exact=seen.exact, between=seen.between)
+
+    @property
+    def tied(self) -> tuple[Tie, ...]:
+        return tuple(tie for tie in self.ties.values() if self._is_written(tie.tensor))
 
     def undo(self) -> None:
         for tensor, old in reversed(self.written):
@@ -96,59 +103,58 @@ class Work:
                 f"{_called(name, module)} computes its weight from other ones (a weight or spectral norm): "
                 f"take that off first, with torch.nn.utils.parametrize.remove_parametrizations"
             )
-        linear = isinstance(module, nn.Linear)
-        maps = _layouts(x)[-1:] if linear else _layouts(x)[:1]  # a linear layer takes the last dimension
+        maps = _layouts(x)[-1:] if isinstance(module, nn.Linear) else _layouts(x)[:1]  # linear: the last dim
         before = self._blocks(name, module, x, maps)
-        after = self._after(name, module, pixels=x.ndim == 4)
-        weight, bias, random = module.weight, module.bias, name in self.spreads
-        if self.tied.setdefault(id(weight), (after, before)) != (after, before):
+        after = self.returned[name] = self._after(name, module, pixels=x.ndim == 4)
+        sides = (before, after) if isinstance(module, nn.ConvTranspose2d) else (after, before)
+        ties = [Tie(module, "weight", self.views.group, *sides, getattr(module, "groups", 1))]
+        if module.bias is not None:
+            ties.append(Tie(module, "bias", self.views.group, after))
+        if any(self.ties.setdefault(id(tie.tensor), tie)[2:] != tie[2:] for tie in ties):
             raise ValueError(f"{_called(name, module)} shares its weight where other feature groups come in")
-        new = [t for t in (weight, bias) if t is not None and not self._is_written(t)]
+        new = [tie for tie in ties if not self._is_written(tie.tensor)]
+        weight, random = module.weight, name in self.spreads
         if not new or (set(_sizes(after) + _sizes(before)) == {1} and weight[0, 0].numel() == 1):
             return
-        lost, total = 0.0, math.hypot(*(float(t.double().norm()) for t in (weight, bias) if t is not None))
-        for tensor in new:
-            if tensor is weight:
-                tied, distance = self._turned(name, module, after, before)
-            else:
-                tied, distance = self._shared(tensor, after, random=random)
-                self._keep(module, tensor, after)
-            lost = math.hypot(lost, distance)
-            self._write(tensor, tied)
-        if random and new[0] is weight and (spread := _spread(module, module.forward(x))) > 0:
-            weight.mul_((self.spreads[name] / spread) ** 0.5)
+        lost, total = 0.0, math.hypot(*(float(tie.tensor.double().norm()) for tie in ties))
+        for tie in new:
+            lost = math.hypot(lost, self._turn(name, tie, random))
+        if random and new[0] is ties[0] and (spread := _spread(module, module.forward(x))) > 0:
+            weight.mul_(min(max((self.spreads[name] / spread) ** 0.5, 1 / GAIN), GAIN))
         self._note(name, before, after, lost, total)
 
-    def _turned(self, name: str, module: Mixing, after: Blocks, before: Blocks) -> tuple[Tensor, float]:
-        """The weight with kernels that are turned copies of each other, and its distance."""
-        kernels = module.weight[..., None, None] if isinstance(module, nn.Linear) else module.weight
-        height, width = kernels.shape[2:]
+    def _turn(self, name: str, tie: Tie, random: bool) -> float:
+        """Make kernels turned copies of each other, or biases equal; return how far they were from that."""
+        values, called = tie.tensor, _called(name, tie.module)
+        height, width = values.shape[2:] or (1, 1)
         if height != width and self.views.swaps_sides:
             raise ValueError(
-                f"{_called(name, module)} has kernels of {height}×{width}, which cannot turn by a quarter: "
+                f"{called} has kernels of {height}×{width}, which cannot turn by a quarter: "
                 f"make them {max(height, width)}×{max(height, width)}, or take a group such as rot2xflip"
             )
-        sides = (before, after) if isinstance(module, nn.ConvTranspose2d) else (after, before)
-        conv_groups = 1 if isinstance(module, nn.Linear) else module.groups
-        self._keep(module, module.weight, *sides, conv_groups)
         try:
-            tied, lost = tie(kernels, *sides, self.views.group, conv_groups, random=name in self.spreads)
+            tied, lost = tie.nearest(values, random)
         except ValueError as error:
-            raise ValueError(f"{_called(name, module)}: {error}") from None
-        return tied.view_as(module.weight), lost
+            raise ValueError(f"{called}: {error}") from None
+        if tie.name == "weight" and values.any() and float(tied.norm()) <= LOST * float(values.norm()):
+            raise ValueError(
+                f"{called}: no part of its weight turns in feature groups {_text(self.returned[name])}, it "
+                f"would be 0: give it a larger size, up to {len(self.views.group)}, and as many channels"
+            )
+        self._write(values, tied)
+        return lost
 
     def _numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
         """Make what a module has for each channel, such as the weight of a norm, equal in a feature group."""
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        for maps in _layouts(x):
-            channels = maps.shape[1]
-            found = [
-                t for t in own if t.is_floating_point() and t.numel() == max(t.shape, default=0) == channels
-            ]
-            if channels > 1 and found:
-                break
-        else:
+        every = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        own = {
+            key: t
+            for key, t in every.items()
+            if t.is_floating_point() and t.numel() == max(t.shape, default=0) > 1
+        }
+        if (maps := self._layout(x, {t.numel() for t in own.values()})) is None:
             return
+        found = {key: t for key, t in own.items() if t.numel() == maps.shape[1]}
         before = self._blocks(name, module, x, [maps])
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, before, before, self.views.group):
             raise ValueError(
@@ -156,36 +162,34 @@ class Work:
                 f"take 1, or a number that leaves each feature group in one piece"
             )
         lost = 0.0
-        for tensor in found:
-            self._keep(module, tensor, before)
-            shared, distance = self._shared(tensor, before)
+        for key, tensor in found.items():
+            self.ties[id(tensor)] = Tie(module, key, self.views.group, before)
+            shared, distance = self.ties[id(tensor)].nearest(tensor)
             lost = math.hypot(lost, distance)
             self._write(tensor, shared)
-        total = math.hypot(*(float(t.double().norm()) for t in found))
+        total = math.hypot(*(float(t.double().norm()) for t in found.values()))
         if lost > 1e-7 * total and name not in self.layers:
             self._note(name, before, before, lost, total)
 
-    def _statistics(self, name: str, module: nn.Module, x: Tensor) -> None:
+    def _statistics(self, module: nn.Module, x: Tensor) -> None:
         """What a norm knows of its input was seen with other weights: estimate it from the views."""
         mean, variance = (module._buffers.get(key) for key in ("running_mean", "running_var"))
-        if mean is None or variance is None:
+        if mean is None or variance is None or (maps := self._layout(x, {mean.numel()})) is None:
             return
-        for maps in _layouts(x):
-            if maps.shape[1] == mean.numel():
-                blocks = self._blocks(name, module, x, [maps])
-                spread, centre = torch.var_mean(full_precision(maps), (0, 2, 3))
-                self._write(mean, self._shared(centre, blocks)[0].view_as(mean))
-                self._write(variance, self._shared(spread, blocks)[0].view_as(variance))
-                return
+        spread, centre = torch.var_mean(full_precision(maps), (0, 2, 3))
+        for buffer, seen in ((mean, centre), (variance, spread)):
+            tie = self.ties.get(id(buffer))
+            self._write(buffer, tie.nearest(seen)[0] if tie else seen)
+
+    def _layout(self, x: Tensor, channels: set[int]) -> Tensor | None:
+        """``x`` as maps with so many channels; where it is so both ways, that in which they turn."""
+        fits = [maps for maps in _layouts(x) if maps.shape[1] in channels]
+        return next(filter(self.views.look, fits), fits[0] if fits else None)
 
     def _note(self, name: str, before: Blocks, after: Blocks, lost: float, total: float) -> None:
         distance = lost / total if total else 0.0
         self.layers[name] = LayerStart(_text(before), _text(after), distance)
         self.changed |= distance > ROUNDING
-
-    def _shared(self, tensor: Tensor, blocks: Blocks, random: bool = False) -> tuple[Tensor, float]:
-        mean, lost = tie(tensor.reshape(-1, 1, 1, 1), blocks, [(1, 1)], self.views.group, random=random)
-        return mean.view_as(tensor), lost
 
     def _blocks(self, name: str, module: nn.Module, x: Tensor, maps: list[Tensor]) -> Blocks:
         """The feature groups seen in what comes into a layer."""
@@ -218,11 +222,6 @@ class Work:
 
     def _is_written(self, tensor: Tensor) -> bool:
         return any(written is tensor for written, _ in self.written)
-
-    def _keep(self, module: nn.Module, tensor: Tensor, *sides: Any) -> None:
-        own = {**module._parameters, **module._buffers}
-        name = next(name for name, each in own.items() if each is tensor)
-        self.ties[id(tensor)] = Tie(module, name, self.views.group, *sides)
 
     def _write(self, tensor: Tensor, value: Tensor) -> None:
         self.written.append((tensor, tensor.clone()))

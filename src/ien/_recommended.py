@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from ._feature_groups import Spec, by_name, holder
+from ._compare import OnEmpty
+from ._feature_groups import FeatureGroups, Spec
 from ._groups import Group
 from ._inputs import try_model
 from ._loss import EquivarianceLoss
+from ._regular import Blocks
 from ._start import Start, Weights, start_after
-from ._weights import weights_of
 
 __all__ = ["Recommended", "recommended"]
 
@@ -30,6 +31,8 @@ def recommended(
     layers: str | Sequence[str] | Mapping[str, float],
     input: Tensor,
     weights: Weights = "random",
+    *,
+    on_empty: OnEmpty = "error",
 ) -> Recommended:
     """Make ``model`` equivariant, and return the objective that keeps it so while it is trained.
 
@@ -37,7 +40,9 @@ def recommended(
     orbits (``samples="all"``) and compares all members of feature groups (``action="regular"``) with weight 1
     in each of the ``layers``, or with the weights of a mapping. An image is seen once for each element of the
     group: load so many times fewer in a batch. ``weights="project"`` is for a model that is trained already.
-    ``feature_groups`` may map modules to their own, with ``""`` for the rest.
+    ``feature_groups`` may map modules to their own, with ``""`` for the rest; each of the ``layers`` is
+    compared in those that its maps turn in once the model is changed. ``on_empty`` is that of
+    :class:`EquivarianceLoss`.
 
     Frozen layers are changed too. Nets with strides need odd sizes of images, 65 and not 64; :func:`doctor`
     tells. Dropout differs between the views of an image: put it after the last of the ``layers``, or expect a
@@ -50,13 +55,26 @@ def recommended(
     >>> out.views, out.loss.item() < 1e-10
     (4, True)
     """
-    named = by_name(feature_groups)
-    specs = {name: named[holder(name, named)] for name in weights_of(layers, "layer")}
-    objective = Recommended(group, layers, specs, samples="all", action="regular")
+    objective = Recommended(group, layers, 1, samples="all", on_empty=on_empty, action="regular")
 
     def trial(model: nn.Module, x: Tensor) -> None:
         try_model(model, x)
         objective(model, x)
 
-    objective.start = start_after(trial, model, group, feature_groups, input, weights)
+    def settle(returned: Mapping[str, Blocks]) -> None:
+        for name in filter(returned.__contains__, objective.layers):
+            objective.feature_groups[name] = _spec(name, returned[name])
+
+    objective.start = start_after(trial, settle, model, group, feature_groups, input, weights)
     return objective
+
+
+def _spec(name: str, blocks: Blocks) -> FeatureGroups:
+    """The feature groups of a layer, from those seen in its maps."""
+    sizes = [size for size, _ in blocks]
+    if sizes != sorted(set(sizes), reverse=True):
+        raise ValueError(
+            f"layer {name!r} joins maps, in feature groups {'-'.join(map(str, sizes))}, and those that are "
+            f"compared go from larger to smaller sizes: give the layers whose maps it joins"
+        )
+    return FeatureGroups.of({size: channels // size for size, channels in blocks})

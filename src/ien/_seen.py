@@ -37,7 +37,6 @@ class Views:
     def __init__(self, group: Group, specs: Sequence[FeatureGroups]) -> None:
         self.group = group
         self.specs = list(dict.fromkeys(specs))
-        self.exact = torch.tensor(group.exact[1:], device="cpu")
         self.swaps_sides = bool(group.matrices[:, 0, 1].any())
         self._recent: deque[tuple[Tensor, int, Seen | None]] = deque(maxlen=4)
 
@@ -51,18 +50,21 @@ class Views:
             )
         return torch.cat(views)
 
-    def look(self, h: Tensor) -> Seen | None:
+    def look(self, h: Tensor, given: Blocks = ()) -> Seen | None:
         """The feature groups that maps of the views turn in; None if they turn in none.
 
-        Those that are known come first, then single maps, then a mix read off one by one, as in joined maps.
+        First come those ``given`` to the layer, then those seen last, which decide where maps are constant,
+        those that are known, single maps, and a mix read off one by one, as in joined maps.
         """
         if len(h) % len(self.group) or (self.swaps_sides and h.shape[2] != h.shape[3]):
             return None
         for maps, version, seen in self._recent:  # what a layer returns mostly comes into the next
             if maps.is_set_to(h) and version == h._version:
                 return seen
-        found = filter(None, (self._judge(h, blocks) for blocks in self._candidates(h.shape[1])))
-        best = next(found, None) if self.exact.all() else min(found, key=_rank, default=None)
+        best = self._judge(h, given) if _channels(given) == h.shape[1] else None
+        if best is None:
+            found = filter(None, (self._judge(h, blocks) for blocks in self._candidates(h.shape[1])))
+            best = next(found, None) if all(self.group.exact) else min(found, key=_rank, default=None)
         best = best or self._read(h)
         self._recent.append((h, h._version, best))
         return best
@@ -71,20 +73,22 @@ class Views:
         """How far maps are from turning in known feature groups or as single maps: the relative error."""
         if len(h) % len(self.group) or (self.swaps_sides and h.shape[2] != h.shape[3]):
             return float("nan")
-        return min(float(self._errors(h, b)[self.exact].max()) for b in self._candidates(h.shape[1]))
+        errors = (self._errors(h, blocks) / _scale(h) for blocks in self._candidates(h.shape[1]))
+        return min(float(each.max()) for each in errors)
 
-    def _candidates(self, channels: int) -> Iterator[Blocks]:
-        for spec in self.specs:
-            if spec.nearest(channels) == channels:
-                yield tuple(spec.blocks(channels))
-        yield ((1, channels),)
+    def _candidates(self, channels: int) -> list[Blocks]:
+        last = [seen.blocks for _, _, seen in reversed(self._recent) if seen is not None]
+        known = [tuple(spec.blocks(channels)) for spec in self.specs if spec.nearest(channels) == channels]
+        every = (*last, *known, ((1, channels),))
+        return list(dict.fromkeys(blocks for blocks in every if _channels(blocks) == channels))
 
     def _read(self, h: Tensor) -> Seen | None:
         found: list[int] = []
         scale = _scale(h)
         while (at := sum(found)) < h.shape[1]:
             fitting = [size for size in sizes(self.group) if at + size <= h.shape[1]]
-            here = [self._judge(h[:, at : at + size], ((size, size),), scale) for size in fitting]
+            ends = [(size, slice(at, at + size)) for size in fitting]
+            here = [self._judge(h[:, part], ((size, size),), scale[part]) for size, part in ends]
             best = min(filter(None, here), key=_rank, default=None)
             if best is None:
                 return None
@@ -92,24 +96,33 @@ class Views:
         return self._judge(h, tuple((size, size * len(list(run))) for size, run in groupby(found)))
 
     def _judge(self, h: Tensor, blocks: Blocks, scale: Tensor | None = None) -> Seen | None:
-        errors = self._errors(h, blocks, scale)
-        exact, between = errors[self.exact], errors[~self.exact]
-        worst = float(exact.max())
-        return (
-            Seen(blocks, worst, float(between.nanmean()) if len(between) else None)
-            if worst < TOLERANCE
-            else None
-        )
-
-    def _errors(self, h: Tensor, blocks: Blocks, scale: Tensor | None = None) -> Tensor:
-        """The relative error of each element but the identity, on the CPU."""
-        table = channels_moved(self.group, blocks).to(h.device)
-        first, *others = h.chunk(len(self.group))
-        errors = [
-            image_errors(first[:, table[i]], h_g, self.group, self._element(i, len(first))).mean()
-            for i, h_g in enumerate(others, start=1)
+        errors, scale = self._errors(h, blocks), _scale(h) if scale is None else scale
+        if not (errors / scale).max() < TOLERANCE:
+            return None
+        # told over the variance of all channels together, as relative errors are elsewhere
+        together = scale.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
+        between = [
+            image_errors(maps, h_g, self.group, g).mean() / together
+            for maps, h_g, g in self._compared(h, blocks, exact=False)
         ]
-        return (torch.stack(errors) / (_scale(h) if scale is None else scale)).cpu()
+        mean = float(torch.stack(between).nanmean()) if between else None
+        return Seen(blocks, float((errors.mean(1) / together).max()), mean)
+
+    def _errors(self, h: Tensor, blocks: Blocks) -> Tensor:
+        """The mean square error of each channel under each exact element but the identity, (elements, C)."""
+        errors = [
+            (h_g - self.group.act_on_features(maps, g)).square().mean((0, 2, 3))
+            for maps, h_g, g in self._compared(h, blocks, exact=True)
+        ]
+        return torch.stack(errors)
+
+    def _compared(self, h: Tensor, blocks: Blocks, exact: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Maps with the members that an element moves, those of the images under it, and the element."""
+        table = channels_moved(self.group, blocks).to(h.device)
+        first, *others = full_precision(h).chunk(len(self.group))
+        for i, h_g in enumerate(others, start=1):
+            if self.group.exact[i] == exact:
+                yield first[:, table[i]], h_g, self._element(i, len(first))
 
     @staticmethod
     def _element(i: int, count: int) -> Tensor:
@@ -117,9 +130,15 @@ class Views:
 
 
 def _scale(h: Tensor) -> Tensor:
-    """The variance of maps, and so much of their mean that rounding is small where they are constant."""
+    """The variance within each channel, (C,), and so much of the maps that rounding is small beside it."""
+    eps = max(torch.finfo(h.dtype).eps, 2**-11 * h.is_cuda)  # that of TF32
     h = full_precision(h)
-    return h.var(unbiased=False) + 1e-6 * h.square().mean() + torch.finfo(h.dtype).tiny
+    least = max(1e-6, eps**2 / TOLERANCE) * h.square().mean()
+    return h.var((0, 2, 3), unbiased=False) + least + torch.finfo(h.dtype).tiny
+
+
+def _channels(blocks: Blocks) -> int:
+    return sum(channels for _, channels in blocks)
 
 
 def _rank(seen: Seen) -> float:

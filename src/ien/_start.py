@@ -19,7 +19,7 @@ from ._layerwise import Breaks, LayerStart, Mixing, Work, hooked, spreads_of
 from ._measured import ROOT
 from ._names import nearest
 from ._page import columns, number
-from ._regular import check_sizes
+from ._regular import Blocks, check_sizes
 from ._seen import Views
 from ._similarity import Similarity
 from ._tied import Tie
@@ -71,31 +71,36 @@ def start_equivariant(
     it, or :func:`keep_equivariant`.
 
     ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact: with strides an odd
-    one, 65 and not 64 (see :func:`doctor`). It is run once in eval mode, so without dropout, to see what
-    comes into each layer and to check what leaves it. Linear layers on pooled features become invariant; they
-    stay as they are after a group pool. ``"random"`` takes the weights as a random draw, and keeps the
-    variance of what each layer returns, its bias aside; ``"project"`` takes the nearest equivariant weights,
-    for a trained model, and the running statistics of norms anew from ``input`` under all elements: give a
-    hundred images or more. ``feature_groups`` may map layers, or modules that hold them, to their own; ``""``
-    is the rest. What cannot be equivariant is an error that leaves the model as it was.
+    one, 65 and not 64 (see :func:`doctor`). The model is run on it in eval mode, so without dropout, a few
+    times: to see what comes into each layer and to check what leaves it. Linear layers on pooled features
+    become invariant; they stay as they are after a group pool. ``"random"`` takes the weights as a random
+    draw, and keeps the variance of what each layer returns, its bias aside, unless its weights would become
+    more than four times as large or as small; ``"project"`` takes the nearest equivariant weights, for a
+    trained model, and the running statistics of norms anew from ``input`` under all elements: give a hundred
+    images or more. ``feature_groups`` may map layers, or modules that hold them, to their own; ``""`` is the
+    rest. What cannot be equivariant is an error that leaves the model as it was.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
     >>> start.layers["2"].before, start.layers["2"].exact < 1e-10
     ('4', True)
     """
-    return start_after(try_model, model, group, feature_groups, input, weights)
+    return start_after(try_model, lambda returned: None, model, group, feature_groups, input, weights)
 
 
 def start_after(
     trial: Callable[[nn.Module, Tensor], object],
+    settle: Callable[[Mapping[str, Blocks]], None],
     model: nn.Module,
     group: Group | str,
     feature_groups: Spec | Mapping[str, Spec],
     input: Tensor,
     weights: Weights = "random",
 ) -> Start:
-    """:func:`start_equivariant`, unless a ``trial`` of the model as it is, on two images, is an error."""
+    """:func:`start_equivariant`, unless a ``trial`` of the model as it is, on two images, is an error.
+
+    An error of ``settle`` of the feature groups that each layer then returns leaves the model as it was, too.
+    """
     group = parse_group(group)
     specs = _checked(model, group, feature_groups, input, weights)
     modules = {name: module for name, module, _ in walk(model)}
@@ -109,6 +114,7 @@ def start_after(
         try:
             with hooked(modules, before=work.start, after=work.check):
                 model(images.clone())
+            settle(work.returned)
         except BaseException as error:
             work.undo()
             if not isinstance(error, Breaks):
@@ -118,7 +124,7 @@ def start_after(
     if not work.layers and not work.ran.intersection(mixing):
         raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
     unused = tuple(name for name in mixing if name not in work.ran)
-    return Start(str(group), weights, work.layers, unused, tuple(work.ties.values()))
+    return Start(str(group), weights, work.layers, unused, work.tied)
 
 
 def _checked(

@@ -24,7 +24,11 @@ __all__ = ["DEFAULT", "WIDE", "FieldNorm", "Functions", "SteerableConv2d", "Symm
 
 
 class Symmetry(NamedTuple):
-    """Rotations about a point, with or without flips: what a field's members are indexed by."""
+    """Rotations about a point, with or without flips: what a field's members are indexed by.
+
+    Members are in the order of the elements of ``rot4``, ``rot4xflip`` and the like, whatever that of a group
+    which is read.
+    """
 
     rotations: int
     flips: bool
@@ -218,7 +222,10 @@ def _basis(
         ways = [(a["in_irrep"], a["out_irreps_position"]) for a in conv.basisexpansion.get_basis_info()]
         count, kinds = Counter(ways), Counter(out for _, out in set(ways))
         scale = torch.tensor([(count[way] * kinds[way[1]]) ** -0.5 for way in ways])
-        return block.sampled_basis.detach().unflatten(-1, (kernel_size, kernel_size)), scale
+        basis = block.sampled_basis.detach().unflatten(-1, (kernel_size, kernel_size))
+        # the library has all turns and then their flips; in the group's elements each turn has its flip next
+        order = torch.arange(symmetry.members).view(-1, symmetry.rotations).T.flatten()
+        return (basis[:, order] if from_image else basis[:, order][:, :, order]), scale
 
 
 @contextmanager

@@ -14,7 +14,8 @@ __all__ = ["RECOMMENDED", "Rows"]
 RECOMMENDED: dict[str, Any] = {"action": "regular", "start": "equivariant", "orbits": True, "beta": 1.0}
 """What ien.recommended does, and every row that is called recommended.
 
-Fixed by reasoning before any run: runs of the study on validation images confirm or change it, here alone.
+Fixed by reasoning before any run: runs of the study on validation images confirm or change it, here and in
+ien.recommended alike, which a test holds together.
 """
 
 
