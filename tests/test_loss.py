@@ -325,6 +325,14 @@ def test_views_are_the_originals_then_each_draw() -> None:
     assert torch.equal(out.output[8:], x.flip(-1))
 
 
+def test_no_samples_run_the_model_on_the_images_alone() -> None:
+    model, x = net(), images(4)
+    out = ien.EquivarianceLoss([R4, ien.reflection()], ["1"], 4, samples=0)(model, x)
+    assert (out.views, len(out.g), out.terms, out.loss.item()) == (1, 0, {}, 0.0)
+    torch.testing.assert_close(out.output, model(x))
+    assert torch.equal(out.repeat(torch.arange(4)), torch.arange(4))
+
+
 @pytest.mark.parametrize("samples", [1, 2, 3, 6, 7])
 def test_each_image_gets_different_elements_and_each_place_all_of_them(samples) -> None:
     objective = ien.EquivarianceLoss(R8, [], 1, samples=samples)
@@ -462,8 +470,8 @@ def test_one_element_group_warns_and_adds_nothing() -> None:
         ({"layers": {"1": -1.0}}, ValueError, "layer '1' must be a number of at least 0; got -1.0"),
         ({"layers": {"1": float("nan")}}, ValueError, "got nan"),
         ({"groups": {R4: "much"}}, ValueError, "group 'rot4' must be a number"),
-        ({"samples": 4}, ValueError, 'must be 1 to 3 for rot4, or "all"; got 4'),
-        ({"samples": 0}, ValueError, "got 0"),
+        ({"samples": 4}, ValueError, 'must be 0 to 3 for rot4, or "all"; got 4'),
+        ({"samples": -1}, ValueError, "got -1"),
         ({"feature_groups": {4: 0.5, "1": 4}}, TypeError, "not both"),
         ({"feature_groups": {"2": 4}}, KeyError, "says nothing about layer '1'"),
         ({"on_empty": "ignore"}, ValueError, "got 'ignore'"),

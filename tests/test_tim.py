@@ -35,7 +35,7 @@ HET = {
     "vgg-r8-4-2": (51.3, "8-4-2", "rot8"),
     "vgg-r8-4-2-1": (50.8, "8-4-2-1", "rot8"),
 }
-BEYOND = {f"rot-tim/resnet18-r8-recommended{how}" for how in ("", "-pairs")}  # beyond the paper
+BEYOND = {f"rot-tim/resnet18-r8-recommended{how}" for how in ("", "-loss")}  # beyond the paper
 GROUPS = {"r4": ("rot4", "4"), "r8": ("rot8", "8"), "r4r": ("rot4xflip", "8")}
 
 
@@ -93,7 +93,7 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
         **{"epochs": 90, "cycle_epochs": 70, "schedule": "one-cycle", "max_lr": 5e-3, "min_lr": 1e-5},
         **{"weight_decay": 1e-7, "batch_size": 32, "samples": 1, "rotate": False, "average": False},
         "model": f"e2cnn-{net}" if row.endswith("e2cnn") else net,
-        "augment": not row.endswith("-cnn"),
+        "augment": not row.endswith(("-cnn", "-recommended")),
         "group": GROUPS[group][0],
         "feature_groups": "1" if row.endswith("-cnn") else GROUPS[group][1],
     }
@@ -101,9 +101,9 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
         if row in (f"{mix}-het-ien", f"{mix}-cnn-aug"):
             wanted |= {"feature_groups": sizes, "group": of}
     beta = row.partition("beta")[2]
-    wanted["beta"] = float(beta) if beta else 0.1 if row.endswith("het-ien") else float(name in BEYOND)
-    beyond = {"action": "regular", "start": "equivariant", "orbits": row.endswith("recommended")}
-    usual = {"action": "pooled", "start": "random", "orbits": False}
+    wanted["beta"] = float(beta) if beta else 0.1 if row.endswith("het-ien") else float(row.endswith("-loss"))
+    beyond = {"action": "regular" if wanted["beta"] else "pooled", "start": "equivariant", "tied": True}
+    usual = {"action": "pooled", "start": "random", "tied": False}
     wanted |= beyond if name in BEYOND else usual
     assert {field: settings[field] for field in wanted} == wanted
     assert len(deviations(name)) >= 6

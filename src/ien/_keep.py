@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ._start import Start
 
-__all__ = ["keep_equivariant"]
+__all__ = ["check_optimizer", "keep_equivariant"]
 
 
 def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
@@ -30,12 +31,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     >>> measure(net, torch.rand(2, 1, 9, 9), "rot4", ["2"], 4, action="regular").layers["2"].relative < 1e-10
     True
     """
-    mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not any(id(tie.tensor) in mine for tie in start.ties):
-        raise ValueError(
-            "the optimizer has no parameter that was tied: make it of the parameters of the model that "
-            "start_equivariant changed"
-        )
+    mine = check_optimizer(optimizer, (tie.tensor for tie in start.ties))
 
     def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if any(callable(each) for each in (*arguments[1:], *named.values())):
@@ -53,3 +49,13 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, tensors: Iterable[Tensor]) -> set[int]:
+    """The identities of the optimizer's parameters; an error if none of the ``tensors`` is among them."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer is one of torch.optim, made before; got a {type(optimizer).__name__}")
+    mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not any(id(tensor) in mine for tensor in tensors):
+        raise ValueError("the optimizer has no parameter of the model: make it of model.parameters()")
+    return mine

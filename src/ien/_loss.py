@@ -104,7 +104,8 @@ class EquivarianceLoss:
     layers. Layers with weight 0 are not captured: with all of them 0 this is the augmented CNN, at its cost.
     ``feature_groups`` is one for all, or maps layers to their own, ``""`` for the rest.
     ``samples`` different elements are drawn for each image and step; ``"all"`` takes every one, in order:
-    whole orbits, in which nothing is random. ``stop_gradient`` holds the maps of the originals fixed.
+    whole orbits, in which nothing is random; 0 none, so that the model runs on the images alone and there is
+    no loss. ``stop_gradient`` holds the maps of the originals fixed.
     ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.
     ``action="pooled"``, the paper's, compares the maximum over the members of each feature group;
     ``"regular"`` all members, each with the one that the element moves to its place, which keeps orientation.
@@ -208,8 +209,9 @@ class EquivarianceLoss:
         """Elements for every transformed view of a batch: each image gets different ones of a group."""
         drawn: list[Tensor] = []
         for group, samples in self.samples.items():
-            if self.whole_orbits or not samples:
+            if self.whole_orbits:
                 drawn += [torch.full((batch_size,), i, device="cpu") for i in range(1, len(group))]
+            if self.whole_orbits or not samples:
                 continue
             first = group.sample(batch_size, generator=generator)
             others = len(group) - 1
@@ -272,8 +274,8 @@ def _num_samples(group: Group, samples: int | Literal["all"]) -> int:
         return 0
     if samples == "all":
         return others
-    if not isinstance(samples, int) or not 1 <= samples <= others:
+    if not isinstance(samples, int) or not 0 <= samples <= others:
         raise ValueError(
-            f'samples, the same for all groups, must be 1 to {others} for {group}, or "all"; got {samples!r}'
+            f'samples, the same for all groups, must be 0 to {others} for {group}, or "all"; got {samples!r}'
         )
     return samples

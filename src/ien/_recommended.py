@@ -1,15 +1,17 @@
-"""The recommended setting: from an ordinary network to an equivariant one and the loss that keeps it so."""
+"""The recommended setting: from an ordinary network and its optimizer to an equivariant one that stays so."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from ._compare import OnEmpty
 from ._feature_groups import FeatureGroups, Spec
 from ._groups import Group
 from ._inputs import try_model
+from ._keep import check_optimizer, keep_equivariant
 from ._loss import EquivarianceLoss
 from ._regular import Blocks
 from ._start import Start, Weights, start_after
@@ -28,34 +30,34 @@ def recommended(
     model: nn.Module,
     group: Group | str,
     feature_groups: Spec | Mapping[str, Spec],
-    layers: str | Sequence[str] | Mapping[str, float],
     input: Tensor,
+    optimizer: torch.optim.Optimizer,
+    layers: str | Sequence[str] | Mapping[str, float] = (),
     weights: Weights = "random",
     *,
     on_empty: OnEmpty = "error",
 ) -> Recommended:
-    """Make ``model`` equivariant, and return the objective that keeps it so while it is trained.
+    """Make ``model`` equivariant, let ``optimizer`` keep it so, and return the objective to train it with.
 
-    The model is changed by :func:`start_equivariant`, with all of its demands. The objective shows it whole
-    orbits (``samples="all"``) and compares all members of feature groups (``action="regular"``) with weight 1
-    in each of the ``layers``, or with the weights of a mapping. An image is seen once for each element of the
-    group: load so many times fewer in a batch. ``weights="project"`` is for a model that is trained already.
-    ``feature_groups`` may map modules to their own, with ``""`` for the rest; each of the ``layers`` is
-    compared in those that its maps turn in once the model is changed. ``on_empty`` is that of
-    :class:`EquivarianceLoss`.
+    It is changed by :func:`start_equivariant`, with all of its demands on the model and ``input``, and kept
+    by :func:`keep_equivariant`. Under quarter turns and flips there is nothing left to learn: the objective
+    runs the model on the images alone, at its own cost, and a loop without it does as well. Elements that
+    resample are not exact. With ``layers`` the objective shows a copy of each image as well, and compares all
+    members of the feature groups that each layer turned out to have (``action="regular"``), with weight 1 or
+    those of a mapping; ``on_empty`` is that of :class:`EquivarianceLoss`.
 
-    Frozen layers are changed too. Nets with strides need odd sizes of images, 65 and not 64; :func:`doctor`
-    tells. Dropout differs between the views of an image: put it after the last of the ``layers``, or expect a
-    small loss from it.
+    ``weights="project"`` is for a model that is trained already. ``feature_groups`` may map modules to their
+    own, with ``""`` for the rest. Frozen layers are changed too.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
-    >>> images = torch.rand(6, 1, 9, 9)
-    >>> objective = recommended(net, "rot4", feature_groups=4, layers=["2", "3"], input=images)
-    >>> out = objective(net, images)
-    >>> out.views, out.loss.item() < 1e-10
-    (4, True)
+    >>> images, optimizer = torch.rand(6, 1, 9, 9), torch.optim.Adam(net.parameters())
+    >>> objective = recommended(net, "rot4", feature_groups=4, input=images, optimizer=optimizer)
+    >>> objective(net, images).views, objective.start.layers["3"].exact < 1e-10
+    (1, True)
     """
-    objective = Recommended(group, layers, 1, samples="all", on_empty=on_empty, action="regular")
+    samples = 1 if layers else 0
+    objective = Recommended(group, layers, 1, samples=samples, on_empty=on_empty, action="regular")
+    check_optimizer(optimizer, model.parameters() if isinstance(model, nn.Module) else ())
 
     def trial(model: nn.Module, x: Tensor) -> None:
         try_model(model, x)
@@ -66,6 +68,7 @@ def recommended(
             objective.feature_groups[name] = _spec(name, returned[name])
 
     objective.start = start_after(trial, settle, model, group, feature_groups, input, weights)
+    keep_equivariant(objective.start, optimizer)
     return objective
 
 

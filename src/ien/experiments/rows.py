@@ -11,11 +11,10 @@ from ..training import Config
 
 __all__ = ["RECOMMENDED", "Rows"]
 
-RECOMMENDED: dict[str, Any] = {"action": "regular", "start": "equivariant", "orbits": True, "beta": 1.0}
-"""What ien.recommended does, and every row that is called recommended.
+RECOMMENDED: dict[str, Any] = {"start": "equivariant", "tied": True, "augment": False, "beta": 0.0}
+"""What ien.recommended does for quarter turns and flips, and every row that is called recommended.
 
-Fixed by reasoning before any run: runs of the study on validation images confirm or change it, here and in
-ien.recommended alike, which a test holds together.
+Chosen on validation images of Rot-MNIST at the preset small, among these and whole orbits with the loss.
 """
 
 

@@ -20,6 +20,8 @@ WRONG = ("cnn-aug", "ien-r4", "recommended")
 """Rows that are also trained under the wrong group: a mirrored digit is no digit."""
 REPEATED = ("cnn-aug", "e2cnn", "tied", "ien-r4", "ien-r4-beta0.1", "recommended")
 """Rows that are also trained on fewer images; of the paper's its main one, and the other beta of the grid."""
+TWICE = ("cnn-aug", "recommended")
+"""Rows that are also trained for twice as many epochs."""
 FEWER = {500: 32, 2000: 64}
 """So many images, and at the preset smoke, which has 128 in all."""
 
@@ -61,7 +63,7 @@ def _rows() -> dict[str, dict[str, Any]]:
     return {
         **grid,
         "tied": tied,
-        "cnn-aug-2x": rot_mnist.ROWS["cnn-aug"],
+        **{f"{row}-2x": named[row] for row in TWICE},
         **{f"flip-{row}": {**named[row], **flip} for row in WRONG},
         **{f"n{count}-{row}": {**named[row], "subset": count} for count in FEWER for row in REPEATED},
     }
@@ -71,7 +73,7 @@ def _preset(row: str, preset: str) -> dict[str, Any]:
     usual = rot_mnist.config("cnn-aug", preset)
     recipe = rot_mnist.E2CNN_RECIPE if row.endswith("e2cnn") and preset == "paper" else {}
     settings = {"dataset": "rot-mnist", **recipe, **rot_mnist.PRESETS[preset]}
-    if row == "cnn-aug-2x":
+    if row.endswith("-2x"):
         settings |= {"epochs": 2 * usual.epochs, "cycle_epochs": 2 * usual.cycle_epochs}
     if row.startswith("flip-"):  # twice as many feature groups of half the size: the same channels
         settings["width"] = 2 * usual.width
@@ -81,10 +83,14 @@ def _preset(row: str, preset: str) -> dict[str, Any]:
 
 
 _TIED = (
-    "tied: an ordinary network whose gradients are those of tied weights, averaged over the group in every "
-    "step; BatchNorm sees each member by itself in training, and its running statistics are averaged"
+    "tied: an ordinary network that starts equivariant and whose gradients are those of tied weights, "
+    "averaged over the group in every step; BatchNorm sees each member by itself in training"
 )
-_TWICE = "cnn-aug-2x is trained for twice as many epochs: it has twice the compute of all other rows"
+_ALONE = (
+    "recommended: tied, and shown the images alone, without copies; as many steps and epochs as the other "
+    "rows, so half of their compute, and all of it in recommended-2x"
+)
+_TWICE = "rows with 2x are trained for twice as many epochs; cnn-aug-2x has twice the compute of other rows"
 _DRAWN = (
     "500 and 2,000 digits are drawn by the seed, others for each, in epochs as long as those of all digits: "
     "steps and training images seen are the same"
@@ -93,9 +99,10 @@ NOTES = {
     "": (
         "a name with = is a place in the grid and the row of rot-mnist that has it, trained once",
         _TIED,
+        _ALONE,
         _TWICE,
     ),
-    "n": (_DRAWN,),
+    "n": (_DRAWN, _ALONE),
 }
 """What a reader of the tables has to know: of rows on all digits, and on fewer."""
 
@@ -103,8 +110,9 @@ NOTES = {
 def _deviations(row: str) -> tuple[str, ...]:
     return (
         *rot_mnist.DEVIATIONS["e2cnn" if row.endswith("e2cnn") else "cnn-aug"],
-        *[_TIED] * row.endswith("tied"),
-        *[_TWICE] * (row == "cnn-aug-2x"),
+        *[_TIED] * (row.endswith("tied") or "recommended" in row),
+        *[_ALONE] * ("recommended" in row),
+        *[_TWICE] * row.endswith("-2x"),
         *[_DRAWN] * row.startswith("n"),
     )
 

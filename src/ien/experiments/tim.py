@@ -75,11 +75,11 @@ def _het_rows() -> dict[str, dict[str, Any]]:
     return rows
 
 
-# beyond the paper; pairs: the same with one copy of each image
+# beyond the paper; loss: with copies, and what rotations that resample leave of it for the loss
 _RECOMMENDED = {"model": "resnet18", "group": "rot8", "feature_groups": "8", **RECOMMENDED}
 _RECOMMENDED_ROWS: dict[str, dict[str, Any]] = {
     "resnet18-r8-recommended": _RECOMMENDED,
-    "resnet18-r8-recommended-pairs": {**_RECOMMENDED, "orbits": False},
+    "resnet18-r8-recommended-loss": {**_RECOMMENDED, "augment": True, "action": "regular", "beta": 1.0},
 }
 
 _CNN = {"resnet18": (3, 3, 3, 0), "vgg": (1, 2, 2, 1)}
