@@ -214,7 +214,7 @@ def test_blocks_of_the_study_differ_in_the_loss_alone() -> None:
     beside = ["cnn-aug-2x", "cnn-aug-tta", "e2cnn", "recommended", "recommended-2x", "tied"]
     assert [row.label for row in main[-1].rows] == beside
     others = [(block.section, block.title, len(block.rows)) for block in blocks[5:]]
-    titles = [("random start, one copy", 3), ("other settings", 3)]
+    titles = [("", 3), ("other settings", 3)]
     assert others == [
         ("12,000 training images, flip", "", 3),
         *((f"{count} training images, rot4", *title) for count in ("2,000", "500") for title in titles),
