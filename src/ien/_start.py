@@ -70,15 +70,15 @@ def start_equivariant(
     as the pixels allow. It is still an ordinary network: training moves it away again unless the loss holds
     it, or :func:`keep_equivariant`.
 
-    ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact: with strides an odd
-    one, 65 and not 64 (see :func:`doctor`). The model is run on it in eval mode, so without dropout, a few
-    times: to see what comes into each layer and to check what leaves it. Linear layers on pooled features
-    become invariant; they stay as they are after a group pool. ``"random"`` takes the weights as a random
-    draw, and keeps the variance of what each layer returns, its bias aside, unless its weights would become
-    more than four times as large or as small; ``"project"`` takes the nearest equivariant weights, for a
-    trained model, and the running statistics of norms anew from ``input`` under all elements: give a hundred
-    images or more. ``feature_groups`` may map layers, or modules that hold them, to their own; ``""`` is the
-    rest. What cannot be equivariant is an error that leaves the model as it was.
+    ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact: 3×3 convolutions of
+    stride 2 need odd ones, 2×2 pools even ones; :func:`doctor` tells. The model is run on it in eval mode, so
+    without dropout, a few times: to see what comes into each layer and to check what leaves it. Linear layers
+    on pooled features become invariant; they stay as they are after a group pool. ``"random"`` takes the
+    weights as a random draw, and keeps the variance of what each layer returns, its bias aside, unless its
+    weights would become more than four times as large or as small; ``"project"`` takes the nearest
+    equivariant weights, for a trained model, and the running statistics of norms anew from ``input`` under
+    all elements: give a hundred images or more. ``feature_groups`` may map layers, or modules that hold them,
+    to their own; ``""`` is the rest. What cannot be equivariant is an error that leaves the model as it was.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
