@@ -21,8 +21,8 @@ def demo(
     console = console or Console()
     console.print(
         "4,000 MNIST digits to train on and 1,000 to test, each rotated by a random angle. A small CNN sees "
-        "them and their quarter turns: without the equivariance loss (cnn-aug), with it (ien-r4), with it and "
-        "a third fewer channels (het-ien). As ien.recommended does it, it sees the digits alone, is "
+        "them and their quarter turns: without the equivariance loss (cnn-aug), with it (ien-r4), with it "
+        "and a third fewer channels (het-ien). As ien.recommended does it, it sees the digits alone, is "
         f"equivariant from the start and stays so (recommended). Runs are kept in {out} and not repeated.",
         highlight=False,
         markup=False,
