@@ -13,14 +13,22 @@ from ._start import Start
 __all__ = ["check_optimizer", "keep_equivariant"]
 
 
+ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
+)
+"""Optimizers that do to each number what its own gradients say."""
+
+
 def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     """Let every step of ``optimizer`` leave the model equivariant that :func:`start_equivariant` made so.
 
     The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
-    of one weight that stands in several places, and after it weights and running statistics of norms are put
-    back to the nearest equivariant ones, where an optimizer or the statistics of a batch moved them off. The
-    model and its loop stay as they are. It needs no loss, and no transformed copies of images. It cannot
-    unlearn a symmetry that the data do not have, as it could with a loss.
+    of one weight that stands in several places. After it the running statistics of norms are put back to the
+    nearest equivariant ones, and so are the weights where a step moves them off: if elements resample, or if
+    the optimizer is not known to treat each number by itself, as SGD and Adam do. The model and its loop stay
+    as they are. It needs no loss, and no transformed copies of images. It cannot unlearn a symmetry that the
+    data do not have, as it could with a loss.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
@@ -32,20 +40,22 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     True
     """
     mine = check_optimizer(optimizer, (tie.tensor for tie in start.ties))
+    weights = [tie for tie in start.ties if id(tie.tensor) in mine]
+    statistics = [tie for tie in start.ties if not isinstance(tie.tensor, nn.Parameter)]
+    stray = not all(start.ties[0].group.exact) or type(optimizer) not in ELEMENTWISE
 
     def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if any(callable(each) for each in (*arguments[1:], *named.values())):
             raise RuntimeError("a step with a closure computes gradients anew: call it, and then step()")
         with torch.no_grad():
-            for tie in start.ties:
+            for tie in weights:
                 if (grad := tie.tensor.grad) is not None:
                     grad.copy_(tie.nearest(grad)[0])
 
     def after(*_: object) -> None:
         with torch.no_grad():
-            for tie in start.ties:
-                if not isinstance(tie.tensor, nn.Parameter) or id(tie.tensor) in mine:
-                    tie.tensor.copy_(tie.nearest(tie.tensor)[0])
+            for tie in (*statistics, *(weights if stray else ())):
+                tie.tensor.copy_(tie.nearest(tie.tensor)[0])
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
