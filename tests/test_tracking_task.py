@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,19 @@ def test_a_tracker_may_start_equivariant(tmp_path: Path) -> None:
             ValueError, match=f"images to be classified do nothing; leave out {next(iter(setting))}"
         ):
             toy_clips.config(**setting)
+
+
+def test_a_tracker_may_stay_equivariant(tmp_path: Path) -> None:
+    config = toy_clips.config(start="equivariant", tied=True, augment=False, beta=0.0, epochs=1)
+    done = train(tmp_path, config, toy_clips.clips(), ALONE)
+    x, free = torch.rand(2, 3, 127, 127), replace(config, tied=False)
+    (tmp_path / "free").mkdir()
+    networks = done.network, train(tmp_path / "free", free, toy_clips.clips(), ALONE).network
+    kept, moved = (
+        ien.measure(network.eval(), x, R4, TAPS, 4, floors=False, action="regular").layers["conv5"].relative
+        for network in networks
+    )
+    assert kept < 1e-9 < 1e-7 < moved
 
 
 @pytest.mark.parametrize(("augment", "views"), [(False, 1), (True, 2)])

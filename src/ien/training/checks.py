@@ -23,7 +23,7 @@ DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
 """Those that see a digit at one of two sizes."""
 TRACKERS = ("siamfc", "re-siamfc")
 """Those that are trained on clips."""
-OF_IMAGES = ("average", "subset", "orbits", "tied", "rotate", "rescale", "shift", "mirror", "cutout")
+OF_IMAGES = ("average", "subset", "orbits", "rotate", "rescale", "shift", "mirror", "cutout")
 """What is done to images to be classified, and not to a tracker's pictures."""
 
 

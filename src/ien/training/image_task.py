@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._compare import full_precision
-from .._keep import keep_equivariant
 from .._loss import EquivarianceLoss
 from ..data import Dataset, to_float
 from .augmentation import augmented
@@ -123,9 +122,7 @@ def prepare(config: Config, dataset: Dataset, processes: Processes) -> ImageTask
     mine = x if subset is None else x[subset]
     some = to_float(mine[:TRIED]).to(device)
     network, start = trainable(config, device, some)
-    optimizer = optimizer_of(config, network)
-    if config.tied and start:
-        keep_equivariant(start, optimizer)
+    optimizer = optimizer_of(config, network, start)
     model, objective = processes.wrap(network, device), objective_of(config, network)
     colour = _colour(mine) if config.cutout else torch.zeros(x.shape[1])
     on_device = x.to(device), y.to(device), colour.to(device)

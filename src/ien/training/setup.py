@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import baselines, models
+from .._keep import keep_equivariant
 from .._loss import EquivarianceLoss
 from .._measure import measure
 from .._start import Start, start_equivariant
@@ -210,14 +211,21 @@ def images(config: Config, dataset: Dataset) -> tuple[tuple[Tensor, Tensor], tup
     return train, (test[0][: config.test_images], test[1][: config.test_images])
 
 
-def optimizer_of(config: Config, network: nn.Module) -> torch.optim.Optimizer:
-    """What descends on the weights of a network, which is on its device."""
+def optimizer_of(config: Config, network: nn.Module, start: Start | None) -> torch.optim.Optimizer:
+    """What descends on the weights of a network, which is on its device, and keeps them tied if it shall."""
     parameters = _parameter_groups(config, network)
     fused = next(network.parameters()).device.type in ("cpu", "cuda")
+    optimizer: torch.optim.Optimizer
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.max_lr, fused=fused)
-    nesterov = config.optimizer == "sgd"
-    return torch.optim.SGD(parameters, lr=config.max_lr, momentum=0.9, nesterov=nesterov, fused=fused)
+        optimizer = torch.optim.Adam(parameters, lr=config.max_lr, fused=fused)
+    else:
+        nesterov = config.optimizer == "sgd"
+        optimizer = torch.optim.SGD(
+            parameters, lr=config.max_lr, momentum=0.9, nesterov=nesterov, fused=fused
+        )
+    if config.tied and start:
+        keep_equivariant(start, optimizer)
+    return optimizer
 
 
 def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:

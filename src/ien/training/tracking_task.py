@@ -167,8 +167,8 @@ def prepare(config: Config, clips: Clips, processes: Processes) -> TrackingTask:
     """Network, objective, optimizer and training pairs."""
     device = processes.device(config.device)
     pairs = pairs_of(config, sequences(config, clips)[0], processes)
-    network, _ = trainable(config, device, _trial(config))
-    optimizer, objective = optimizer_of(config, network), objective_of(config, network)
+    network, start = trainable(config, device, _trial(config))
+    optimizer, objective = optimizer_of(config, network, start), objective_of(config, network)
     model = processes.wrap(Siamese(network, objective), device)
     return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
 
