@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
+from ien._tied import Tie
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -138,13 +140,14 @@ def test_what_turns_by_an_eighth_stays_as_good_as_it_starts() -> None:
     assert last.layers["4"].relative < 2 * first.layers["4"].relative < 0.5
 
 
-def test_transposed_grouped_and_linear_layers_and_layer_scales_stay_tied() -> None:
+@pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1, 1)])
+def test_transposed_grouped_and_linear_layers_and_layer_scales_stay_tied(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
 
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.scale = nn.Parameter(torch.rand(8, 1, 1))
+            self.scale = nn.Parameter(torch.rand(shape))
 
         def forward(self, h: Tensor) -> Tensor:
             return h * self.scale
@@ -177,25 +180,96 @@ def test_buffers_are_those_that_the_model_has_now() -> None:
     assert error(model, "rot4", 4) < 1e-9
 
 
-def test_weights_of_another_optimizer_or_frozen_are_left_alone() -> None:
+def test_what_learns_later_is_kept_as_well() -> None:
     torch.manual_seed(0)
     model = network()
     start = ien.start_equivariant(model, "rot4", 4, images())
     model[0].requires_grad_(False)
     frozen = model[0].weight.clone()
-    optimizer = torch.optim.Adam([*model[3].parameters(), *model[7].parameters()], lr=0.01)
+    optimizer = torch.optim.Adam(model[7].parameters(), lr=0.01)
     ien.keep_equivariant(start, optimizer)
     train(model, optimizer)
-    assert torch.equal(model[0].weight, frozen)
+    assert torch.equal(model[0].weight, frozen) and error(model, "rot4", 4) < 1e-9
+    model[0].requires_grad_(True)
+    optimizer.add_param_group({"params": [*model[0].parameters(), *model[3].parameters()]})
+    train(model, optimizer)
+    assert not torch.equal(model[0].weight, frozen) and error(model, "rot4", 4) < 1e-9
+
+
+@pytest.mark.parametrize("when", ["before", "loaded"])
+def test_the_past_of_an_optimizer_does_not_break_it(when: str) -> None:
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    train(model, optimizer)
+    past = copy.deepcopy(optimizer.state_dict())
+    start = ien.start_equivariant(model, "rot4", 4, images(), weights="project")
+    if when == "loaded":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    ien.keep_equivariant(start, optimizer)
+    if when == "loaded":
+        optimizer.load_state_dict(past)
+    train(model, optimizer)
     assert error(model, "rot4", 4) < 1e-9
 
 
-def test_an_optimizer_of_another_model_and_a_closure_are_errors() -> None:
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
+def test_steps_with_a_closure_average_the_gradients_that_it_computes(kind) -> None:
+    torch.manual_seed(0)
     model = network()
     start = ien.start_equivariant(model, "rot4", 4, images())
+    optimizer = kind(model.parameters(), lr=0.1)
+    ien.keep_equivariant(start, optimizer)
+    first = model[3].weight.detach().clone()
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images()), torch.arange(8) % 5)
+        loss.backward()
+        return loss
+
+    losses = [optimizer.step(closure).item() for _ in range(4)]
+    assert losses[-1] < losses[0] and not torch.equal(model[3].weight, first)
+    assert error(model.eval(), "rot4", 4) < 1e-9
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 1, 1), (1, 8, 1, 1), (1, 1, 8), (1, 1, 1, 8)])
+def test_numbers_for_each_channel_may_have_any_shape(shape: tuple[int, ...]) -> None:
+    values = torch.rand(shape)
+    tied, distance = Tie(nn.Identity(), "", ien.rotation(4), ((4, 8),)).nearest(values)
+    expected = values.view(2, 4).mean(1, keepdim=True).expand(2, 4).reshape(shape)
+    torch.testing.assert_close(tied, expected)
+    assert abs(distance - float((values - expected).norm())) < 1e-6
+
+
+class Lifted(nn.Module):
+    """Adds a learnt map, 0 at first, which turns with nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(1, 8, 9, 9))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.position
+
+
+def test_parameters_that_would_come_to_break_it_are_named() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), Lifted(), nn.Conv2d(8, 8, 3))
+    start = ien.start_equivariant(model, "rot4", 4, images())
+    assert start.loose == ("1.position",)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"'1.position' \(1, 8, 9, 9\) has no place .* freeze it"):
+        ien.keep_equivariant(start, optimizer)
+    torch.nn.init.normal_(model[0].weight)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"'1\.position'"):
+        ien.recommended(model, "rot4", 4, images(), optimizer)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    model[1].requires_grad_(False)
+    ien.recommended(model, "rot4", 4, images(), optimizer)
+
+
+def test_an_optimizer_of_another_model_is_an_error() -> None:
+    start = ien.start_equivariant(network(), "rot4", 4, images())
     with pytest.raises(ValueError, match="no parameter of the model: make it of"):
         ien.keep_equivariant(start, torch.optim.SGD(network().parameters(), lr=0.1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ien.keep_equivariant(start, optimizer)
-    with pytest.raises(RuntimeError, match="a step with a closure computes gradients anew"):
-        optimizer.step(lambda: model(images()).sum())  # type: ignore[arg-type]

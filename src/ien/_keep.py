@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ._start import Start
 
-__all__ = ["check_optimizer", "keep_equivariant"]
+__all__ = ["check_loose", "check_optimizer", "keep_equivariant"]
 
 
 ELEMENTWISE = tuple(
@@ -25,47 +25,77 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
 
     The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
     of one weight that stands in several places. After it the running statistics of norms are put back to the
-    nearest equivariant ones, and so are the weights where a step moves them off: if elements resample, or if
-    the optimizer is not known to treat each number by itself, as SGD and Adam do. The model and its loop stay
-    as they are. It needs no loss, and no transformed copies of images. It cannot unlearn a symmetry that the
-    data do not have, as it could with a loss.
+    nearest equivariant ones, and so are the weights where a step moves them off: if elements resample, if the
+    optimizer has a past, or is not known to treat each number by itself, as SGD and Adam do. The model and
+    its loop stay as they are. It needs no loss, and no transformed copies of images. It cannot unlearn a
+    symmetry that the data do not have, as it could with a loss. A copy of the model or of the optimizer is
+    not kept.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
-    >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
-    >>> optimizer = torch.optim.Adam(net.parameters())
-    >>> keep_equivariant(start, optimizer)
-    >>> net(torch.rand(2, 1, 9, 9)).square().sum().backward()
+    >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
+    >>> keep_equivariant(ien.start_equivariant(net, "rot4", 4, images), optimizer)
+    >>> net(images).square().sum().backward()
     >>> optimizer.step()
-    >>> measure(net, torch.rand(2, 1, 9, 9), "rot4", ["2"], 4, action="regular").layers["2"].relative < 1e-10
+    >>> report = ien.measure(net, images, "rot4", ["2"], 4, action="regular")
+    >>> report.layers["2"].relative < 1e-10
     True
     """
-    mine = check_optimizer(optimizer, (tie.tensor for tie in start.ties))
-    weights = [tie for tie in start.ties if id(tie.tensor) in mine]
-    statistics = [tie for tie in start.ties if not isinstance(tie.tensor, nn.Parameter)]
-    stray = not all(start.ties[0].group.exact) or type(optimizer) not in ELEMENTWISE
+    if start.model is None:
+        raise ValueError("start must be what start_equivariant returned: it knows the model and what is tied")
+    check_optimizer(optimizer, start.model)
+    check_loose(start.model, start.loose)
+    exact = all(exact for tie in start.ties[:1] for exact in tie.group.exact)
+    stray = not exact or type(optimizer) not in ELEMENTWISE or bool(optimizer.state)
 
-    def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if any(callable(each) for each in (*arguments[1:], *named.values())):
-            raise RuntimeError("a step with a closure computes gradients anew: call it, and then step()")
+    def average() -> None:
         with torch.no_grad():
-            for tie in weights:
+            for tie in start.ties:
                 if (grad := tie.tensor.grad) is not None:
                     grad.copy_(tie.nearest(grad)[0])
 
+    def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
+        average()
+        closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
+        if closure is None:
+            return None
+
+        def averaged() -> Any:
+            loss = closure()
+            average()
+            return loss
+
+        return (arguments[0], averaged), {}
+
     def after(*_: object) -> None:
         with torch.no_grad():
-            for tie in (*statistics, *(weights if stray else ())):
-                tie.tensor.copy_(tie.nearest(tie.tensor)[0])
+            for tie in start.ties:
+                if stray or not isinstance(tie.tensor, nn.Parameter):
+                    tie.tensor.copy_(tie.nearest(tie.tensor)[0])
+
+    def loaded(_: object) -> None:
+        nonlocal stray
+        stray = True
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
+    optimizer.register_load_state_dict_post_hook(loaded)
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, tensors: Iterable[Tensor]) -> set[int]:
-    """The identities of the optimizer's parameters; an error if none of the ``tensors`` is among them."""
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """An error if it is no optimizer, or has no parameter of the model."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer is one of torch.optim, made before; got a {type(optimizer).__name__}")
     mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not any(id(tensor) in mine for tensor in tensors):
+    if mine.isdisjoint(map(id, model.parameters())):
         raise ValueError("the optimizer has no parameter of the model: make it of model.parameters()")
-    return mine
+
+
+def check_loose(model: nn.Module, names: Sequence[str]) -> None:
+    """An error if one of these parameters, which are not tied, learns."""
+    weights = dict(model.named_parameters())
+    if learns := [name for name in names if weights[name].requires_grad]:
+        raise ValueError(
+            f"{learns[0]!r} {tuple(weights[learns[0]].shape)} has no place in feature groups, so that it "
+            f"would come to break the symmetry as it learns: freeze it with requires_grad_(False), or start "
+            f"the part of the model without it"
+        )

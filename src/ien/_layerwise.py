@@ -92,6 +92,16 @@ class Work:
     def tied(self) -> tuple[Tie, ...]:
         return tuple(tie for tie in self.ties.values() if self._is_written(tie.tensor))
 
+    def loose(self, model: nn.Module) -> tuple[str, ...]:
+        """Parameters that take part and have no place in feature groups: they turn because they are equal."""
+        return tuple(
+            name
+            for name, parameter in model.named_parameters()
+            if id(parameter) not in self.ties
+            and parameter.numel() > 1
+            and name.rpartition(".")[0] in self.ran
+        )
+
     def undo(self) -> None:
         for tensor, old in reversed(self.written):
             tensor.copy_(old)
@@ -163,8 +173,10 @@ class Work:
             )
         lost = 0.0
         for key, tensor in found.items():
-            self.ties[id(tensor)] = Tie(module, key, self.views.group, before)
-            shared, distance = self.ties[id(tensor)].nearest(tensor)
+            tie = Tie(module, key, self.views.group, before)
+            if self.ties.setdefault(id(tensor), tie)[2:] != tie[2:]:
+                raise ValueError(f"{_called(name, module)} is shared where other feature groups come in")
+            shared, distance = tie.nearest(tensor)
             lost = math.hypot(lost, distance)
             self._write(tensor, shared)
         total = math.hypot(*(float(t.double().norm()) for t in found.values()))

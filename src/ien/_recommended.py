@@ -11,7 +11,7 @@ from ._compare import OnEmpty
 from ._feature_groups import FeatureGroups, Spec
 from ._groups import Group
 from ._inputs import try_model
-from ._keep import check_optimizer, keep_equivariant
+from ._keep import check_loose, check_optimizer, keep_equivariant
 from ._loss import EquivarianceLoss
 from ._regular import Blocks
 from ._start import Start, Weights, start_after
@@ -57,13 +57,15 @@ def recommended(
     """
     samples = 1 if layers else 0
     objective = Recommended(group, layers, 1, samples=samples, on_empty=on_empty, action="regular")
-    check_optimizer(optimizer, model.parameters() if isinstance(model, nn.Module) else ())
+    if isinstance(model, nn.Module):
+        check_optimizer(optimizer, model)
 
     def trial(model: nn.Module, x: Tensor) -> None:
         try_model(model, x)
         objective(model, x)
 
-    def settle(returned: Mapping[str, Blocks]) -> None:
+    def settle(returned: Mapping[str, Blocks], loose: Sequence[str]) -> None:
+        check_loose(model, loose)
         for name in filter(returned.__contains__, objective.layers):
             objective.feature_groups[name] = _spec(name, returned[name])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -40,6 +40,9 @@ class Start:
     """Layers that did not run, and are as they were."""
     ties: tuple[Tie, ...] = field(default=(), repr=False, compare=False)
     """What is tied, for :func:`keep_equivariant`."""
+    loose: tuple[str, ...] = ()
+    """Parameters that are not tied and turn because their numbers are equal, as those of zeros."""
+    model: nn.Module | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         unused = [f"did not run, and are as they were: {', '.join(self.unused)}"] * bool(self.unused)
@@ -85,12 +88,12 @@ def start_equivariant(
     >>> start.layers["2"].before, start.layers["2"].exact < 1e-10
     ('4', True)
     """
-    return start_after(try_model, lambda returned: None, model, group, feature_groups, input, weights)
+    return start_after(try_model, lambda returned, loose: None, model, group, feature_groups, input, weights)
 
 
 def start_after(
     trial: Callable[[nn.Module, Tensor], object],
-    settle: Callable[[Mapping[str, Blocks]], None],
+    settle: Callable[[Mapping[str, Blocks], Sequence[str]], None],
     model: nn.Module,
     group: Group | str,
     feature_groups: Spec | Mapping[str, Spec],
@@ -99,7 +102,8 @@ def start_after(
 ) -> Start:
     """:func:`start_equivariant`, unless a ``trial`` of the model as it is, on two images, is an error.
 
-    An error of ``settle`` of the feature groups that each layer then returns leaves the model as it was, too.
+    ``settle`` is called with the feature groups that each layer then returns, and the parameters that are not
+    tied; its error leaves the model as it was, too.
     """
     group = parse_group(group)
     specs = _checked(model, group, feature_groups, input, weights)
@@ -114,7 +118,7 @@ def start_after(
         try:
             with hooked(modules, before=work.start, after=work.check):
                 model(images.clone())
-            settle(work.returned)
+            settle(work.returned, work.loose(model))
         except BaseException as error:
             work.undo()
             if not isinstance(error, Breaks):
@@ -124,7 +128,7 @@ def start_after(
     if not work.layers and not work.ran.intersection(mixing):
         raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
     unused = tuple(name for name in mixing if name not in work.ran)
-    return Start(str(group), weights, work.layers, unused, work.tied)
+    return Start(str(group), weights, work.layers, unused, work.tied, work.loose(model), model)
 
 
 def _checked(

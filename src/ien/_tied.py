@@ -48,7 +48,8 @@ class Tie(NamedTuple):
     def nearest(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
         """The values nearest to these that are tied, and how far they are: :func:`tie`."""
         channels = sum(count for _, count in self.after)
-        kernels = values.reshape(channels, -1, *(*values.shape[2:], 1, 1)[:2])
+        shape = (1, 1, 1) if values.numel() == channels else (-1, *values.shape[2:], 1, 1)[:3]
+        kernels = values.reshape(channels, *shape)
         tied, distance = tie(kernels, self.after, self.before, self.group, self.conv_groups, random)
         return tied.view_as(values), distance
 
