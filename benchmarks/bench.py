@@ -81,6 +81,27 @@ def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
     return with_loss, plain
 
 
+def keeps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A step of an optimizer that keeps the net equivariant, without copies and loss, and of another."""
+
+    def step(kept: bool) -> Callable[[], None]:
+        torch.manual_seed(0)
+        net = ien.models.create("cnn6", width=channels / 128)
+        x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+        optimizer = torch.optim.Adam(net.parameters(), fused=True)
+        if kept:
+            ien.recommended(net, R4, 4, input=x[:4], optimizer=optimizer)
+
+        def run() -> None:
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return run
+
+    return step(True), step(False)
+
+
 def trainings() -> tuple[Callable[[], None], Callable[[], None]]:
     """A short run of rot-mnist/ien-r4 at small in the engine, and the same steps as a bare loop."""
     x, y = torch.randint(256, (1920, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (1920,))
@@ -219,6 +240,10 @@ def main() -> None:
             )
             what = f"training step, {channels} first channels, with loss / plain; {allocator}"
             report(what, goal, value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
+    for channels in (128, 16):
+        a, b, value = ratio(*keeps(channels), rounds=9)
+        what = f"training step, {channels} first channels, kept equivariant / plain, both without copies"
+        report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     a, b, value = ratio(*actions(), rounds=15)
     what = "group action on six layers, loop per image / act_on_features"
     report(what, "≥ 8", value, f"{a * 1e3:.1f} ms / {b * 1e3:.1f} ms")
