@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-__all__ = ["Features", "capture", "walk"]
+__all__ = ["Features", "capture", "hooked", "walk"]
 
 Transform = Callable[[str, Tensor], Tensor]
+Hook = Callable[[str, nn.Module, Any], None]
 
 
 @dataclass
@@ -141,6 +142,34 @@ def walk(
     inner = module if original is None else _without_parallel(original)
     for key, child in inner.named_children():
         yield from walk(child, f"{name}.{key}" if name else key, hidden, seen)
+
+
+@contextmanager
+def hooked(
+    modules: Mapping[str, nn.Module], before: Hook | None = None, after: Hook | None = None
+) -> Iterator[None]:
+    """Call ``before`` with what comes into each module, and ``after`` with what it returns."""
+
+    def entering(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            before(name, module, next(iter([*args, *kwargs.values()]), None))  # type: ignore[misc]
+
+        return hook
+
+    def leaving(name: str) -> Any:
+        return lambda module, args, output: after(name, module, output)  # type: ignore[misc]
+
+    handles = []
+    try:
+        for name, module in modules.items():
+            if before is not None:
+                handles.append(module.register_forward_pre_hook(entering(name), with_kwargs=True))
+            if after is not None:
+                handles.append(module.register_forward_hook(leaving(name)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _record(

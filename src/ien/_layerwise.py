@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ._capture import hooked
 from ._compare import full_precision
 from ._feature_groups import FeatureGroups, holder
 from ._regular import Blocks
 from ._seen import Views
 from ._tied import LOST, Tie, cuts
 
-__all__ = ["Breaks", "LayerStart", "Mixing", "Work", "hooked", "spreads_of"]
+__all__ = ["Breaks", "LayerStart", "Mixing", "Work", "spreads_of"]
 
 Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 """Layers that mix channels."""
-Hook = Callable[[str, nn.Module, Any], None]
 ROUNDING = 1e-6
 """Weights at no more than this distance are those of an equivariant layer already."""
 GAIN = 4.0
@@ -261,34 +260,6 @@ def _spread(module: Mixing, output: Tensor) -> float:
     bias = torch.zeros(1) if module.bias is None else module.bias
     bias = bias if isinstance(module, nn.Linear) else bias.view(-1, 1, 1)
     return float(full_precision(output - bias.to(output)).var(unbiased=False))
-
-
-@contextmanager
-def hooked(
-    modules: Mapping[str, nn.Module], before: Hook | None = None, after: Hook | None = None
-) -> Iterator[None]:
-    """Call ``before`` with what comes into each module, and ``after`` with what it returns."""
-
-    def entering(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            before(name, module, next(iter([*args, *kwargs.values()]), None))  # type: ignore[misc]
-
-        return hook
-
-    def leaving(name: str) -> Any:
-        return lambda module, args, output: after(name, module, output)  # type: ignore[misc]
-
-    handles = []
-    try:
-        for name, module in modules.items():
-            if before is not None:
-                handles.append(module.register_forward_pre_hook(entering(name), with_kwargs=True))
-            if after is not None:
-                handles.append(module.register_forward_hook(leaving(name)))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _layouts(x: Tensor) -> list[Tensor]:

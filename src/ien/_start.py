@@ -9,13 +9,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ._capture import walk
+from ._capture import hooked, walk
 from ._doctor import doctor
 from ._feature_groups import FeatureGroups, Spec, by_name
 from ._groups import Group
 from ._groups import group as parse_group
 from ._inputs import eval_mode, try_model
-from ._layerwise import Breaks, LayerStart, Mixing, Work, hooked, spreads_of
+from ._layerwise import Breaks, LayerStart, Mixing, Work, spreads_of
 from ._measured import ROOT
 from ._names import nearest
 from ._page import columns, number
