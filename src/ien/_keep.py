@@ -44,7 +44,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         raise ValueError("start must be what start_equivariant returned: it knows the model and what is tied")
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
-    exact = all(exact for tie in start.ties[:1] for exact in tie.group.exact)
+    exact = all(all(tie.group.exact) for tie in start.ties)
     stray = not exact or type(optimizer) not in ELEMENTWISE or bool(optimizer.state)
 
     def average() -> None:
@@ -54,9 +54,9 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
                     grad.copy_(tie.nearest(grad)[0])
 
     def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
-        average()
         closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
         if closure is None:
+            average()
             return None
 
         def averaged() -> Any:

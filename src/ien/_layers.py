@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ._capture import walk
+from ._capture import hooked, walk
 
 __all__ = ["choose_layers"]
 
@@ -44,16 +44,14 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     ['0.0', '0.1']
     """
     seen: dict[str, _Seen] = {}
-    handles = []
-    try:
-        for name, module, hidden in walk(model):
-            if not hidden:
-                handles.append(module.register_forward_hook(_note(name, seen)))
-        with torch.no_grad():
-            model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
+
+    def note(name: str, _: nn.Module, output: Any) -> None:
+        times = seen.pop(name).times + 1 if name in seen else 1  # in the order of the last runs
+        seen[name] = _Seen(output, output._version if isinstance(output, Tensor) else 0, times)
+
+    modules = {name: module for name, module, hidden in walk(model) if not hidden}
+    with hooked(modules, after=note), torch.no_grad():
+        model(x)
     maps = [name for name, layer in seen.items() if layer.is_map]
     if not maps:
         shared = [
@@ -69,7 +67,7 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
         raise ValueError(
             "no layer of the model returns a map (B, C, H, W): nothing in it could turn with an image"
         )
-    children = _children(model)
+    children = _children(modules)
     chosen = [name for name in maps if name in children]
     last = maps[-1]
     if seen[last].output is not (seen[chosen[-1]].output if chosen else None):
@@ -78,21 +76,12 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     return chosen
 
 
-def _children(model: nn.Module) -> set[str]:
+def _children(modules: Mapping[str, nn.Module]) -> set[str]:
     """Names of the direct children, through Sequentials that are the only child."""
     prefix = ""
-    modules = {name: module for name, module, hidden in walk(model) if not hidden}
     while True:
         depth = prefix.count(".") + 1 if prefix else 0
         names = [n for n in modules if n and n.startswith(prefix and f"{prefix}.") and n.count(".") == depth]
         if len(names) != 1 or not isinstance(modules[names[0]], nn.Sequential):
             return set(names)
         prefix = names[0]
-
-
-def _note(name: str, seen: dict[str, _Seen]) -> Callable[..., None]:
-    def hook(_: nn.Module, args: Any, output: Any) -> None:
-        times = seen.pop(name).times + 1 if name in seen else 1  # in the order of the last runs
-        seen[name] = _Seen(output, output._version if isinstance(output, Tensor) else 0, times)
-
-    return hook

@@ -118,7 +118,8 @@ def start_after(
         try:
             with hooked(modules, before=work.start, after=work.check):
                 model(images.clone())
-            settle(work.returned, work.loose(model))
+            loose = work.loose(model)
+            settle(work.returned, loose)
         except BaseException as error:
             work.undo()
             if not isinstance(error, Breaks):
@@ -128,7 +129,7 @@ def start_after(
     if not work.layers and not work.ran.intersection(mixing):
         raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
     unused = tuple(name for name in mixing if name not in work.ran)
-    return Start(str(group), weights, work.layers, unused, work.tied, work.loose(model), model)
+    return Start(str(group), weights, work.layers, unused, work.tied, loose, model)
 
 
 def _checked(
