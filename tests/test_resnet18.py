@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import ien
 from ien import models
-from ien._kernels import symmetric_kernels
 from ien.models.resnet18 import num_groups, odd_sized
+from tests.nets import assert_invariant_with_symmetric_kernels, unsettled
 
 TAPS = ("layer1", "layer2", "layer3", "layer4")
 
@@ -24,15 +24,6 @@ def net(feature_groups: ien.FeatureGroups | int | str = 4, **options: object) ->
 
 def images(count: int = 4, size: int = 32) -> Tensor:
     return torch.rand(count, 3, size, size, dtype=torch.float64)
-
-
-def unsettled(model: nn.Module) -> nn.Module:
-    """With statistics and affine parameters far from where they start."""
-    for layer in model.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            for values in (layer.running_mean, layer.running_var, layer.weight.data, layer.bias.data):
-                values.uniform_(0.5, 1.5)
-    return model.eval()
 
 
 @pytest.mark.parametrize(
@@ -169,19 +160,7 @@ def test_the_doctor_names_the_strides_at_other_sizes() -> None:
 @pytest.mark.parametrize("feature_groups", [4, "4-2-1", "8-4-2-1"])
 @pytest.mark.parametrize("size", [32, 33])
 def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(feature_groups, size) -> None:
-    model, x = unsettled(net(feature_groups).double()), images(4, size)
-
-    def errors() -> list[float]:
-        report = ien.measure(model, x, "rot4xflip", model.taps, model.feature_groups, floors=False)
-        return [report.layers[tap].relative for tap in model.taps]
-
-    assert min(errors()) > 0.001
-    with symmetric_kernels():
-        assert max(errors()) < 1e-24
-        scores = model(x)
-        for turned in (x.rot90(1, (2, 3)), x.flip(2), x.flip(3).rot90(3, (2, 3))):
-            assert (model(turned) - scores).abs().max() < 1e-12
-    assert scores.std(0).min() > 0  # it does not ignore the images
+    assert_invariant_with_symmetric_kernels(unsettled(net(feature_groups).double()), images(4, size))
 
 
 def test_every_parameter_gets_a_gradient() -> None:

@@ -14,6 +14,7 @@ import ien
 from ien import models
 from ien._kernels import symmetric_kernels
 from ien.models.siamfc import num_groups, respond, respond_all
+from tests.nets import assert_exact_with_symmetric_kernels, unsettled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,17 +29,6 @@ def net(
 ) -> nn.Module:
     settings = {"feature_groups": feature_groups, "backbone": backbone, "width": 1 / 16}
     return models.create("siamfc", **(settings | options))
-
-
-def unsettled(model: nn.Module) -> nn.Module:
-    """With statistics, affine parameters and biases far from where they start."""
-    for layer in model.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            for values in (layer.running_mean, layer.running_var, layer.weight.data, layer.bias.data):
-                values.uniform_(0.5, 1.5)
-        elif isinstance(layer, nn.Conv2d):
-            layer.bias.data.uniform_(-1, 1)
-    return model.eval()
 
 
 def convs(model: nn.Module) -> list[nn.Conv2d]:
@@ -186,15 +176,8 @@ def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(
     backbone, feature_groups, size
 ) -> None:
     model, x = unsettled(net(feature_groups, backbone, width=1 / 24).double()), noise(2, 3, size, size)
-
-    def errors() -> list[float]:
-        report = ien.measure(model, x, "rot4", model.taps, model.feature_groups, floors=False)
-        return [report.layers[tap].relative for tap in model.taps]
-
-    assert min(errors()) > 0.001
+    h = assert_exact_with_symmetric_kernels(model, x, "rot4", 1e-20)
     with symmetric_kernels():
-        assert max(errors()) < 1e-20
-        h = model(x)
         assert all((model(turn(x, k)) - turn(h, k)).abs().max() < 1e-10 * h.abs().max() for k in (1, 2, 3))
 
 
