@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
+from ien._regular import channels_moved, num_channels
 from ien._tied import Tie
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -236,10 +237,31 @@ def test_steps_with_a_closure_average_the_gradients_that_it_computes(kind) -> No
 @pytest.mark.parametrize("shape", [(8,), (8, 1, 1), (1, 8, 1, 1), (1, 1, 8), (1, 1, 1, 8)])
 def test_numbers_for_each_channel_may_have_any_shape(shape: tuple[int, ...]) -> None:
     values = torch.rand(shape)
-    tied, distance = Tie(nn.Identity(), "", ien.rotation(4), ((4, 8),)).nearest(values)
+    tie = Tie(nn.Identity(), "", ien.rotation(4), ((4, 8),))
+    tied, distance = tie.start(values)
     expected = values.view(2, 4).mean(1, keepdim=True).expand(2, 4).reshape(shape)
     torch.testing.assert_close(tied, expected)
+    torch.testing.assert_close(tie.nearest(values), expected)
     assert abs(distance - float((values - expected).norm())) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("group", "conv_groups"), [("rot4", 1), ("rot4", 2), ("rot4xflip", 1)])
+def test_a_step_ties_gradients_to_the_bit_in_their_own_precision(group, conv_groups, dtype) -> None:
+    group = ien.group(group)
+    size = len(group)
+    blocks = ((size, 2 * size), (1, 2)) if conv_groups == 1 else ((size, 2 * size),)
+    channels = num_channels(blocks)
+    tie = Tie(nn.Identity(), "", group, blocks, blocks, conv_groups)
+    gradient = torch.randn(channels, channels // conv_groups, 3, 3, dtype=dtype)
+    nearest = tie.nearest(gradient)
+    assert nearest.dtype == dtype
+    for i, rows in enumerate(channels_moved(group, blocks)):
+        columns = rows[: channels // conv_groups]  # each conv group has inputs of its own
+        moved = group.act(nearest, torch.full((channels,), i))
+        assert torch.equal(moved[rows][:, columns], nearest)
+    precise, _ = tie.start(gradient.double())
+    assert (nearest.double() - precise).abs().max() < 4 * torch.finfo(dtype).eps
 
 
 class Lifted(nn.Module):

@@ -51,7 +51,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         with torch.no_grad():
             for tie in start.ties:
                 if (grad := tie.tensor.grad) is not None:
-                    grad.copy_(tie.nearest(grad)[0])
+                    grad.copy_(tie.nearest(grad))
 
     def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
@@ -70,7 +70,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         with torch.no_grad():
             for tie in start.ties:
                 if stray or not isinstance(tie.tensor, nn.Parameter):
-                    tie.tensor.copy_(tie.nearest(tie.tensor)[0])
+                    tie.tensor.copy_(tie.nearest(tie.tensor))
 
     def loaded(_: object) -> None:
         nonlocal stray

@@ -56,7 +56,7 @@ class Work:
         self.ran: set[str] = set()
         self.returned: dict[str, Blocks] = {}  # the feature groups given to a layer, then those seen
         self.ties: dict[int, Tie] = {}
-        self.written: list[tuple[Tensor, Tensor]] = []
+        self.written: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a tensor, and what it was
         self.changed = False  # whether weights so far were not equivariant before
 
     def start(self, name: str, module: nn.Module, x: Any) -> None:
@@ -89,7 +89,7 @@ class Work:
 
     @property
     def tied(self) -> tuple[Tie, ...]:
-        return tuple(tie for tie in self.ties.values() if self._is_written(tie.tensor))
+        return tuple(tie for tie in self.ties.values() if id(tie.tensor) in self.written)
 
     def loose(self, model: nn.Module) -> tuple[str, ...]:
         """Parameters that take part and have no place in feature groups: they turn because they are equal."""
@@ -102,7 +102,7 @@ class Work:
         )
 
     def undo(self) -> None:
-        for tensor, old in reversed(self.written):
+        for tensor, old in self.written.values():
             tensor.copy_(old)
 
     def _kernels(self, name: str, module: Mixing, x: Tensor) -> None:
@@ -121,7 +121,7 @@ class Work:
             ties.append(Tie(module, "bias", self.views.group, after))
         if any(self.ties.setdefault(id(tie.tensor), tie)[2:] != tie[2:] for tie in ties):
             raise ValueError(f"{_called(name, module)} shares its weight where other feature groups come in")
-        new = [tie for tie in ties if not self._is_written(tie.tensor)]
+        new = [tie for tie in ties if id(tie.tensor) not in self.written]
         weight, random = module.weight, name in self.spreads
         if not new or (set(_sizes(after) + _sizes(before)) == {1} and weight[0, 0].numel() == 1):
             return
@@ -142,7 +142,7 @@ class Work:
                 f"make them {max(height, width)}×{max(height, width)}, or take a group such as rot2xflip"
             )
         try:
-            tied, lost = tie.nearest(values, random)
+            tied, lost = tie.start(values, random)
         except ValueError as error:
             raise ValueError(f"{called}: {error}") from None
         if tie.name == "weight" and values.any() and float(tied.norm()) <= LOST * float(values.norm()):
@@ -175,7 +175,7 @@ class Work:
             tie = Tie(module, key, self.views.group, before)
             if self.ties.setdefault(id(tensor), tie)[2:] != tie[2:]:
                 raise ValueError(f"{_called(name, module)} is shared where other feature groups come in")
-            shared, distance = tie.nearest(tensor)
+            shared, distance = tie.start(tensor)
             lost = math.hypot(lost, distance)
             self._write(tensor, shared)
         total = math.hypot(*(float(t.double().norm()) for t in found.values()))
@@ -190,7 +190,7 @@ class Work:
         spread, centre = torch.var_mean(full_precision(maps), (0, 2, 3))
         for buffer, seen in ((mean, centre), (variance, spread)):
             tie = self.ties.get(id(buffer))
-            self._write(buffer, tie.nearest(seen)[0] if tie else seen)
+            self._write(buffer, tie.nearest(seen) if tie else seen)
 
     def _layout(self, x: Tensor, channels: set[int]) -> Tensor | None:
         """``x`` as maps with so many channels; where it is so both ways, that in which they turn."""
@@ -228,14 +228,12 @@ class Work:
     def _left(self, module: nn.Module) -> str:
         """The module's own parameters that are as they were, for an error."""
         own = module.named_parameters(recurse=False)
-        left = [repr(name) for name, tensor in own if not self._is_written(tensor)]
+        left = [repr(name) for name, tensor in own if id(tensor) not in self.written]
         return f"; its own {' and '.join(left)} cannot be tied" if left else ""
 
-    def _is_written(self, tensor: Tensor) -> bool:
-        return any(written is tensor for written, _ in self.written)
-
     def _write(self, tensor: Tensor, value: Tensor) -> None:
-        self.written.append((tensor, tensor.clone()))
+        if id(tensor) not in self.written:
+            self.written[id(tensor)] = tensor, tensor.clone()
         tensor.copy_(value)
 
     def _known(self) -> str:

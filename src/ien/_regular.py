@@ -21,6 +21,7 @@ __all__ = [
     "check_members",
     "check_sizes",
     "members",
+    "num_channels",
     "permute",
     "permutes",
     "sizes",
@@ -84,6 +85,11 @@ def channels_moved(group: Group, blocks: Blocks) -> Tensor:
         parts.append((starts + members(group, size).unsqueeze(1)).flatten(1))
         first += channels
     return torch.cat(parts, dim=1)
+
+
+def num_channels(blocks: Blocks) -> int:
+    """The channels of all blocks."""
+    return sum(channels for _, channels in blocks)
 
 
 def permutes(group: Group) -> bool:

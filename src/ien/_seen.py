@@ -13,7 +13,7 @@ from torch import Tensor
 from ._compare import full_precision, image_errors
 from ._feature_groups import FeatureGroups
 from ._groups import Group
-from ._regular import Blocks, channels_moved, sizes
+from ._regular import Blocks, channels_moved, num_channels, sizes
 
 __all__ = ["Seen", "Views"]
 
@@ -61,7 +61,7 @@ class Views:
         for maps, version, seen in self._recent:  # what a layer returns mostly comes into the next
             if maps.is_set_to(h) and version == h._version:
                 return seen
-        best = self._judge(h, given) if _channels(given) == h.shape[1] else None
+        best = self._judge(h, given) if num_channels(given) == h.shape[1] else None
         if best is None:
             found = filter(None, (self._judge(h, blocks) for blocks in self._candidates(h.shape[1])))
             best = next(found, None) if all(self.group.exact) else min(found, key=_rank, default=None)
@@ -80,7 +80,7 @@ class Views:
         last = [seen.blocks for _, _, seen in reversed(self._recent) if seen is not None]
         known = [tuple(spec.blocks(channels)) for spec in self.specs if spec.nearest(channels) == channels]
         every = (*last, *known, ((1, channels),))
-        return list(dict.fromkeys(blocks for blocks in every if _channels(blocks) == channels))
+        return list(dict.fromkeys(blocks for blocks in every if num_channels(blocks) == channels))
 
     def _read(self, h: Tensor) -> Seen | None:
         found: list[int] = []
@@ -135,10 +135,6 @@ def _scale(h: Tensor) -> Tensor:
     h = full_precision(h)
     least = max(1e-6, eps**2 / TOLERANCE) * h.square().mean()
     return h.var((0, 2, 3), unbiased=False) + least + torch.finfo(h.dtype).tiny
-
-
-def _channels(blocks: Blocks) -> int:
-    return sum(channels for _, channels in blocks)
 
 
 def _rank(seen: Seen) -> float:

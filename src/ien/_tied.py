@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._groups import Group
-from ._regular import Blocks, members
+from ._regular import Blocks, members, num_channels
 
 __all__ = ["Tie", "cuts", "tie"]
 
@@ -45,13 +45,21 @@ class Tie(NamedTuple):
         found: Tensor = getattr(self.module, self.name)
         return found
 
-    def nearest(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
-        """The values nearest to these that are tied, and how far they are: :func:`tie`."""
-        channels = sum(count for _, count in self.after)
-        shape = (1, 1, 1) if values.numel() == channels else (-1, *values.shape[2:], 1, 1)[:3]
-        kernels = values.reshape(channels, *shape)
+    def nearest(self, values: Tensor) -> Tensor:
+        """The tied values nearest to these, on their device and in their precision."""
+        kernels = _whole(self._as_kernels(values), self.conv_groups)
+        return _parts(_mean(kernels, self.after, self.before, self.group), self.conv_groups).view_as(values)
+
+    def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
+        """The tied values to start with, and how far the nearest are: :func:`tie`."""
+        kernels = self._as_kernels(values)
         tied, distance = tie(kernels, self.after, self.before, self.group, self.conv_groups, random)
         return tied.view_as(values), distance
+
+    def _as_kernels(self, values: Tensor) -> Tensor:
+        channels = num_channels(self.after)
+        shape = (1, 1, 1) if values.numel() == channels else (-1, *values.shape[2:], 1, 1)[:3]
+        return values.reshape(channels, *shape)
 
 
 def tie(
@@ -71,7 +79,7 @@ def tie(
     rescaled to the norm that it had. The distance is always that of the nearest.
 
     >>> kernels, _ = tie(torch.rand(4, 1, 3, 3), [(4, 4)], [(1, 1)], rotation(4))
-    >>> torch.allclose(kernels[1], kernels[0].rot90(1, (-2, -1)))
+    >>> torch.equal(kernels[1], kernels[0].rot90(1, (-2, -1)))
     True
     """
     kernels = _whole(weight.detach().to("cpu", torch.float64), conv_groups)
@@ -80,7 +88,15 @@ def tie(
             f"its {conv_groups} conv groups cut through feature groups, whose members {group} permutes: "
             f"take groups=1, or a number that leaves each feature group in one piece"
         )
-    tied, distance = _tie(kernels, after, before, group, random)
+    tied = _mean(kernels, after, before, group)
+    distance = float((kernels - tied).norm())
+    if random:
+        if not all(group.exact):
+            tied = _mean(_smoothed(tied), after, before, group)
+        for (rows, _), (columns, _) in product(_slices(after), _slices(before)):
+            was, now = (float(each[rows, columns].norm()) for each in (kernels, tied))
+            if now > LOST * was:
+                tied[rows, columns] *= was / now
     return _parts(tied, conv_groups).to(weight.device, weight.dtype), distance
 
 
@@ -92,30 +108,54 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
     """
     if parts == 1:
         return False
-    rows, columns = (sum(channels for _, channels in blocks) for blocks in (after, before))
-    pattern = _whole(torch.ones(rows, columns // parts, 1, 1, dtype=torch.float64, device="cpu"), parts)
-    return not torch.allclose(_tie(pattern, after, before, group)[0], pattern)
+    shape = num_channels(after), num_channels(before) // parts, 1, 1
+    pattern = _whole(torch.ones(shape, dtype=torch.float64, device="cpu"), parts)
+    return not torch.allclose(_mean(pattern, after, before, group), pattern)
 
 
-def _tie(
-    kernels: Tensor, after: Blocks, before: Blocks, group: Group, random: bool = False
-) -> tuple[Tensor, float]:
-    result, squares = torch.empty_like(kernels), 0.0
+def _mean(kernels: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
+    """The mean of kernels (O, I, h, w) over the group; where elements resample, the nearest that commute."""
+    result = torch.empty_like(kernels)
     for (rows, out), (columns, inner) in product(_slices(after), _slices(before)):
         block = kernels[rows, columns].unflatten(1, (-1, inner)).unflatten(0, (-1, out)).transpose(1, 2)
-        tied = torch.empty_like(block)  # (groups out, groups in, members out, members in, k, k)
-        for a, b, table in _orbits(group, out, inner):
-            part = block[:, :, a, b]
-            projection = _projection(group, table, part.shape[-2], part.shape[-1])
-            nearest = part.flatten(2) @ projection
-            squares += float((part.flatten(2) - nearest).square().sum())
-            if random and not all(group.exact):
-                nearest = _smoothed(nearest.view(part.shape)).flatten(2) @ projection
-            tied[:, :, a, b] = nearest.view(part.shape)
-        if random and tied.norm() > LOST * block.norm():
-            tied *= block.norm() / tied.norm()
-        result[rows, columns] = tied.transpose(1, 2).flatten(2, 3).flatten(0, 1)
-    return result, squares**0.5
+        # (groups out, groups in, members out, members in, h, w)
+        mean = _exact_mean(block, group) if all(group.exact) else _nearest(block, group)
+        result[rows, columns] = mean.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    return result
+
+
+def _exact_mean(block: Tensor, group: Group) -> Tensor:
+    """Each orbit of numbers is summed once, so that they are equal to the bit."""
+    places, orbit = _places(group, *block.shape[2:], block.device)
+    rows = block.movedim((0, 1), (-2, -1)).flatten(0, 3)  # a row for each number: it is moved as a whole
+    mean = rows.index_select(0, places.flatten()).unflatten(0, places.shape).mean(0)
+    return mean.index_select(0, orbit).unflatten(0, block.shape[2:]).movedim((-2, -1), (0, 1))
+
+
+@lru_cache(maxsize=128)
+def _places(
+    group: Group, out: int, inner: int, height: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Where the numbers of each orbit stand in a block, (elements, orbits), and the orbit of each of them."""
+    with torch.inference_mode(False), torch.no_grad():  # a cached inference tensor would be of no use later
+        here = torch.arange(out * inner * height * width, dtype=torch.float64, device="cpu")
+        block = here.view(out, inner, height, width)
+        moved = [
+            group.act(block[rows][:, columns].view(1, -1, height, width), torch.tensor([i], device="cpu"))
+            for i, (rows, columns) in enumerate(zip(members(group, out), members(group, inner), strict=True))
+        ]
+        places, orbit = torch.cat(moved).flatten(1).long().sort(0).values.unique(dim=1, return_inverse=True)
+        return places.to(device), orbit.to(device)
+
+
+def _nearest(block: Tensor, group: Group) -> Tensor:
+    """Patterns that do not turn well are left out."""
+    tied = torch.empty_like(block)
+    for a, b, table in _orbits(group, *block.shape[2:4]):
+        part = block[:, :, a, b]
+        projection = _projection(group, table, *part.shape[-2:]).to(part)
+        tied[:, :, a, b] = (part.flatten(2) @ projection).view_as(part)
+    return tied
 
 
 Table = tuple[tuple[int, ...], ...]
@@ -141,7 +181,7 @@ def _orbits(group: Group, out: int, inner: int) -> list[tuple[list[int], list[in
 def _projection(group: Group, table: Table, height: int, width: int) -> Tensor:
     """The symmetric matrix that takes the kernels of an orbit, in a row, to the nearest that commute."""
     n = len(table[0]) * height * width
-    with torch.inference_mode(False), torch.no_grad():  # a cached inference tensor would be of no use later
+    with torch.inference_mode(False), torch.no_grad():
         basis = torch.eye(n, dtype=torch.float64, device="cpu").view(n, -1, height, width)
         mean = torch.zeros_like(basis)
         for i, row in enumerate(table):
@@ -172,9 +212,7 @@ def _whole(kernels: Tensor, conv_groups: int) -> Tensor:
     """Kernels (O, I / groups, k, k) as those of a convolution without groups, with zeros between them."""
     if conv_groups == 1:
         return kernels
-    same = torch.eye(conv_groups, dtype=kernels.dtype, device="cpu").view(
-        conv_groups, 1, conv_groups, 1, 1, 1
-    )
+    same = torch.eye(conv_groups, dtype=kernels.dtype, device=kernels.device)[:, None, :, None, None, None]
     return (kernels.unflatten(0, (conv_groups, -1)).unsqueeze(2) * same).flatten(2, 3).flatten(0, 1)
 
 
