@@ -87,6 +87,9 @@ def test_what_stands_beside_the_grid() -> None:
     alone = {"augment": False}
     assert changed("rot-mnist/recommended", "study/tied") == alone
     assert changed("study/recommended-2x", "rot-mnist/recommended") == {"epochs": 20, "cycle_epochs": 16}
+    r8 = "rot-tim/resnet18-r8-recommended"
+    assert changed(f"{r8}-2x", r8) == {"epochs": 24, "cycle_epochs": 20}
+    assert config(f"{r8}-2x", "paper").epochs == 180
 
 
 def test_the_recommended_settings_are_the_same_everywhere() -> None:

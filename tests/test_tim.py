@@ -35,7 +35,7 @@ HET = {
     "vgg-r8-4-2": (51.3, "8-4-2", "rot8"),
     "vgg-r8-4-2-1": (50.8, "8-4-2-1", "rot8"),
 }
-BEYOND = {f"rot-tim/resnet18-r8-recommended{how}" for how in ("", "-loss")}  # beyond the paper
+BEYOND = {f"rot-tim/resnet18-r8-recommended{how}" for how in ("", "-2x", "-loss")}  # beyond the paper
 GROUPS = {"r4": ("rot4", "4"), "r8": ("rot8", "8"), "r4r": ("rot4xflip", "8")}
 
 
@@ -93,7 +93,7 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
         **{"epochs": 90, "cycle_epochs": 70, "schedule": "one-cycle", "max_lr": 5e-3, "min_lr": 1e-5},
         **{"weight_decay": 1e-7, "batch_size": 32, "samples": 1, "rotate": False, "average": False},
         "model": f"e2cnn-{net}" if row.endswith("e2cnn") else net,
-        "augment": not row.endswith(("-cnn", "-recommended")),
+        "augment": not row.endswith(("-cnn", "-recommended", "-2x")),
         "group": GROUPS[group][0],
         "feature_groups": "1" if row.endswith("-cnn") else GROUPS[group][1],
     }
@@ -105,6 +105,8 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
     beyond = {"action": "regular" if wanted["beta"] else "pooled", "start": "equivariant", "tied": True}
     usual = {"action": "pooled", "start": "random", "tied": False}
     wanted |= beyond if name in BEYOND else usual
+    if row.endswith("-2x"):
+        wanted |= {"epochs": 180, "cycle_epochs": 140}
     assert {field: settings[field] for field in wanted} == wanted
     assert len(deviations(name)) >= 6
 

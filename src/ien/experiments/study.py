@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from . import rot_mnist
-from .rows import Rows
+from .rows import Rows, twice
 
 __all__ = ["LABELS", "NOTES", "STUDY"]
 
@@ -70,13 +70,12 @@ def _rows() -> dict[str, dict[str, Any]]:
 
 
 def _preset(row: str, preset: str) -> dict[str, Any]:
-    usual = rot_mnist.config("cnn-aug", preset)
     recipe = rot_mnist.E2CNN_RECIPE if row.endswith("e2cnn") and preset == "paper" else {}
     settings = {"dataset": "rot-mnist", **recipe, **rot_mnist.PRESETS[preset]}
     if row.endswith("-2x"):
-        settings |= {"epochs": 2 * usual.epochs, "cycle_epochs": 2 * usual.cycle_epochs}
+        settings = twice(settings)
     if row.startswith("flip-"):  # twice as many feature groups of half the size: the same channels
-        settings["width"] = 2 * usual.width
+        settings["width"] = 2 * rot_mnist.config("cnn-aug", preset).width
     if row.startswith("n") and preset == "smoke":
         settings["subset"] = FEWER[int(row[1:].split("-")[0])]
     return settings

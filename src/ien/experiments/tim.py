@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report import PaperRow
-from .rows import RECOMMENDED, Rows
+from .rows import RECOMMENDED, Rows, twice
 
 __all__ = ["R2_TIM", "ROT_TIM"]
 
@@ -44,7 +44,8 @@ SMALLER = {
 
 def _preset(row: str, preset: str) -> dict[str, Any]:
     smaller = {} if preset == "paper" else SMALLER[row.split("-")[0]]
-    return {"batch_size": 32, **smaller, **PRESETS[preset]}
+    settings = {"batch_size": 32, **smaller, **PRESETS[preset]}
+    return twice(settings) if row.endswith("-2x") else settings
 
 
 def _rows(dataset: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -75,10 +76,11 @@ def _het_rows() -> dict[str, dict[str, Any]]:
     return rows
 
 
-# beyond the paper; loss: with copies, and what rotations that resample leave of it for the loss
+# beyond the paper; 2x: the compute of rows with copies; loss: with copies, and what resampling leaves of it
 _RECOMMENDED = {"model": "resnet18", "group": "rot8", "feature_groups": "8", **RECOMMENDED}
 _RECOMMENDED_ROWS: dict[str, dict[str, Any]] = {
     "resnet18-r8-recommended": _RECOMMENDED,
+    "resnet18-r8-recommended-2x": _RECOMMENDED,
     "resnet18-r8-recommended-loss": {**_RECOMMENDED, "augment": True, "action": "regular", "beta": 1.0},
 }
 
