@@ -81,15 +81,18 @@ def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
     return with_loss, plain
 
 
-def keeps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A step of an optimizer that keeps the net equivariant, without copies and loss, and of another."""
+def equivariant(channels: int, how: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A whole step without copies and loss of a net that is kept equivariant, or steerable; and plain."""
 
-    def step(kept: bool) -> Callable[[], None]:
+    def step(how: str) -> Callable[[], None]:
         torch.manual_seed(0)
-        net = ien.models.create("cnn6", width=channels / 128)
+        create, name = (
+            (ien.baselines.create, "e2cnn-cnn6") if how == "steerable" else (ien.models.create, "cnn6")
+        )
+        net = create(name, width=channels / 128)
         x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
         optimizer = torch.optim.Adam(net.parameters(), fused=True)
-        if kept:
+        if how == "kept equivariant":
             ien.recommended(net, R4, 4, input=x[:4], optimizer=optimizer)
 
         def run() -> None:
@@ -99,7 +102,7 @@ def keeps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
 
         return run
 
-    return step(True), step(False)
+    return step(how), step("plain")
 
 
 def trainings() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -241,9 +244,10 @@ def main() -> None:
             what = f"training step, {channels} first channels, with loss / plain; {allocator}"
             report(what, goal, value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     for channels in (128, 16):
-        a, b, value = ratio(*keeps(channels), rounds=9)
-        what = f"training step, {channels} first channels, kept equivariant / plain, both without copies"
-        report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
+        for how in ("kept equivariant", "steerable"):
+            a, b, value = ratio(*equivariant(channels, how), rounds=9)
+            what = f"training step, {channels} first channels, {how} / plain, both without copies"
+            report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     a, b, value = ratio(*actions(), rounds=15)
     what = "group action on six layers, loop per image / act_on_features"
     report(what, "≥ 8", value, f"{a * 1e3:.1f} ms / {b * 1e3:.1f} ms")

@@ -177,6 +177,18 @@ def test_the_results_page_is_what_the_records_give(tmp_path: Path) -> None:
     assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/study.md"])
+def test_what_is_said_of_several_seeds_is_in_the_results(page: str) -> None:
+    spread = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
+    known = spread.findall((ROOT / "docs" / "results.md").read_text())
+    said = spread.findall((ROOT / page).read_text())
+    assert len(said) >= 5
+    for mean, deviation in said:
+        digits = len(mean.partition(".")[2])
+        rounded = [tuple(f"{float(value):.{digits}f}" for value in pair) for pair in known]
+        assert (mean, deviation) in rounded, f"{mean} ± {deviation}"
+
+
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_example_runs_without_a_warning(script: Path) -> None:
     done = subprocess.run(
