@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = [name.removeprefix("study/") for name in find("study/*")]
-STEERABLE = [row for row in ROWS if row.endswith("e2cnn")]
+STEERABLE = [row for row in ROWS if "e2cnn" in row]
 GRID = [row for row in ROWS if not row.startswith(("flip", "n500", "n2000", "tied")) and row[-2:] != "2x"]
 NAMES = [*LABELS, *(f"study/{row}" for row in ROWS)]
 HALF = [name for name in NAMES if name.endswith("recommended")]
@@ -87,9 +87,14 @@ def test_what_stands_beside_the_grid() -> None:
     alone = {"augment": False}
     assert changed("rot-mnist/recommended", "study/tied") == alone
     assert changed("study/recommended-2x", "rot-mnist/recommended") == {"epochs": 20, "cycle_epochs": 16}
+    longer = {"augment": False, "epochs": 20, "cycle_epochs": 16}
+    assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn") == longer
+    assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn", "paper") == {"epochs": 60, "cycle_epochs": 140}
     r8 = "rot-tim/resnet18-r8-recommended"
     assert changed(f"{r8}-2x", r8) == {"epochs": 24, "cycle_epochs": 20}
     assert config(f"{r8}-2x", "paper").epochs == 180
+    alone = {"augment": False, "epochs": 24, "cycle_epochs": 20}
+    assert changed("rot-tim/resnet18-r8-e2cnn-alone-2x", "rot-tim/resnet18-r8-e2cnn") == alone
 
 
 def test_the_recommended_settings_are_the_same_everywhere() -> None:
@@ -188,7 +193,7 @@ def noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def finished(name: str, folder: Path) -> Path:
     """The run folder of a row at the preset smoke, at once where there is one."""
-    if name.endswith("e2cnn"):
+    if "e2cnn" in name:
         pytest.importorskip("e2cnn", reason="the steerable baseline: pip install 'ien[steerable]'")
     configs = plan([name], "smoke", [1], ["test_images=16"], machine={"threads": 1})
     run_all(configs, folder, folder / "results", "embedded", console=Console(file=io.StringIO()))
@@ -199,7 +204,7 @@ def finished(name: str, folder: Path) -> Path:
 def test_row_runs_end_to_end(row: str, folder: Path) -> None:
     run = finished(f"study/{row}", folder)
     record = json.loads((run / "result.json").read_text())
-    views = 2 if "recommended" not in row else 1
+    views = 1 if "recommended" in row or "alone" in row else 2
     assert record["images_seen"] == 256 * views * (2 if row.endswith("-2x") else 1)
     assert record["data"]["train"] == {"n500": 32, "n2000": 64}.get(row.split("-")[0], 128)
     assert list(record["layers"]) == [f"conv{i}" for i in range(1, 7)]

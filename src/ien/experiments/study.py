@@ -20,7 +20,7 @@ WRONG = ("cnn-aug", "ien-r4", "recommended")
 """Rows that are also trained under the wrong group: a mirrored digit is no digit."""
 REPEATED = ("cnn-aug", "e2cnn", "tied", "ien-r4", "ien-r4-beta0.1", "recommended")
 """Rows that are also trained on fewer images; of the paper's its main one, and the other beta of the grid."""
-TWICE = ("cnn-aug", "recommended")
+TWICE = ("cnn-aug", "e2cnn-alone", "recommended")
 """Rows that are also trained for twice as many epochs."""
 FEWER = {500: 32, 2000: 64}
 """So many images, and at the preset smoke, which has 128 in all."""
@@ -59,6 +59,7 @@ def _rows() -> dict[str, dict[str, Any]]:
     grid = {place: settings for place, settings in _grid().items() if place not in _TAKEN.values()}
     tied = {"beta": 0.0, "start": "equivariant", "tied": True}
     named = {**{row: rot_mnist.ROWS[row] for row in BESIDE}, "tied": tied}
+    named["e2cnn-alone"] = {**named["e2cnn"], "augment": False}
     flip = {"group": "flip", "feature_groups": "2"}
     return {
         **grid,
@@ -70,7 +71,7 @@ def _rows() -> dict[str, dict[str, Any]]:
 
 
 def _preset(row: str, preset: str) -> dict[str, Any]:
-    recipe = rot_mnist.E2CNN_RECIPE if row.endswith("e2cnn") and preset == "paper" else {}
+    recipe = rot_mnist.E2CNN_RECIPE if "e2cnn" in row and preset == "paper" else {}
     settings = {"dataset": "rot-mnist", **recipe, **rot_mnist.PRESETS[preset]}
     if row.endswith("-2x"):
         settings = twice(settings)
@@ -90,6 +91,10 @@ _ALONE = (
     "rows, so half of their compute, and all of it in recommended-2x"
 )
 _TWICE = "rows with 2x are trained for twice as many epochs; cnn-aug-2x has twice the compute of other rows"
+_STEERABLE_ALONE = (
+    "e2cnn-alone-2x: E2CNN, which is equivariant whatever it is shown, without copies too and as long as "
+    "recommended-2x"
+)
 _DRAWN = (
     "500 and 2,000 digits are drawn by the seed, others for each, in epochs as long as those of all digits: "
     "steps and training images seen are the same"
@@ -100,6 +105,7 @@ NOTES = {
         _TIED,
         _ALONE,
         _TWICE,
+        _STEERABLE_ALONE,
     ),
     "n": (_DRAWN, _ALONE),
 }
@@ -108,10 +114,11 @@ NOTES = {
 
 def _deviations(row: str) -> tuple[str, ...]:
     return (
-        *rot_mnist.DEVIATIONS["e2cnn" if row.endswith("e2cnn") else "cnn-aug"],
+        *rot_mnist.DEVIATIONS["e2cnn" if "e2cnn" in row else "cnn-aug"],
         *[_TIED] * (row.endswith("tied") or "recommended" in row),
         *[_ALONE] * ("recommended" in row),
         *[_TWICE] * row.endswith("-2x"),
+        *[_STEERABLE_ALONE] * row.startswith("e2cnn-alone"),
         *[_DRAWN] * row.startswith("n"),
     )
 

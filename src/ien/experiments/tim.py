@@ -78,10 +78,17 @@ def _het_rows() -> dict[str, dict[str, Any]]:
 
 # beyond the paper; 2x: the compute of rows with copies; loss: with copies, and what resampling leaves of it
 _RECOMMENDED = {"model": "resnet18", "group": "rot8", "feature_groups": "8", **RECOMMENDED}
-_RECOMMENDED_ROWS: dict[str, dict[str, Any]] = {
+_BEYOND: dict[str, dict[str, Any]] = {
     "resnet18-r8-recommended": _RECOMMENDED,
     "resnet18-r8-recommended-2x": _RECOMMENDED,
     "resnet18-r8-recommended-loss": {**_RECOMMENDED, "augment": True, "action": "regular", "beta": 1.0},
+    "resnet18-r8-e2cnn-alone-2x": {
+        "model": "e2cnn-resnet18",
+        "group": "rot8",
+        "feature_groups": "8",
+        "augment": False,
+        "beta": 0.0,
+    },
 }
 
 _CNN = {"resnet18": (3, 3, 3, 0), "vgg": (1, 2, 2, 1)}
@@ -166,7 +173,7 @@ def _deviations(rows: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-_ROT_TIM = {**_rows("rot-tim", ("r4", "r8")), **_het_rows(), **_RECOMMENDED_ROWS}
+_ROT_TIM = {**_rows("rot-tim", ("r4", "r8")), **_het_rows(), **_BEYOND}
 _R2_TIM = _rows("r2-tim", ("r4r",))
 ROT_TIM = Rows("rot-tim", _ROT_TIM, ROT_TIM_PAPER, _deviations(_ROT_TIM), _preset)
 R2_TIM = Rows("r2-tim", _R2_TIM, R2_TIM_PAPER, _deviations(_R2_TIM), _preset)
