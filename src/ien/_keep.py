@@ -25,11 +25,11 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
 
     The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
     of one weight that stands in several places. After it the running statistics of norms are put back to the
-    nearest equivariant ones, and so are the weights where a step moves them off: if elements resample, if the
-    optimizer has a past, or is not known to treat each number by itself, as SGD and Adam do. The model and
-    its loop stay as they are. It needs no loss, and no transformed copies of images. It cannot unlearn a
-    symmetry that the data do not have, as it could with a loss. A copy of the model or of the optimizer is
-    not kept.
+    nearest equivariant ones, and so are the weights where a step moves them off: if elements resample, in
+    half precision, if the optimizer has a past, or is not known to treat each number by itself, as SGD and
+    Adam do. The model and its loop stay as they are. It needs no loss, and no transformed copies of images.
+    It cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy of the model or of
+    the optimizer is not kept.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -45,7 +45,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
     exact = all(all(tie.group.exact) for tie in start.ties)
-    stray = not exact or type(optimizer) not in ELEMENTWISE or bool(optimizer.state)
+    stray = not exact or bool(optimizer.state) or not _even(optimizer)
 
     def average() -> None:
         with torch.no_grad():
@@ -79,6 +79,20 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
     optimizer.register_load_state_dict_post_hook(loaded)
+
+
+def _even(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step takes equal numbers with equal gradients to equal ones, to the bit.
+
+    Some kernels round otherwise at the end of a tensor: those of half precision, and fused SGD.
+    """
+    if type(optimizer) not in ELEMENTWISE:
+        return False
+    half = any(
+        p.dtype in (torch.float16, torch.bfloat16) for g in optimizer.param_groups for p in g["params"]
+    )
+    fused = any(group.get("fused") for group in optimizer.param_groups)
+    return not half and not (fused and isinstance(optimizer, torch.optim.SGD))
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:

@@ -150,11 +150,13 @@ def _places(
 
 def _nearest(block: Tensor, group: Group) -> Tensor:
     """Patterns that do not turn well are left out."""
+    # in double precision, which neither autocast nor TF32 rounds; mps has none
+    precise = torch.float32 if block.device.type == "mps" else torch.float64
     tied = torch.empty_like(block)
     for a, b, table in _orbits(group, *block.shape[2:4]):
         part = block[:, :, a, b]
-        projection = _projection(group, table, *part.shape[-2:]).to(part)
-        tied[:, :, a, b] = (part.flatten(2) @ projection).view_as(part)
+        projection = _projection(group, table, *part.shape[-2:]).to(part.device, precise)
+        tied[:, :, a, b] = (part.flatten(2).to(precise) @ projection).view_as(part).to(part.dtype)
     return tied
 
 

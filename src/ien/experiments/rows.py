@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..report import PaperRow
-from ..training import Config
+from ..training import Config, change
 
-__all__ = ["RECOMMENDED", "Rows", "twice"]
+__all__ = ["ALONE", "RECOMMENDED", "STEERABLE_ALONE", "TIED", "TWICE", "Rows"]
 
 RECOMMENDED: dict[str, Any] = {"start": "equivariant", "tied": True, "augment": False, "beta": 0.0}
 """What ien.recommended does for quarter turns and flips, and every row that is called recommended.
@@ -18,10 +18,20 @@ Chosen on validation images of Rot-MNIST at the preset small, among these and wh
 """
 
 
-def twice(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """These settings with twice as many epochs: without copies, the compute of the usual ones with them."""
-    longer = {name: 2 * settings.get(name, getattr(Config, name)) for name in ("epochs", "cycle_epochs")}
-    return {**settings, **longer}
+TIED = (
+    "tied: an ordinary network that starts equivariant and whose gradients are those of tied weights, "
+    "averaged over the group in every step; BatchNorm sees each member by itself in training"
+)
+ALONE = (
+    "recommended: tied, and shown the images alone, without copies; as many steps and epochs as the other "
+    "rows, so half of their compute, and all of it in recommended-2x"
+)
+TWICE = "rows with 2x are trained for twice as many epochs; cnn-aug-2x has twice the compute of other rows"
+STEERABLE_ALONE = (
+    "e2cnn-alone-2x: E2CNN, which is equivariant whatever it is shown, without copies too and with twice as "
+    "many epochs as e2cnn"
+)
+"""What a reader has to know of rows that go beyond the paper."""
 
 
 @dataclass(frozen=True)
@@ -37,4 +47,6 @@ class Rows:
 
     def config(self, row: str, preset: str) -> Config:
         settings = {"dataset": self.dataset, **self.ROWS[row], **self.preset(row, preset)}
-        return Config(f"{self.dataset}/{row}", preset, **settings)
+        config = Config(f"{self.dataset}/{row}", preset, **settings)
+        # without copies, twice as many epochs are the compute of rows that have them
+        return change(config, [f"epochs={2 * config.epochs}"]) if row.endswith("-2x") else config

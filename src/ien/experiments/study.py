@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from . import rot_mnist
-from .rows import Rows, twice
+from .rows import ALONE, STEERABLE_ALONE, TIED, TWICE, Rows
 
 __all__ = ["LABELS", "NOTES", "STUDY"]
 
@@ -20,7 +20,7 @@ WRONG = ("cnn-aug", "ien-r4", "recommended")
 """Rows that are also trained under the wrong group: a mirrored digit is no digit."""
 REPEATED = ("cnn-aug", "e2cnn", "tied", "ien-r4", "ien-r4-beta0.1", "recommended")
 """Rows that are also trained on fewer images; of the paper's its main one, and the other beta of the grid."""
-TWICE = ("cnn-aug", "e2cnn-alone", "recommended")
+LONGER = ("cnn-aug", "e2cnn-alone", "recommended")
 """Rows that are also trained for twice as many epochs."""
 FEWER = {500: 32, 2000: 64}
 """So many images, and at the preset smoke, which has 128 in all."""
@@ -64,7 +64,7 @@ def _rows() -> dict[str, dict[str, Any]]:
     return {
         **grid,
         "tied": tied,
-        **{f"{row}-2x": named[row] for row in TWICE},
+        **{f"{row}-2x": named[row] for row in LONGER},
         **{f"flip-{row}": {**named[row], **flip} for row in WRONG},
         **{f"n{count}-{row}": {**named[row], "subset": count} for count in FEWER for row in REPEATED},
     }
@@ -73,8 +73,6 @@ def _rows() -> dict[str, dict[str, Any]]:
 def _preset(row: str, preset: str) -> dict[str, Any]:
     recipe = rot_mnist.E2CNN_RECIPE if "e2cnn" in row and preset == "paper" else {}
     settings = {"dataset": "rot-mnist", **recipe, **rot_mnist.PRESETS[preset]}
-    if row.endswith("-2x"):
-        settings = twice(settings)
     if row.startswith("flip-"):  # twice as many feature groups of half the size: the same channels
         settings["width"] = 2 * rot_mnist.config("cnn-aug", preset).width
     if row.startswith("n") and preset == "smoke":
@@ -82,19 +80,6 @@ def _preset(row: str, preset: str) -> dict[str, Any]:
     return settings
 
 
-_TIED = (
-    "tied: an ordinary network that starts equivariant and whose gradients are those of tied weights, "
-    "averaged over the group in every step; BatchNorm sees each member by itself in training"
-)
-_ALONE = (
-    "recommended: tied, and shown the images alone, without copies; as many steps and epochs as the other "
-    "rows, so half of their compute, and all of it in recommended-2x"
-)
-_TWICE = "rows with 2x are trained for twice as many epochs; cnn-aug-2x has twice the compute of other rows"
-_STEERABLE_ALONE = (
-    "e2cnn-alone-2x: E2CNN, which is equivariant whatever it is shown, without copies too and as long as "
-    "recommended-2x"
-)
 _DRAWN = (
     "500 and 2,000 digits are drawn by the seed, others for each, in epochs as long as those of all digits: "
     "steps and training images seen are the same"
@@ -102,12 +87,12 @@ _DRAWN = (
 NOTES = {
     "": (
         "a name with = is a place in the grid and the row of rot-mnist that has it, trained once",
-        _TIED,
-        _ALONE,
-        _TWICE,
-        _STEERABLE_ALONE,
+        TIED,
+        ALONE,
+        TWICE,
+        STEERABLE_ALONE,
     ),
-    "n": (_DRAWN, _ALONE),
+    "n": (_DRAWN, ALONE),
 }
 """What a reader of the tables has to know: of rows on all digits, and on fewer."""
 
@@ -115,10 +100,10 @@ NOTES = {
 def _deviations(row: str) -> tuple[str, ...]:
     return (
         *rot_mnist.DEVIATIONS["e2cnn" if "e2cnn" in row else "cnn-aug"],
-        *[_TIED] * (row.endswith("tied") or "recommended" in row),
-        *[_ALONE] * ("recommended" in row),
-        *[_TWICE] * row.endswith("-2x"),
-        *[_STEERABLE_ALONE] * row.startswith("e2cnn-alone"),
+        *[TIED] * (row.endswith("tied") or "recommended" in row),
+        *[ALONE] * ("recommended" in row),
+        *[TWICE] * row.endswith("-2x"),
+        *[STEERABLE_ALONE] * row.startswith("e2cnn-alone"),
         *[_DRAWN] * row.startswith("n"),
     )
 

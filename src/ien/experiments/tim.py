@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report import PaperRow
-from .rows import RECOMMENDED, Rows, twice
+from .rows import ALONE, RECOMMENDED, STEERABLE_ALONE, TIED, TWICE, Rows
 
 __all__ = ["R2_TIM", "ROT_TIM"]
 
@@ -44,8 +44,7 @@ SMALLER = {
 
 def _preset(row: str, preset: str) -> dict[str, Any]:
     smaller = {} if preset == "paper" else SMALLER[row.split("-")[0]]
-    settings = {"batch_size": 32, **smaller, **PRESETS[preset]}
-    return twice(settings) if row.endswith("-2x") else settings
+    return {"batch_size": 32, **smaller, **PRESETS[preset]}
 
 
 def _rows(dataset: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -76,7 +75,7 @@ def _het_rows() -> dict[str, dict[str, Any]]:
     return rows
 
 
-# beyond the paper; 2x: the compute of rows with copies; loss: with copies, and what resampling leaves of it
+# beyond the paper; loss: with copies as well, and the loss for elements that resample
 _RECOMMENDED = {"model": "resnet18", "group": "rot8", "feature_groups": "8", **RECOMMENDED}
 _BEYOND: dict[str, dict[str, Any]] = {
     "resnet18-r8-recommended": _RECOMMENDED,
@@ -169,6 +168,9 @@ def _deviations(rows: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         row: DEVIATIONS
         + (VGG_DEVIATIONS if row.startswith("vgg") else ())
         + (HET_DEVIATIONS if row.endswith("het-ien") else ())
+        + ((TIED, ALONE) if "recommended" in row else ())
+        + ((STEERABLE_ALONE,) if "alone" in row else ())
+        + ((TWICE,) if row.endswith("-2x") else ())
         for row in rows
     }
 

@@ -205,10 +205,17 @@ class LogAxis(NamedTuple):
         ticks = {} if self.rounding is None else {self.rounding: f"< {power(round(math.log10(LEAST)))}"}
         return ticks | log_ticks(self.start, self.high, most)
 
+    def _apart(self, ticks: dict[float, str]) -> dict[float, str]:
+        """Without those that have no room beside the place for rounding."""
+        if self.rounding is None:
+            return ticks
+        nearest = self.rounding * (self.high / self.low) ** (1 / 8)
+        return {tick: text for tick, text in ticks.items() if tick == self.rounding or tick > nearest}
+
     def draw(self, axes: Axes, across: bool = False) -> None:
         """Make it the upward axis of ``axes``, or the one across, the place for rounding in grey."""
         side, shade = ("x", axes.axvspan) if across else ("y", axes.axhspan)
-        ticks = self.at_most(5) if across else self.ticks  # numbers are wider than high
+        ticks = self._apart(self.at_most(5)) if across else self.ticks  # numbers are wider than high
         getattr(axes, f"set_{side}scale")("log")
         getattr(axes, f"set_{side}lim")(self.low, self.high)
         getattr(axes, f"set_{side}ticks")(list(ticks), list(ticks.values()))
