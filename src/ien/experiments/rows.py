@@ -9,7 +9,7 @@ from typing import Any
 from ..report import PaperRow
 from ..training import Config, change
 
-__all__ = ["ALONE", "RECOMMENDED", "STEERABLE_ALONE", "TIED", "TWICE", "Rows"]
+__all__ = ["ALONE", "RECOMMENDED", "STEERABLE_ALONE", "TIED", "TWICE", "Rows", "beyond"]
 
 RECOMMENDED: dict[str, Any] = {"start": "equivariant", "tied": True, "augment": False, "beta": 0.0}
 """What ien.recommended does for quarter turns and flips, and every row that is called recommended.
@@ -32,6 +32,17 @@ STEERABLE_ALONE = (
     "many epochs as e2cnn"
 )
 """What a reader has to know of rows that go beyond the paper."""
+
+
+def beyond(row: str) -> tuple[str, ...]:
+    """What there is to know of a row, by its name."""
+    recommended = "recommended" in row
+    return (
+        *[TIED] * (recommended or row.endswith("tied")),
+        *[ALONE] * (recommended and not row.endswith("-loss")),  # which has copies
+        *[TWICE] * row.endswith("-2x"),
+        *[STEERABLE_ALONE] * ("e2cnn-alone" in row),
+    )
 
 
 @dataclass(frozen=True)

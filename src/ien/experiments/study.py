@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from . import rot_mnist
-from .rows import ALONE, STEERABLE_ALONE, TIED, TWICE, Rows
+from .rows import ALONE, STEERABLE_ALONE, TIED, TWICE, Rows, beyond
 
 __all__ = ["LABELS", "NOTES", "STUDY"]
 
@@ -100,10 +100,7 @@ NOTES = {
 def _deviations(row: str) -> tuple[str, ...]:
     return (
         *rot_mnist.DEVIATIONS["e2cnn" if "e2cnn" in row else "cnn-aug"],
-        *[TIED] * (row.endswith("tied") or "recommended" in row),
-        *[ALONE] * ("recommended" in row),
-        *[TWICE] * row.endswith("-2x"),
-        *[STEERABLE_ALONE] * row.startswith("e2cnn-alone"),
+        *beyond(row),
         *[_DRAWN] * row.startswith("n"),
     )
 

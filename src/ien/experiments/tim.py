@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report import PaperRow
-from .rows import ALONE, RECOMMENDED, STEERABLE_ALONE, TIED, TWICE, Rows
+from .rows import RECOMMENDED, Rows, beyond
 
 __all__ = ["R2_TIM", "ROT_TIM"]
 
@@ -168,9 +168,7 @@ def _deviations(rows: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         row: DEVIATIONS
         + (VGG_DEVIATIONS if row.startswith("vgg") else ())
         + (HET_DEVIATIONS if row.endswith("het-ien") else ())
-        + ((TIED, ALONE) if "recommended" in row else ())
-        + ((STEERABLE_ALONE,) if "alone" in row else ())
-        + ((TWICE,) if row.endswith("-2x") else ())
+        + beyond(row)
         for row in rows
     }
 
