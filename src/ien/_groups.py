@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import groupby
 from numbers import Integral
 from operator import mul
@@ -16,24 +15,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ._similarity import Mode, Similarity, permute, resample, valid_pixels
+from ._elements import Action, BlackBox, Element, compose, coverage, similarities, take_step, unchanged
+from ._names import nearest
+from ._similarity import Mode, Similarity, resample, valid_pixels
 
 __all__ = ["Group", "custom", "group", "reflection", "rotation", "scale"]
 
-Action = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class BlackBox:
-    """A named function on images and the one that answers it on feature maps."""
-
-    label: str
-    action: Action
-    feature_action: Action
-
-
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-Element = tuple[Similarity | BlackBox, ...]  # steps, the first one applied first; the identity is ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,13 +50,10 @@ class Group:
         return f"<Group {self.name}: {', '.join(shown)}>"
 
     def __mul__(self, other: Group) -> Group:
-        """Every ``a∘b``, ``b`` acting first, as element ``i * len(b) + j``.
-
-        Of equal elements only the first is kept, which moves the later ones up.
-        """
+        """Every ``a∘b``, ``b`` acting first, ordered by ``a``; of equal elements only the first is kept."""
         if not isinstance(other, Group):
             return NotImplemented
-        composed = (_compose(a, b) for a in self.elements for b in other.elements)
+        composed = (compose(a, b) for a in self.elements for b in other.elements)
         return Group(f"{self}x{other}", tuple(dict.fromkeys(composed)))
 
     @property
@@ -78,9 +63,7 @@ class Group:
     @property
     def exact(self) -> tuple[bool, ...]:
         """For each element, whether it only permutes the pixels of a square map: quarter turns and flips."""
-        return tuple(
-            all(isinstance(step, Similarity) and step.exact for step in element) for element in self.elements
-        )
+        return tuple(all(step.exact for step in element) for element in self.elements)
 
     @property
     def matrices(self) -> Tensor:
@@ -120,7 +103,7 @@ class Group:
         ``bicubic`` reads one pixel further on each side. Black boxes are taken as valid.
         """
         indices, place = self._indices(h, g).unique(return_inverse=True)
-        steps = [_similarities(self.elements[i]) for i in indices.tolist()]
+        steps = [similarities(self.elements[i]) for i in indices.tolist()]
         masks = [valid_pixels(s, h.shape[-2], h.shape[-1], h.device) for s in steps]
         if all(mask is None for mask in masks):
             return None
@@ -129,7 +112,7 @@ class Group:
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
         """The share of valid pixels on a map of (H, W), for each element."""
-        return tuple(_coverage(_similarities(element), *size) for element in self.elements)
+        return tuple(coverage(similarities(element), *size) for element in self.elements)
 
     def _similarity(self, i: int) -> Similarity:
         match self.elements[i]:
@@ -185,7 +168,7 @@ class Group:
                     resampled[k] = only
                 case _:
                     for step in steps:
-                        parts[k] = _take_step(step, parts[k], mode, on_features)
+                        parts[k] = take_step(step, parts[k], mode, on_features)
         if resampled:
             lengths = [len(parts[k]) for k in resampled]
             done = resample(torch.cat([parts[k] for k in resampled]), [*resampled.values()], lengths, mode)
@@ -260,7 +243,7 @@ def custom(
     elements = []
     for label, action in actions.items():
         given = feature_actions[label]
-        on_features = {"identity": _unchanged, "same": action}.get(given) if isinstance(given, str) else given
+        on_features = {"identity": unchanged, "same": action}.get(given) if isinstance(given, str) else given
         if not callable(action) or not callable(on_features):
             raise ValueError(
                 f"action {label!r} of group {name!r} must be a function of an image batch, and what it "
@@ -297,12 +280,9 @@ def _parse(part: str, text: str) -> Group:
             return scale([float(f) for f in found[1].split(",")])
         except ValueError as error:
             raise ValueError(f"cannot read group {text!r}: {error}") from None
-    close = difflib.get_close_matches(
-        part, ["rot4", "rot8", "flip", "vflip", "scale0.7,0.84"], n=1, cutoff=0.3
-    )
     raise ValueError(
-        f"cannot read group {text!r}: {part!r} is none of rot<n>, flip, vflip, scale<factor>,<factor>"
-        f"{f' (nearest: {close[0]})' if close else ''}; join them with x, as in rot4xflip"
+        f"cannot read group {text!r}: {part!r} is none of rot<n>, flip, vflip, scale<factor>,<factor>; "
+        f"join them with x, as in rot4xflip; {nearest(part, ['rot4', 'rot8', 'flip', 'vflip', 'scale0.7'])}"
     )
 
 
@@ -318,39 +298,3 @@ def _runs(g: Tensor) -> list[tuple[int, int]]:
 
 def _group_of(name: str, steps: Iterable[Similarity | BlackBox]) -> Group:
     return Group(name, ((), *((step,) for step in steps)))
-
-
-def _compose(a: Element, b: Element) -> Element:
-    """The steps of ``b``, then those of ``a``; two similarities that meet become one."""
-    match b, a:
-        case (*before, Similarity() as last), (Similarity() as then, *after):
-            merged = then.after(last)
-            return (*before, *((merged,) if merged != Similarity() else ()), *after)
-    return b + a
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
-
-
-def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: bool) -> Tensor:
-    if isinstance(step, Similarity):
-        return permute(x, step) if step.exact else resample(x, [step], [len(x)], mode)
-    action = step.feature_action if on_features else step.action
-    # a copy, so that the caller's images survive an in-place action
-    result = x if action is _unchanged else action(x.clone())
-    if not isinstance(result, Tensor) or result.shape != x.shape:
-        got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-        raise ValueError(f"action {step.label!r} must keep the shape {tuple(x.shape)}; it returned {got}")
-    return result
-
-
-def _similarities(element: Element) -> tuple[Similarity, ...]:
-    """What moves pixels: black boxes count as defined everywhere, and caches must not keep them alive."""
-    return tuple(step for step in element if isinstance(step, Similarity))
-
-
-@lru_cache(maxsize=4096)
-def _coverage(steps: tuple[Similarity, ...], height: int, width: int) -> float:
-    mask = valid_pixels(steps, height, width, torch.device("cpu"))
-    return 1.0 if mask is None else float(mask.double().mean())
