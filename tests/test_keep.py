@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -214,7 +215,9 @@ def test_the_past_of_an_optimizer_does_not_break_it(when: str) -> None:
     assert error(model, "rot4", 4) < 1e-9
 
 
-@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
+@pytest.mark.parametrize(
+    "kind", [partial(torch.optim.LBFGS, max_iter=5), torch.optim.SGD], ids=["LBFGS", "SGD"]
+)
 def test_steps_with_a_closure_average_the_gradients_that_it_computes(kind) -> None:
     torch.manual_seed(0)
     model = network()
@@ -243,6 +246,13 @@ def test_numbers_for_each_channel_may_have_any_shape(shape: tuple[int, ...]) -> 
     torch.testing.assert_close(tied, expected)
     torch.testing.assert_close(tie.nearest(values), expected)
     assert abs(distance - float((values - expected).norm())) < 1e-6
+
+
+def test_numbers_for_each_channel_are_equal_to_the_bit_where_kernels_resample() -> None:
+    values = torch.randn(24, dtype=torch.float32)
+    nearest = Tie(nn.Identity(), "", ien.rotation(8), ((8, 24),)).nearest(values).view(3, 8)
+    assert torch.equal(nearest, nearest[:, :1].expand(3, 8))
+    torch.testing.assert_close(nearest[:, 0], values.view(3, 8).mean(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -116,10 +116,11 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
 def _mean(kernels: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
     """The mean of kernels (O, I, h, w) over the group; where elements resample, the nearest that commute."""
     result = torch.empty_like(kernels)
+    permutes = kernels[0, 0].numel() == 1 or all(group.exact)  # one pixel turns in its place
     for (rows, out), (columns, inner) in product(_slices(after), _slices(before)):
         block = kernels[rows, columns].unflatten(1, (-1, inner)).unflatten(0, (-1, out)).transpose(1, 2)
         # (groups out, groups in, members out, members in, h, w)
-        mean = _exact_mean(block, group) if all(group.exact) else _nearest(block, group)
+        mean = _exact_mean(block, group) if permutes else _nearest(block, group)
         result[rows, columns] = mean.transpose(1, 2).flatten(2, 3).flatten(0, 1)
     return result
 
@@ -152,49 +153,52 @@ def _nearest(block: Tensor, group: Group) -> Tensor:
     """Patterns that do not turn well are left out."""
     # in double precision, which neither autocast nor TF32 rounds; mps has none
     precise = torch.float32 if block.device.type == "mps" else torch.float64
-    tied = torch.empty_like(block)
-    for a, b, table in _orbits(group, *block.shape[2:4]):
-        part = block[:, :, a, b]
-        projection = _projection(group, table, *part.shape[-2:]).to(part.device, precise)
-        tied[:, :, a, b] = (part.flatten(2).to(precise) @ projection).view_as(part).to(part.dtype)
-    return tied
+    out, inner, *size = block.shape[2:]
+    rows = block.movedim((0, 1), (-2, -1)).flatten(-2).flatten(0, 1)  # (pairs of members, h, w, others)
+    tied = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    for table, orbits in _orbits(group, out, inner).items():
+        pairs = torch.tensor(orbits, device=block.device)  # (orbits, pairs)
+        basis = _basis(group, table, *size).to(block.device, precise)
+        coefficients = basis @ rows[pairs].flatten(1, 3).to(precise)
+        tied[pairs] = (basis.T @ coefficients).to(block.dtype).unflatten(1, (-1, *size))
+    return tied.unflatten(0, (out, inner)).unflatten(-1, block.shape[:2]).movedim((-2, -1), (0, 1))
 
 
 Table = tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=64)
-def _orbits(group: Group, out: int, inner: int) -> list[tuple[list[int], list[int], Table]]:
-    """Pairs of members that the group takes to each other, and which of them it moves to each place."""
+def _orbits(group: Group, out: int, inner: int) -> dict[Table, list[list[int]]]:
+    """Pairs of members that the group takes to each other, by which of them it moves to each place.
+
+    A pair is ``out member * inner + inner member``.
+    """
     tables = list(zip(members(group, out).tolist(), members(group, inner).tolist(), strict=True))
-    left, found = dict.fromkeys(product(range(out), range(inner))), []
+    left, found = dict.fromkeys(product(range(out), range(inner))), dict[Table, list[list[int]]]()
     while left:
         first, second = next(iter(left))
         pairs = list(dict.fromkeys((rows[first], columns[second]) for rows, columns in tables))
         for pair in pairs:
             del left[pair]
         place = {pair: p for p, pair in enumerate(pairs)}
-        moved = tuple(tuple(place[rows[a], columns[b]] for a, b in pairs) for rows, columns in tables)
-        found.append(([a for a, _ in pairs], [b for _, b in pairs], moved))
+        table = tuple(tuple(place[rows[a], columns[b]] for a, b in pairs) for rows, columns in tables)
+        found.setdefault(table, []).append([a * inner + b for a, b in pairs])
     return found
 
 
 @lru_cache(maxsize=16)
-def _projection(group: Group, table: Table, height: int, width: int) -> Tensor:
-    """The symmetric matrix that takes the kernels of an orbit, in a row, to the nearest that commute."""
+def _basis(group: Group, table: Table, height: int, width: int) -> Tensor:
+    """Orthonormal rows: the kernels of an orbit, one after another, that commute."""
     n = len(table[0]) * height * width
     with torch.inference_mode(False), torch.no_grad():
-        basis = torch.eye(n, dtype=torch.float64, device="cpu").view(n, -1, height, width)
-        mean = torch.zeros_like(basis)
+        each = torch.eye(n, dtype=torch.float64, device="cpu").view(n, -1, height, width)
+        mean = torch.zeros_like(each)
         for i, row in enumerate(table):
-            mean += group.act(basis[:, list(row)], torch.full((n,), i, device="cpu"), mode="bicubic")
+            mean += group.act(each[:, list(row)], torch.full((n,), i, device="cpu"), mode="bicubic")
         matrix = mean.view(n, n) / len(group)
-        if torch.allclose(matrix @ matrix, matrix):
-            return matrix
         # resampled twice is not turned twice: the mean is no projection, but its large eigenvalues span one
         values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-        kept = vectors[:, values > KEPT]
-        return kept @ kept.T
+        return vectors[:, values > KEPT].T.contiguous()
 
 
 def _smoothed(kernels: Tensor) -> Tensor:
