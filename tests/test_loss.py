@@ -475,7 +475,7 @@ def test_one_element_group_warns_and_adds_nothing() -> None:
         ({"feature_groups": {4: 0.5, "1": 4}}, TypeError, "not both"),
         ({"feature_groups": {"2": 4}}, KeyError, "says nothing about layer '1'"),
         ({"on_empty": "ignore"}, ValueError, "got 'ignore'"),
-        ({"groups": "rott4"}, ValueError, "nearest: rot4"),
+        ({"groups": "rott4"}, ValueError, "did you mean rot4"),
         (
             {"groups": [ien.custom("a", {"x": abs}, "same"), ien.custom("a", {"y": abs}, "same")]},
             ValueError,
