@@ -339,38 +339,25 @@ def test_eighth_turns_cost_interpolation_only(feature_groups: object) -> None:
     before, exact = between(net), True
     start = ien.start_equivariant(net, "rot8", feature_groups, x)  # type: ignore[arg-type]
     after = between(net)
-    assert all(a < 0.2 and a < b / 5 for a, b in zip(after, before, strict=True)), (before, after)
+    assert all(a < 0.3 and a < b / 5 for a, b in zip(after, before, strict=True)), (before, after)
     assert start.layers["0"].between is not None and start.layers["0"].between < 0.2
     again = ien.start_equivariant(net, "rot8", feature_groups, x, weights="project")  # type: ignore[arg-type]
     assert all(layer.distance < 1e-6 for layer in again.layers.values())
 
 
-def test_smooth_kernels_turn_better_between_quarter_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, errors = smooth(4, 1, 28), {}
-    for width in (0.01, 0.6):  # in pixels; the first leaves kernels as they are
-        monkeypatch.setattr("ien._tied.SMOOTH", width)
-        torch.manual_seed(0)
-        net = models.cnn6(8, 1 / 16).eval()
-        ien.start_equivariant(net, "rot8", 8, x)
-        report = ien.measure(net, x, "rot8", net.taps[:5], 8, floors=False, action="regular")
-        errors[width] = [layer.between for layer in report.layers.values()]
-        assert all(layer.exact < 1e-10 for layer in report.layers.values())
-    assert all(a < 0.2 and a < b for a, b in zip(errors[0.6], errors[0.01], strict=True)), errors
-    assert errors[0.6][4] < errors[0.01][4] / 2
-
-
-def test_kernels_are_smoothed_only_if_random_and_turned_between_pixels() -> None:
+def test_random_kernels_have_less_of_a_mean_only_if_turned_between_pixels() -> None:
     weight = torch.randn(32, 24, 5, 5)
     eighths, quarters = ([(8, 32)], [(8, 24)], ien.rotation(8)), ([(4, 32)], [(4, 24)], ien.rotation(4))
-    (rough, distance), (fine, same) = tie(weight, *eighths), tie(weight, *eighths, random=True)
-    assert distance == same and steps_of(fine) < 0.9 * steps_of(rough)
-    (rough, _), (fine, _) = tie(weight, *quarters), tie(weight, *quarters, random=True)
-    torch.testing.assert_close(fine / fine.norm(), rough / rough.norm())
+    (nearest, distance), (started, same) = tie(weight, *eighths), tie(weight, *eighths, random=True)
+    assert distance == same and 0.4 * mean_of(nearest) < mean_of(started) < 0.6 * mean_of(nearest)
+    torch.testing.assert_close(tie(started, *eighths)[0], started)
+    (nearest, _), (started, _) = tie(weight, *quarters), tie(weight, *quarters, random=True)
+    torch.testing.assert_close(started / started.norm(), nearest / nearest.norm())
 
 
-def steps_of(kernels: Tensor) -> float:
-    """From pixel to pixel, relative to the kernel."""
-    return float(kernels.diff(dim=-1).norm() / kernels.norm())
+def mean_of(kernels: Tensor) -> float:
+    """Over pixels, relative to the kernel."""
+    return float(kernels.mean((-2, -1)).norm() / kernels.norm())
 
 
 class Joined(nn.Module):

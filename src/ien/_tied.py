@@ -22,10 +22,11 @@ Bicubic kernels of all sizes have a gap here under rot8: of a 3×3 kernel 6 of 9
 """
 LOST = 1e-6
 """Kernels of which no more than this share is left are as good as 0."""
-SMOOTH = 0.6
-"""Pixels, the deviation of the Gaussian that random kernels are smoothed with where an element resamples.
+CONSTANT = 0.5
+"""What is left of the mean over its pixels of a random kernel, where an element resamples.
 
-Rough kernels make rough maps, which do not turn well. With 0.6 an untrained six-conv net is about as e2cnn's.
+Patterns that turn well are the smooth ones: kernels of these pass brightness more than what an image shows,
+from layer to layer features come to vary together, and the network learns slowly.
 """
 
 
@@ -75,8 +76,8 @@ def tie(
     ``after`` and ``before`` are the feature groups of O and I, whose members the group permutes. It is the
     mean over the group of the transformed kernels, so that filters of a feature group are transformed copies.
     Where an element resamples, patterns that do not turn well, as in the corners, are left out. Of a
-    ``random`` draw other kernels will do: they are then smooth, and what lies between each two sizes is
-    rescaled to the norm that it had. The distance is always that of the nearest.
+    ``random`` draw other kernels will do: they then have less of a mean, and what lies between each two sizes
+    is rescaled to the norm that it had. The distance is always that of the nearest.
 
     >>> kernels, _ = tie(torch.rand(4, 1, 3, 3), [(4, 4)], [(1, 1)], rotation(4))
     >>> torch.equal(kernels[1], kernels[0].rot90(1, (-2, -1)))
@@ -91,8 +92,8 @@ def tie(
     tied = _mean(kernels, after, before, group)
     distance = float((kernels - tied).norm())
     if random:
-        if not all(group.exact):
-            tied = _mean(_smoothed(tied), after, before, group)
+        if tied[0, 0].numel() > 1 and not all(group.exact):
+            tied = _mean(tied - (1 - CONSTANT) * tied.mean((-2, -1), keepdim=True), after, before, group)
         for (rows, _), (columns, _) in product(_slices(after), _slices(before)):
             was, now = (float(each[rows, columns].norm()) for each in (kernels, tied))
             if now > LOST * was:
@@ -199,13 +200,6 @@ def _basis(group: Group, table: Table, height: int, width: int) -> Tensor:
         # resampled twice is not turned twice: the mean is no projection, but its large eigenvalues span one
         values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
         return vectors[:, values > KEPT].T.contiguous()
-
-
-def _smoothed(kernels: Tensor) -> Tensor:
-    """Kernels (…, h, w) after a Gaussian, up to a factor."""
-    rows, columns = (torch.arange(n, dtype=kernels.dtype, device="cpu") for n in kernels.shape[-2:])
-    down, across = (torch.exp(-((p - p[:, None]) ** 2) / (2 * SMOOTH**2)) for p in (rows, columns))
-    return down @ kernels @ across
 
 
 def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
