@@ -146,7 +146,9 @@ def _places(
             group.act(block[rows][:, columns].view(1, -1, height, width), torch.tensor([i], device="cpu"))
             for i, (rows, columns) in enumerate(zip(members(group, out), members(group, inner), strict=True))
         ]
-        places, orbit = torch.cat(moved).flatten(1).long().sort(0).values.unique(dim=1, return_inverse=True)
+        places, orbit = (
+            torch.cat(moved).flatten(1).round().long().sort(0).values.unique(dim=1, return_inverse=True)
+        )
         return places.to(device), orbit.to(device)
 
 
