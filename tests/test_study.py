@@ -20,13 +20,13 @@ import ien.data
 from ien import FeatureGroups
 from ien.data import Dataset
 from ien.experiments import config, deviations, find
-from ien.experiments.queue import MACHINE, plan, run_all, run_name
+from ien.experiments.queue import plan, run_all, run_name
 from ien.experiments.rows import RECOMMENDED
 from ien.experiments.show import describe_run
 from ien.experiments.study import LABELS, LONGER
 from ien.experiments.tables import TABLES, print_table
 from ien.report.seen import images_seen
-from ien.training import ALONE, Config
+from ien.training import ALONE, MACHINE, Config
 from ien.training.image_task import ImageTask
 from ien.training.setup import images, network_of, objective_of
 

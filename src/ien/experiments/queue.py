@@ -15,13 +15,12 @@ from rich.console import Console
 from ..data import data_folder
 from ..data.rot_mnist import find_original
 from ..report import read
-from ..training import ALONE, Config, Diverged, Processes, Stopped, change, differences, run
+from ..training import ALONE, MACHINE, Config, Diverged, Processes, Stopped, change, differences, run
 from ..training.folder import read_config, read_data, read_result, write_json
 from . import config as preset_config
 
 __all__ = ["outcome", "plan", "resume", "run_all", "run_name"]
 
-MACHINE = ("device", "threads", "workers", "processes")
 FIXED = {
     "seed": "give --seed or --seeds",
     "weights_of": "it is what the row is; average=true does the same to any other row",

@@ -14,7 +14,7 @@ from ..data import rot_mnist, scale_mnist, tiny_imagenet, tracking_sets
 from ..models import MODELS
 from ..report import read
 from ..tracking import Tracker
-from ..training import Config, differences, field_help
+from ..training import MACHINE, Config, differences, field_help
 from ..training.evaluate import cost
 from ..training.folder import read_config, read_data, read_result
 from ..training.schedule import epoch_length
@@ -89,7 +89,7 @@ def _against_the_paper(config: Config) -> list[str]:
         *(
             f"{name} {_text(ours)} instead of {_text(theirs)}"
             for name, (ours, theirs) in changed.items()
-            if name not in ("preset", "seed", "device", "threads", "workers")
+            if name not in ("preset", "seed", *MACHINE)
         ),
         *deviations(config.experiment),
         *([] if config.experiment in paper(table) else ["the paper prints no figures for this row"]),

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..models import MODELS
-from ..training.config import Config
+from ..training.config import MACHINE, Config
 from .figures import needs
 from .records import Row
 from .run_plots import row_labels
@@ -25,7 +25,6 @@ __all__ = [
 ]
 
 NAMES = ("experiment", "preset", "seed", "weights_of")
-MACHINE = ("device", "threads", "workers", "processes")
 LOSS, VIEWS, IMAGES = ("action", "beta"), ("start", "orbits", "samples"), ("train_images", "subset")
 FEW = 3
 """A section without a block of so many rows is not divided."""

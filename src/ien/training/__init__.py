@@ -1,5 +1,6 @@
 """The training engine: one loop, one configuration, one run folder."""
 
+from .config import MACHINE as MACHINE
 from .config import Config as Config
 from .distributed import ALONE as ALONE
 from .distributed import Processes as Processes

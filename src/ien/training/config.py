@@ -12,7 +12,10 @@ from .._groups import group as parse_group
 from ..data.tracking_sets import SETS
 from .checks import check
 
-__all__ = ["Config", "field_types"]
+__all__ = ["MACHINE", "Config", "field_types"]
+
+MACHINE = ("device", "threads", "workers", "processes", "channels_last")
+"""Settings of how a run is computed: they change its rounding and its time, not what it is."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ class Config:
     precision: Literal["float32", "bf16"] = "float32"
     """bf16: autocast of the forward pass."""
     channels_last: bool = False
-    """Memory layout in training; no faster on the CPUs measured, often faster on a GPU."""
+    """Memory layout in training; some CPUs and most GPUs are faster with it, at other roundings."""
     compile: bool = False
     """torch.compile of each block; pays off for long runs only."""
 
