@@ -30,7 +30,7 @@ class Tally:
 
     def add(self, h: Tensor, errors: Mapping[int, Tensor]) -> None:
         """Maps ``h`` (B, …) and the error of each image (B,) under some elements; the others count as NaN."""
-        variance, mean = torch.var_mean(full_precision(h).flatten(1), 1, correction=0)
+        variance, mean = _var_mean(full_precision(h), tuple(range(1, h.ndim)))
         rows = torch.full((len(h), self.elements + 2), math.nan, dtype=torch.float64, device="cpu")
         for i, error in errors.items():
             rows[:, i] = error.double().cpu()
@@ -82,20 +82,19 @@ class Diversity:
     def add(self, h: Tensor) -> None:
         """Maps (B, C, H, W) before pooling."""
         self._count += len(h)
-        variance, mean = torch.var_mean(full_precision(h), (2, 3), correction=0)
+        h = full_precision(h)
+        variance, mean = _var_mean(h, (2, 3))
         moments = torch.stack([mean.double(), variance.double() + mean.double().square()])  # (2, B, C)
         self._channels = self._channels + moments.sum(1).cpu()
         blocks = self.feature_groups.blocks(h.shape[1])
-        for k, (part, (size, _)) in enumerate(
-            zip(full_precision(h).split([n for _, n in blocks], 1), blocks, strict=True)
-        ):
+        channels = [n for _, n in blocks]
+        parts = zip(h.split(channels, 1), moments.split(channels, 2), blocks, strict=True)
+        for k, (part, of_channels, (size, _)) in enumerate(parts):
             members = part.unflatten(1, (-1, size))  # (B, N, size, H, W)
-            between = (
-                members.var(2, correction=1) if size > 1 else torch.full_like(members[:, :, 0], math.nan)
-            )
-            variance, mean = torch.var_mean(members, (2, 3, 4), correction=0)
-            rows = torch.stack([between.mean((2, 3)), mean, variance + mean.square()])  # (3, B, N)
-            sums = rows.double().sum(1).cpu()
+            within = _var_mean(members, (2,))[0].mean((2, 3))  # over members, pixel by pixel
+            between = within * (size / (size - 1) if size > 1 else math.nan)
+            rows = torch.stack([between.double(), *of_channels.unflatten(2, (-1, size)).mean(3)])  # (3, B, N)
+            sums = rows.sum(1).cpu()
             if k == len(self._sums):
                 self._sums.append(torch.zeros_like(sums))
             self._sums[k] += sums
@@ -144,6 +143,12 @@ def interval_of_share(share: float, count: int) -> tuple[float, float]:
     z = NORMAL_95**2 / count
     centre, margin = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
     return max((centre - margin) / (1 + z), 0.0), min((centre + margin) / (1 + z), 1.0)
+
+
+def _var_mean(h: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """torch.var_mean, without correction, in two passes: several times as fast on a CPU."""
+    mean = h.mean(dims, keepdim=True)
+    return (h - mean).square().mean(dims), mean.squeeze(dims)
 
 
 def _classes(scores: Tensor) -> Tensor:
