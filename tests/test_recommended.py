@@ -164,7 +164,9 @@ def test_it_is_what_experiments_of_that_name_do() -> None:
     objective(model, x).output.square().sum().backward()
     optimizer.step()
     kept = ien.measure(model, x, "rot4", LAYERS, 4, action="regular").layers["6"].relative < 1e-8 < random
+    smooth = {tie.smooth for tie in objective.start.ties if tie.name == "weight" and tie.tensor.ndim == 4}
     done = {"start": "equivariant" if kept else "random", "tied": kept}
+    done["kernels"] = "smooth" if smooth == {True} else "free"
     assert {**done, "augment": objective.views > 1, "beta": sum(objective.layers.values())} == RECOMMENDED
 
 

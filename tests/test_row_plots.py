@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 STUDY = [*LABELS, *find("study/*")]
 GRID = [name for name in STUDY if not name.startswith(("study/flip", "study/n"))]
 SIZED = [f"rot-mnist/{row}" for row in ("cnn-aug", "e2cnn", "ien-r4", "ien-r4-beta0.1", "recommended")]
-SIZED += ["study/tied"]
+SIZED += ["study/free"]
 
 
 def made(name: str, seed: int = 1, preset: str = "small", **fields: Any) -> dict[str, Any]:
@@ -211,7 +211,8 @@ def test_blocks_of_the_study_differ_in_the_loss_alone() -> None:
         assert len({(s["start"], s["orbits"]) for s in settings}) == 1
         assert [s["beta"] for s in settings] == [0, 0.1, 1, 0.1, 1]
         assert [s["action"] for s in settings[1:]] == ["pooled", "pooled", "regular", "regular"]
-    beside = ["cnn-aug-2x", "cnn-aug-tta", "e2cnn", "e2cnn-alone-2x", "recommended", "recommended-2x", "tied"]
+    beside = ["cnn-aug-2x", "cnn-aug-tta", "e2cnn", "e2cnn-alone-2x", "free", "free-2x"]
+    beside += ["recommended", "recommended-2x", "tied"]
     assert [row.label for row in main[-1].rows] == beside
     others = [(block.section, block.title, len(block.rows)) for block in blocks[5:]]
     titles = [("", 3), ("other settings", 3)]

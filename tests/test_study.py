@@ -35,10 +35,13 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = [name.removeprefix("study/") for name in find("study/*")]
 STEERABLE = [row for row in ROWS if "e2cnn" in row]
-GRID = [row for row in ROWS if not row.startswith(("flip", "n500", "n2000", "tied")) and row[-2:] != "2x"]
+GRID = [
+    row for row in ROWS if not row.startswith(("flip", "n500", "n2000", "tied", "free")) and row[-2:] != "2x"
+]
 NAMES = [*LABELS, *(f"study/{row}" for row in ROWS)]
-HALF = [name for name in NAMES if name.endswith("recommended")]
+HALF = [name for name in NAMES if name.endswith(("recommended", "free"))]
 """Rows without copies, which have half of the compute."""
+HALF_OF = {"study/recommended-2x": "rot-mnist/recommended", "study/free-2x": "study/free"}
 COMPARED = [name for name in NAMES if name not in [*HALF, *(f"study/{row}-2x" for row in LONGER)]]
 """All rows that are to have equal compute."""
 
@@ -84,9 +87,10 @@ def test_what_stands_beside_the_grid() -> None:
     assert changed("study/tied", "study/equivariant-1-beta0") == {"tied": True}
     assert changed("study/cnn-aug-2x", "rot-mnist/cnn-aug") == {"epochs": 20, "cycle_epochs": 16}
     assert any("twice the compute" in text for text in deviations("study/cnn-aug-2x"))
-    alone = {"augment": False}
-    assert changed("rot-mnist/recommended", "study/tied") == alone
-    assert changed("study/recommended-2x", "rot-mnist/recommended") == {"epochs": 20, "cycle_epochs": 16}
+    assert changed("study/free", "study/tied") == {"augment": False}
+    assert changed("rot-mnist/recommended", "study/free") == {"kernels": "smooth"}
+    for longer in ("study/recommended-2x", "study/free-2x"):
+        assert changed(longer, HALF_OF[longer]) == {"epochs": 20, "cycle_epochs": 16}
     longer = {"augment": False, "epochs": 20, "cycle_epochs": 16}
     assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn") == longer
     slower = {"epochs": 60, "decay_after": 19, "decay": 0.8**0.5}
@@ -168,7 +172,7 @@ def test_the_wrong_group_has_one_network_with_the_channels_of_the_right_one() ->
 def test_rows_on_fewer_images_differ_in_these_alone() -> None:
     for row in (row for row in ROWS if row.startswith("n")):
         count, _, base = row.partition("-")
-        table = "study" if base == "tied" else "rot-mnist"
+        table = "study" if base == "free" else "rot-mnist"
         for preset in ("small", "paper"):
             assert changed(f"study/{row}", f"{table}/{base}", preset) == {"subset": int(count[1:])}
         assert any("drawn by the seed" in text for text in deviations(f"study/{row}"))
@@ -208,13 +212,13 @@ def finished(name: str, folder: Path) -> Path:
 def test_row_runs_end_to_end(row: str, folder: Path) -> None:
     run = finished(f"study/{row}", folder)
     record = json.loads((run / "result.json").read_text())
-    views = 1 if "recommended" in row or "alone" in row else 2
+    views = 1 if {"recommended", "free", "alone"} & set(row.split("-")) else 2
     assert record["images_seen"] == 256 * views * (2 if row.endswith("-2x") else 1)
     assert record["data"]["train"] == {"n500": 32, "n2000": 64}.get(row.split("-")[0], 128)
     assert list(record["layers"]) == [f"conv{i}" for i in range(1, 7)]
     for kind in ("relative", "relative_regular"):
         errors = [layer[kind] for layer in record["layers"].values()]
-        if row in STEERABLE or row.endswith("tied") or "recommended" in row:
+        if row in STEERABLE or {"recommended", "free", "tied"} & set(row.split("-")):
             assert max(errors) < 1e-6
         elif "regular-equivariant-all" in row:
             assert max(errors) < 1e-2

@@ -25,7 +25,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
 
     The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
     of one weight that stands in several places. After it the running statistics of norms are put back to the
-    nearest equivariant ones, and so are the weights where a step moves them off: if elements resample, in
+    nearest equivariant ones, and so are the weights where a step moves them off: if kernels are smooth, in
     half precision, if the optimizer has a past, or is not known to treat each number by itself, as SGD and
     Adam do. The model and its loop stay as they are. It needs no loss, and no transformed copies of images.
     It cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy of the model or of
@@ -44,8 +44,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         raise ValueError("start must be what start_equivariant returned: it knows the model and what is tied")
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
-    exact = all(all(tie.group.exact) for tie in start.ties)
-    stray = not exact or bool(optimizer.state) or not _even(optimizer)
+    stray = bool(optimizer.state) or not _even(optimizer)
 
     def average() -> None:
         with torch.no_grad():
@@ -69,7 +68,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     def after(*_: object) -> None:
         with torch.no_grad():
             for tie in start.ties:
-                if stray or not isinstance(tie.tensor, nn.Parameter):
+                if stray or not tie.copies or not isinstance(tie.tensor, nn.Parameter):
                     tie.tensor.copy_(tie.nearest(tie.tensor))
 
     def loaded(_: object) -> None:

@@ -50,8 +50,10 @@ class Breaks(ValueError):
 class Work:
     """Makes each layer equivariant just before it runs, and looks at what it returns."""
 
-    def __init__(self, views: Views, specs: dict[str, FeatureGroups], spreads: dict[str, float]) -> None:
-        self.views, self.specs, self.spreads = views, specs, spreads
+    def __init__(
+        self, views: Views, specs: dict[str, FeatureGroups], spreads: dict[str, float], smooth: bool
+    ) -> None:
+        self.views, self.specs, self.spreads, self.smooth = views, specs, spreads, smooth
         self.layers: dict[str, LayerStart] = {}
         self.ran: set[str] = set()
         self.returned: dict[str, Blocks] = {}  # the feature groups given to a layer, then those seen
@@ -116,7 +118,7 @@ class Work:
         before = self._blocks(name, module, x, maps)
         after = self.returned[name] = self._after(name, module, pixels=x.ndim == 4)
         sides = (before, after) if isinstance(module, nn.ConvTranspose2d) else (after, before)
-        ties = [Tie(module, "weight", self.views.group, *sides, getattr(module, "groups", 1))]
+        ties = [Tie(module, "weight", self.views.group, *sides, getattr(module, "groups", 1), self.smooth)]
         if module.bias is not None:
             ties.append(Tie(module, "bias", self.views.group, after))
         if any(self.ties.setdefault(id(tie.tensor), tie)[2:] != tie[2:] for tie in ties):

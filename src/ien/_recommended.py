@@ -14,7 +14,7 @@ from ._inputs import try_model
 from ._keep import check_loose, check_optimizer, keep_equivariant
 from ._loss import EquivarianceLoss
 from ._regular import Blocks
-from ._start import Start, Weights, start_after
+from ._start import Kernels, Start, Weights, start_after
 
 __all__ = ["Recommended", "recommended"]
 
@@ -34,6 +34,7 @@ def recommended(
     optimizer: torch.optim.Optimizer,
     layers: str | Sequence[str] | Mapping[str, float] = (),
     weights: Weights = "random",
+    kernels: Kernels | None = None,
     *,
     on_empty: OnEmpty = "error",
 ) -> Recommended:
@@ -46,8 +47,9 @@ def recommended(
     members of the feature groups that each layer turned out to have (``action="regular"``), with weight 1 or
     those of a mapping; ``on_empty`` is that of :class:`EquivarianceLoss`.
 
-    ``weights="project"`` is for a model that is trained already. ``feature_groups`` may map modules to their
-    own, with ``""`` for the rest. Frozen layers are changed too.
+    ``weights="project"`` is for a model that is trained already. ``kernels`` are smooth unless it is, for
+    images that come in all orientations; free ones suit those that turn by quarters only. ``feature_groups``
+    may map modules to their own, with ``""`` for the rest. Frozen layers are changed too.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(6, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -69,7 +71,8 @@ def recommended(
         for name in filter(returned.__contains__, objective.layers):
             objective.feature_groups[name] = _spec(name, returned[name])
 
-    objective.start = start_after(trial, settle, model, group, feature_groups, input, weights)
+    kernels = kernels or ("free" if weights == "project" else "smooth")
+    objective.start = start_after(trial, settle, model, group, feature_groups, input, weights, kernels)
     keep_equivariant(objective.start, optimizer)
     return objective
 

@@ -24,6 +24,7 @@ __all__ = [
     "num_channels",
     "permute",
     "permutes",
+    "similarities",
     "sizes",
 ]
 
@@ -55,7 +56,7 @@ def sizes(group: Group) -> tuple[int, ...]:
     >>> sizes(rotation(8)), sizes(rotation(4) * ien.reflection())
     ((8, 4, 2, 1), (8, 1))
     """
-    elements = _similarities(group)
+    elements = similarities(group)
     n = len(elements)
     if any(element.flip for element in elements):
         return n, 1
@@ -147,7 +148,7 @@ class _Permute(torch.autograd.Function):
 
 @lru_cache(maxsize=256)
 def _table(group: Group, size: int) -> tuple[tuple[int, ...], ...]:
-    elements = _similarities(group)
+    elements = similarities(group)
     if size == len(elements):
         place = {element: m for m, element in enumerate(elements)}
         return tuple(tuple(place[g.inverse.after(m)] for m in elements) for g in elements)
@@ -155,7 +156,7 @@ def _table(group: Group, size: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple((m - turn) % size for m in range(size)) for turn in turns)
 
 
-def _similarities(group: Group) -> list[Similarity]:
+def similarities(group: Group) -> list[Similarity]:
     """The elements as rotations and flips; an error if they are others, or not closed."""
     if (label := _other(group)) is not None:
         raise ValueError(

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Mode", "Similarity", "permute", "resample", "valid_pixels"]
+__all__ = ["Mode", "Similarity", "permute", "resample", "source", "valid_pixels"]
 
 Mode = Literal["bilinear", "bicubic", "nearest"]
 
@@ -99,12 +99,12 @@ def valid_pixels(
 @lru_cache(maxsize=64)
 def _grid(step: Similarity, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
-        row, column = _source(step, height, width)
+        row, column = source(step, height, width)
         grid = torch.stack([(2 * column + 1) / width - 1, (2 * row + 1) / height - 1], dim=-1)
         return grid.to(device, dtype)[None]  # (1, H, W, 2)
 
 
-def _source(step: Similarity, height: int, width: int) -> tuple[Tensor, Tensor]:
+def source(step: Similarity, height: int, width: int) -> tuple[Tensor, Tensor]:
     """The row and column from which each pixel of a transformed map is read, (H, W) each in float64."""
     y = (height - 1) / 2 - torch.arange(height, dtype=torch.float64, device="cpu").view(-1, 1)
     x = torch.arange(width, dtype=torch.float64, device="cpu").view(1, -1) - (width - 1) / 2

@@ -24,9 +24,10 @@ from ._seen import Views
 from ._similarity import Similarity
 from ._tied import Tie
 
-__all__ = ["LayerStart", "Start", "Weights", "start_after", "start_equivariant"]
+__all__ = ["Kernels", "LayerStart", "Start", "Weights", "start_after", "start_equivariant"]
 
 Weights = Literal["random", "project"]
+Kernels = Literal["free", "smooth"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def start_equivariant(
     feature_groups: Spec | Mapping[str, Spec],
     input: Tensor,
     weights: Weights = "random",
+    kernels: Kernels = "free",
 ) -> Start:
     """Change the weights of ``model`` so that it is equivariant, as if it were built of group convolutions.
 
@@ -80,15 +82,20 @@ def start_equivariant(
     weights as a random draw, and keeps the variance of what each layer returns, its bias aside, unless its
     weights would become more than four times as large or as small; ``"project"`` takes the nearest
     equivariant weights, for a trained model, and the running statistics of norms anew from ``input`` under
-    all elements: give a hundred images or more. ``feature_groups`` may map layers, or modules that hold them,
-    to their own; ``""`` is the rest. What cannot be equivariant is an error that leaves the model as it was.
+    all elements: give a hundred images or more. ``kernels="smooth"`` makes them of patterns that turn by any
+    angle, as those of steerable networks, which learn more from few images that come in all orientations;
+    where an element resamples, they are always so. ``feature_groups`` may map layers, or modules that hold
+    them, to their own; ``""`` is the rest. What cannot be equivariant is an error that leaves the model as it
+    was.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
     >>> start.layers["2"].before, start.layers["2"].exact < 1e-10
     ('4', True)
     """
-    return start_after(try_model, lambda returned, loose: None, model, group, feature_groups, input, weights)
+    return start_after(
+        try_model, lambda returned, loose: None, model, group, feature_groups, input, weights, kernels
+    )
 
 
 def start_after(
@@ -99,6 +106,7 @@ def start_after(
     feature_groups: Spec | Mapping[str, Spec],
     input: Tensor,
     weights: Weights = "random",
+    kernels: Kernels = "free",
 ) -> Start:
     """:func:`start_equivariant`, unless a ``trial`` of the model as it is, on two images, is an error.
 
@@ -107,6 +115,8 @@ def start_after(
     """
     group = parse_group(group)
     specs = _checked(model, group, feature_groups, input, weights)
+    if kernels not in get_args(Kernels):
+        raise ValueError(f'kernels is "free" or "smooth"; got {kernels!r}')
     modules = {name: module for name, module, _ in walk(model)}
     views = Views(group, list(specs.values()))
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
@@ -114,7 +124,7 @@ def start_after(
         trial(model, x[:2].clone())
         images = views.of(x)
         spreads = spreads_of(model, modules, images) if weights == "random" else {}
-        work = Work(views, specs, spreads)
+        work = Work(views, specs, spreads, kernels == "smooth")
         try:
             with hooked(modules, before=work.start, after=work.check):
                 model(images.clone())

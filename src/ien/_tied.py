@@ -10,24 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ._groups import Group
-from ._regular import Blocks, members, num_channels
+from ._patterns import harmonics, orthonormal, span
+from ._regular import Blocks, members, num_channels, similarities
 
 __all__ = ["Tie", "cuts", "tie"]
 
-KEPT = 0.8
-"""Patterns of pixels that the mean over a group keeps to this share turn well on the grid.
-
-Bicubic kernels of all sizes have a gap here under rot8: of a 3×3 kernel 6 of 9 patterns lie above, of a 5×5
-17 of 25.
-"""
 LOST = 1e-6
 """Kernels of which no more than this share is left are as good as 0."""
-CONSTANT = 0.5
-"""What is left of the mean over its pixels of a random kernel, where an element resamples.
-
-Patterns that turn well are the smooth ones: kernels of these pass brightness more than what an image shows,
-from layer to layer features come to vary together, and the network learns slowly.
-"""
 
 
 class Tie(NamedTuple):
@@ -39,6 +28,7 @@ class Tie(NamedTuple):
     after: Blocks
     before: Blocks = ((1, 1),)
     conv_groups: int = 1
+    smooth: bool = False
 
     @property
     def tensor(self) -> Tensor:
@@ -49,12 +39,21 @@ class Tie(NamedTuple):
     def nearest(self, values: Tensor) -> Tensor:
         """The tied values nearest to these, on their device and in their precision."""
         kernels = _whole(self._as_kernels(values), self.conv_groups)
-        return _parts(_mean(kernels, self.after, self.before, self.group), self.conv_groups).view_as(values)
+        tied = _mean(kernels, self.after, self.before, self.group, self.smooth)
+        return _parts(tied, self.conv_groups).view_as(values)
+
+    @property
+    def copies(self) -> bool:
+        """Whether what is tied are equal numbers, which equal steps leave so."""
+        kernels = self._as_kernels(self.tensor)
+        return _permutes(kernels, self.group) and not (self.smooth and _has_patterns(kernels))
 
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
         """The tied values to start with, and how far the nearest are: :func:`tie`."""
         kernels = self._as_kernels(values)
-        tied, distance = tie(kernels, self.after, self.before, self.group, self.conv_groups, random)
+        tied, distance = tie(
+            kernels, self.after, self.before, self.group, self.conv_groups, random, self.smooth
+        )
         return tied.view_as(values), distance
 
     def _as_kernels(self, values: Tensor) -> Tensor:
@@ -70,14 +69,15 @@ def tie(
     group: Group,
     conv_groups: int = 1,
     random: bool = False,
+    smooth: bool = False,
 ) -> tuple[Tensor, float]:
     """The kernels (O, I, k, k) nearest to ``weight`` that commute with ``group``, and how far they are.
 
     ``after`` and ``before`` are the feature groups of O and I, whose members the group permutes. It is the
     mean over the group of the transformed kernels, so that filters of a feature group are transformed copies.
-    Where an element resamples, patterns that do not turn well, as in the corners, are left out. Of a
-    ``random`` draw other kernels will do: they then have less of a mean, and what lies between each two sizes
-    is rescaled to the norm that it had. The distance is always that of the nearest.
+    ``smooth`` ones turn by any angle: they are made of :func:`harmonics`, as they always are where an element
+    resamples. Of a ``random`` draw other kernels will do: what lies between each two sizes is rescaled to the
+    norm that it had. The distance is always that of the nearest.
 
     >>> kernels, _ = tie(torch.rand(4, 1, 3, 3), [(4, 4)], [(1, 1)], rotation(4))
     >>> torch.equal(kernels[1], kernels[0].rot90(1, (-2, -1)))
@@ -89,11 +89,9 @@ def tie(
             f"its {conv_groups} conv groups cut through feature groups, whose members {group} permutes: "
             f"take groups=1, or a number that leaves each feature group in one piece"
         )
-    tied = _mean(kernels, after, before, group)
+    tied = _mean(kernels, after, before, group, smooth)
     distance = float((kernels - tied).norm())
     if random:
-        if tied[0, 0].numel() > 1 and not all(group.exact):
-            tied = _mean(tied - (1 - CONSTANT) * tied.mean((-2, -1), keepdim=True), after, before, group)
         for (rows, _), (columns, _) in product(_slices(after), _slices(before)):
             was, now = (float(each[rows, columns].norm()) for each in (kernels, tied))
             if now > LOST * was:
@@ -114,16 +112,36 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
     return not torch.allclose(_mean(pattern, after, before, group), pattern)
 
 
-def _mean(kernels: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
+def _mean(kernels: Tensor, after: Blocks, before: Blocks, group: Group, smooth: bool = False) -> Tensor:
     """The mean of kernels (O, I, h, w) over the group; where elements resample, the nearest that commute."""
     result = torch.empty_like(kernels)
-    permutes = kernels[0, 0].numel() == 1 or all(group.exact)  # one pixel turns in its place
+    permutes = _permutes(kernels, group)
+    if permutes and smooth and _has_patterns(kernels):
+        patterns = span(kernels.shape[-1], kernels.device, _precise(kernels))
+        flat = kernels.flatten(2).to(patterns.dtype)
+        kernels = (flat @ patterns.T @ patterns).to(kernels.dtype).view_as(kernels)
     for (rows, out), (columns, inner) in product(_slices(after), _slices(before)):
         block = kernels[rows, columns].unflatten(1, (-1, inner)).unflatten(0, (-1, out)).transpose(1, 2)
         # (groups out, groups in, members out, members in, h, w)
         mean = _exact_mean(block, group) if permutes else _nearest(block, group)
         result[rows, columns] = mean.transpose(1, 2).flatten(2, 3).flatten(0, 1)
     return result
+
+
+def _permutes(kernels: Tensor, group: Group) -> bool:
+    """Whether elements only permute the numbers of kernels; a single pixel turns in its place."""
+    return kernels[0, 0].numel() == 1 or all(group.exact)
+
+
+def _has_patterns(kernels: Tensor) -> bool:
+    """Whether some kernels of this shape are smoother than others; only squares turn."""
+    height, width = kernels.shape[-2:]
+    return height == width > 1
+
+
+def _precise(kernels: Tensor) -> torch.dtype:
+    """Double precision, which neither autocast nor TF32 rounds; mps has none."""
+    return torch.float32 if kernels.device.type == "mps" else torch.float64
 
 
 def _exact_mean(block: Tensor, group: Group) -> Tensor:
@@ -153,24 +171,31 @@ def _places(
 
 
 def _nearest(block: Tensor, group: Group) -> Tensor:
-    """Patterns that do not turn well are left out."""
-    # in double precision, which neither autocast nor TF32 rounds; mps has none
-    precise = torch.float32 if block.device.type == "mps" else torch.float64
+    """Made of patterns that turn by any angle, as resampling alone cannot be undone."""
     out, inner, *size = block.shape[2:]
     rows = block.movedim((0, 1), (-2, -1)).flatten(-2).flatten(0, 1)  # (pairs of members, h, w, others)
     tied = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    for table, orbits in _orbits(group, out, inner).items():
-        pairs = torch.tensor(orbits, device=block.device)  # (orbits, pairs)
-        basis = _basis(group, table, *size).to(block.device, precise)
-        coefficients = basis @ rows[pairs].flatten(1, 3).to(precise)
+    for pairs, basis in _bases(group, out, inner, size[0], block.device, _precise(block)):
+        coefficients = basis @ rows[pairs].flatten(1, 3).to(basis.dtype)
         tied[pairs] = (basis.T @ coefficients).to(block.dtype).unflatten(1, (-1, *size))
     return tied.unflatten(0, (out, inner)).unflatten(-1, block.shape[:2]).movedim((-2, -1), (0, 1))
+
+
+@lru_cache(maxsize=128)
+def _bases(
+    group: Group, out: int, inner: int, size: int, device: torch.device, dtype: torch.dtype
+) -> list[tuple[Tensor, Tensor]]:
+    """Orbits of pairs of members, (orbits, pairs), and what kernels of these pairs are made of."""
+    with torch.inference_mode(False), torch.no_grad():
+        return [
+            (torch.tensor(orbits, device=device), _basis(group, table, size).to(device, dtype))
+            for table, orbits in _orbits(group, out, inner).items()
+        ]
 
 
 Table = tuple[tuple[int, ...], ...]
 
 
-@lru_cache(maxsize=64)
 def _orbits(group: Group, out: int, inner: int) -> dict[Table, list[list[int]]]:
     """Pairs of members that the group takes to each other, by which of them it moves to each place.
 
@@ -189,19 +214,17 @@ def _orbits(group: Group, out: int, inner: int) -> dict[Table, list[list[int]]]:
     return found
 
 
-@lru_cache(maxsize=16)
-def _basis(group: Group, table: Table, height: int, width: int) -> Tensor:
-    """Orthonormal rows: the kernels of an orbit, one after another, that commute."""
-    n = len(table[0]) * height * width
-    with torch.inference_mode(False), torch.no_grad():
-        each = torch.eye(n, dtype=torch.float64, device="cpu").view(n, -1, height, width)
-        mean = torch.zeros_like(each)
-        for i, row in enumerate(table):
-            mean += group.act(each[:, list(row)], torch.full((n,), i, device="cpu"), mode="bicubic")
-        matrix = mean.view(n, n) / len(group)
-        # resampled twice is not turned twice: the mean is no projection, but its large eigenvalues span one
-        values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-        return vectors[:, values > KEPT].T.contiguous()
+def _basis(group: Group, table: Table, size: int) -> Tensor:
+    """Orthonormal rows: the kernels of an orbit, one after another, that commute.
+
+    They are the means over the group of each function in each place.
+    """
+    turned = torch.stack([harmonics(size, step).flatten(1) for step in similarities(group)])
+    kernels = turned.new_zeros(len(table[0]), turned.shape[1], len(table[0]), size * size)
+    for functions, row in zip(turned, table, strict=True):
+        for place, pair in enumerate(row):
+            kernels[pair, :, place] += functions
+    return orthonormal(kernels.flatten(2).flatten(0, 1))
 
 
 def _slices(blocks: Blocks) -> list[tuple[slice, int]]:

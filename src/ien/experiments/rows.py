@@ -9,12 +9,19 @@ from typing import Any
 from ..report import PaperRow
 from ..training import Config, change
 
-__all__ = ["ALONE", "RECOMMENDED", "STEERABLE_ALONE", "TIED", "TWICE", "Rows", "beyond"]
+__all__ = ["ALONE", "FREE", "RECOMMENDED", "STEERABLE_ALONE", "TIED", "TWICE", "Rows", "beyond"]
 
-RECOMMENDED: dict[str, Any] = {"start": "equivariant", "tied": True, "augment": False, "beta": 0.0}
+RECOMMENDED: dict[str, Any] = {
+    "start": "equivariant",
+    "kernels": "smooth",
+    "tied": True,
+    "augment": False,
+    "beta": 0.0,
+}
 """What ien.recommended does for quarter turns and flips, and every row that is called recommended.
 
-Chosen on validation images of Rot-MNIST at the preset small, among these and whole orbits with the loss.
+Chosen on validation images of Rot-MNIST at the preset small, among these, free kernels, and whole orbits with
+the loss.
 """
 
 
@@ -23,9 +30,10 @@ TIED = (
     "averaged over the group in every step; BatchNorm sees each member by itself in training"
 )
 ALONE = (
-    "recommended: tied, and shown the images alone, without copies; as many steps and epochs as the other "
-    "rows, so half of their compute, and all of it in recommended-2x"
+    "recommended: tied, with smooth kernels, and shown the images alone, without copies; as many steps and "
+    "epochs as the other rows, so half of their compute, and all of it in recommended-2x"
 )
+FREE = "free: as recommended, with kernels that are tied as they are, like those of tied"
 TWICE = "rows with 2x are trained for twice as many epochs; cnn-aug-2x has twice the compute of other rows"
 STEERABLE_ALONE = (
     "e2cnn-alone-2x: E2CNN, which is equivariant whatever it is shown, without copies too and with twice as "
@@ -36,10 +44,11 @@ STEERABLE_ALONE = (
 
 def beyond(row: str) -> tuple[str, ...]:
     """What there is to know of a row, by its name."""
-    recommended = "recommended" in row
+    free, recommended = "free" in row.split("-"), "recommended" in row
     return (
-        *[TIED] * (recommended or row.endswith("tied")),
-        *[ALONE] * (recommended and not row.endswith("-loss")),  # which has copies
+        *[TIED] * (recommended or free or row.endswith("tied")),
+        *[ALONE] * ((recommended or free) and not row.endswith("-loss")),  # which has copies
+        *[FREE] * free,
         *[TWICE] * row.endswith("-2x"),
         *[STEERABLE_ALONE] * ("e2cnn-alone" in row),
     )

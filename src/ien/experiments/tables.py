@@ -97,7 +97,7 @@ TABLES = {
     "study": _Table(
         ["study"],
         [
-            _Rows("All digits", ["study/[!fn]*", *LABELS], notes=NOTES[""], labels=LABELS),
+            _Rows("All digits", ["study/[!fn]*", "study/free*", *LABELS], notes=NOTES[""], labels=LABELS),
             _Rows("The wrong group", ["study/flip-*"]),
             _Rows("500 digits", ["study/n500-*"], notes=NOTES["n"]),
             _Rows("2,000 digits", ["study/n2000-*"], notes=NOTES["n"]),

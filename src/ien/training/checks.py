@@ -120,6 +120,8 @@ def _check_action(config: Config) -> None:
                 f"start=equivariant takes one group with a half turn, quarter turn or flip, such as rot4; "
                 f"got {config.group}"
             )
+    if config.kernels == "smooth" and config.start == "random":
+        raise ValueError("kernels=smooth is of networks that start equivariant: set start=equivariant too")
     if config.tied and config.start == "random":
         raise ValueError("tied=true keeps a network equivariant that starts so: set start=equivariant too")
     if config.start == "random" and (config.action == "pooled" or not config.beta):

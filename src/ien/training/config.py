@@ -94,6 +94,9 @@ class Config:
     start: Literal["random", "equivariant"] = "random"
     """Of plain networks: equivariant ties the random weights, so that the network is equivariant before its
     first step; quarter turns and flips exactly."""
+    kernels: Literal["free", "smooth"] = "free"
+    """With start=equivariant: smooth, of patterns that turn by any angle; where an element of the group
+    resamples, they always are."""
     tied: bool = False
     """With start=equivariant: train the weights as tied ones, so that every step leaves the network
     equivariant; it needs no loss, and no copies."""

@@ -110,7 +110,8 @@ def started(config: Config, network: nn.Module, some: Tensor) -> Start | None:
     if config.start == "random":
         return None
     (group,) = config.groups
-    return start_equivariant(network, group, network.feature_groups, some)  # type: ignore[arg-type]
+    spec: Any = network.feature_groups
+    return start_equivariant(network, group, spec, some, kernels=config.kernels)
 
 
 def network_of(config: Config) -> nn.Module:
