@@ -14,7 +14,7 @@ demo: .venv/ready
 	$(BIN)/ien demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -19,6 +19,7 @@ from datetime import date
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,13 @@ from ien.training.setup import channels_last
 
 BATCH = 64
 R4 = ien.rotation(4)
+WHOLE = {
+    "kept equivariant to rot4, free kernels": ("rot4", "free"),
+    "kept equivariant to rot4, smooth kernels": ("rot4", "smooth"),
+    "kept equivariant to rot8": ("rot8", "smooth"),
+    "steerable": ("rot4", None),
+}
+"""Nets that are equivariant at every step: the group and their kernels."""
 LAYERS = [f"conv{i}" for i in range(1, 7)]
 # by default glibc gives large blocks back to the system, and each new one costs page faults
 KEEPING_MALLOC = {
@@ -81,14 +89,14 @@ def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
     return with_loss, plain
 
 
-def whole_steps(channels: int, steerable: bool) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A step without copies and loss of a net that is steerable, or kept equivariant; and of a plain one."""
+def whole_steps(channels: int, group: str, kernels: Any) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A step without copies and loss of a net with such kernels, none if steerable; and of a plain one."""
 
     def step(net: nn.Module, kept: bool = False) -> Callable[[], None]:
         x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
         optimizer = torch.optim.Adam(net.parameters(), fused=True)
         if kept:
-            ien.recommended(net, R4, 4, input=x[:4], optimizer=optimizer)
+            ien.recommended(net, group, members, input=x[:4], optimizer=optimizer, kernels=kernels)
 
         def run() -> None:
             F.cross_entropy(net(x), y).backward()
@@ -98,9 +106,11 @@ def whole_steps(channels: int, steerable: bool) -> tuple[Callable[[], None], Cal
         return run
 
     torch.manual_seed(0)
-    plain, other = (ien.models.create("cnn6", width=channels / 128) for _ in range(2))
-    if steerable:
-        return step(ien.baselines.create("e2cnn-cnn6", width=channels / 128)), step(plain)
+    members = len(ien.group(group))
+    width = channels / members / 32
+    plain, other = (ien.models.create("cnn6", feature_groups=members, width=width) for _ in range(2))
+    if kernels is None:
+        return step(ien.baselines.create("e2cnn-cnn6", width=width)), step(plain)
     return step(other, kept=True), step(plain)
 
 
@@ -243,8 +253,8 @@ def main() -> None:
             what = f"training step, {channels} first channels, with loss / plain; {allocator}"
             report(what, goal, value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     for channels in (128, 16):
-        for how, steerable in (("kept equivariant", False), ("steerable", True)):
-            a, b, value = ratio(*whole_steps(channels, steerable), rounds=9)
+        for how, (group, kernels) in WHOLE.items():
+            a, b, value = ratio(*whole_steps(channels, group, kernels), rounds=9)
             what = f"training step, {channels} first channels, {how} / plain, both without copies"
             report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     a, b, value = ratio(*actions(), rounds=15)

@@ -345,14 +345,21 @@ def test_eighth_turns_cost_interpolation_only(feature_groups: object) -> None:
     assert all(layer.distance < 1e-6 for layer in again.layers.values())
 
 
-@pytest.mark.parametrize("members", [4, 8])
-def test_random_kernels_are_the_nearest_but_for_their_length(members: int) -> None:
-    weight, blocks = torch.randn(32, 24, 5, 5), ([(members, 32)], [(members, 24)])
-    (nearest, distance), (started, same) = (
-        tie(weight, *blocks, ien.rotation(members), random=random) for random in (False, True)
-    )
-    assert distance == same and float(started.norm()) == pytest.approx(float(weight.norm()))
+@pytest.mark.parametrize("smooth", [False, True])
+def test_random_kernels_have_less_of_a_mean_only_if_turned_between_pixels(smooth: bool) -> None:
+    weight = torch.randn(32, 24, 5, 5)
+    eighths, quarters = ([(8, 32)], [(8, 24)], ien.rotation(8)), ([(4, 32)], [(4, 24)], ien.rotation(4))
+    (nearest, distance), (started, same) = (tie(weight, *eighths, random=r) for r in (False, True))
+    assert distance == same and 0.4 * mean_of(nearest) < mean_of(started) < 0.7 * mean_of(nearest)
+    torch.testing.assert_close(tie(started, *eighths)[0], started)
+    (nearest, _), (started, _) = (tie(weight, *quarters, random=r, smooth=smooth) for r in (False, True))
+    assert float(started.norm()) == pytest.approx(float(weight.norm()))
     torch.testing.assert_close(started / started.norm(), nearest / nearest.norm())
+
+
+def mean_of(kernels: Tensor) -> float:
+    """Over pixels, relative to the kernel."""
+    return float(kernels.mean((-2, -1)).norm() / kernels.norm())
 
 
 class Joined(nn.Module):
