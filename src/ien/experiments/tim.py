@@ -161,8 +161,7 @@ VGG_DEVIATIONS = (
     "the maps of conv 8 are averaged, as the paper's table says (the authors' code pools them first)",
 )
 RATE_DEVIATIONS = (
-    "recommended under rot8: max_lr 1e-3, which did best of 5e-4, 1e-3, 2e-3 and 5e-3 on validation images at the "
-    "preset small; that of other rows is 5e-3",
+    "recommended under rot8: max_lr 1e-3, chosen on validation images at the preset small; other rows: 5e-3",
 )
 HET_DEVIATIONS = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
 
