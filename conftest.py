@@ -24,7 +24,7 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left in the user's cache, and the data sets made for one test serve the others."""
+    """Nothing is left in the user's cache, and data sets made for a test serve others of its process."""
     monkeypatch.setenv("IEN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 

@@ -8,15 +8,18 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien._patterns import harmonics, orthonormal, span
+from ien._patterns import harmonics, orthonormal, smoothing
+from ien._regular import members
 from ien._similarity import Similarity
 from ien._tied import Tie, tie
 
-CPU = torch.device("cpu")
 
-
-def projector(rows: Tensor) -> Tensor:
-    return rows.T @ rows
+def smooth(kernels: Tensor) -> Tensor:
+    """Each kernel as the nearest combination of the functions, by least squares."""
+    flat = kernels.double().flatten(2)
+    patterns = harmonics(kernels.shape[-1]).flatten(1).T  # (pixels, functions)
+    found = torch.linalg.lstsq(patterns, flat.flatten(0, 1).T, driver="gelsd").solution
+    return (patterns @ found).T.reshape(kernels.shape)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 7])
@@ -41,44 +44,52 @@ def test_a_function_between_pixels_is_its_closed_form() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 9, 11])
-def test_what_smooth_kernels_are_made_of_is_orthonormal_and_closed_under_quarter_turns(size: int) -> None:
-    rows = span(size, CPU, torch.float64)
-    torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows), dtype=torch.float64))
-    for turned in (rows.unflatten(1, (size, size)).rot90(1, (1, 2)), rows.unflatten(1, (size, size)).flip(2)):
-        torch.testing.assert_close(projector(turned.flatten(1)), projector(rows))
+def test_smoothing_gives_the_nearest_smooth_kernel_and_commutes_with_quarter_turns(size: int) -> None:
+    matrix, kernels = (
+        smoothing(size, torch.device("cpu"), torch.float64),
+        torch.randn(3, 2, size, size).double(),
+    )
+
+    def smoothed(kernels: Tensor) -> Tensor:
+        return (kernels.flatten(2) @ matrix).view_as(kernels)
+
+    torch.testing.assert_close(smoothed(kernels), smooth(kernels))
+    torch.testing.assert_close(smoothed(kernels.rot90(1, (2, 3))), smoothed(kernels).rot90(1, (2, 3)))
+    torch.testing.assert_close(smoothed(kernels.flip(3)), smoothed(kernels).flip(3))
 
 
-@pytest.mark.parametrize(("group", "members"), [("rot4", 4), ("rot8", 8)])
+@pytest.mark.parametrize(("group", "count"), [("rot4", 4), ("rot8", 8)])
 @pytest.mark.parametrize("size", [3, 5, 7])
 @pytest.mark.parametrize("from_image", [False, True])
-def test_tied_kernels_are_those_of_e2cnn(group: str, members: int, size: int, from_image: bool) -> None:
+def test_tied_kernels_are_those_of_e2cnn(group: str, count: int, size: int, from_image: bool) -> None:
     pytest.importorskip("e2cnn")
     from ien.baselines.steerable import SteerableConv2d
 
     theirs = SteerableConv2d(1, 1, size, group, from_image=from_image)
-    inner = 1 if from_image else members
+    inner = 1 if from_image else count
     expected = orthonormal(theirs.basis.double())
-    unit = torch.eye(members * inner * size * size, dtype=torch.float64)
-    blocks = [(members, members)], [(inner, inner)]
-    shape = members, inner, size, size
+    unit = torch.eye(count * inner * size * size, dtype=torch.float64)
+    blocks = [(count, count)], [(inner, inner)]
+    shape = count, inner, size, size
     ours = torch.stack(
         [tie(one.view(shape), *blocks, ien.group(group), smooth=True)[0].flatten() for one in unit]
     )
     assert len(expected) == inner * {3: 6, 5: 11, 7: 18}[size]
-    torch.testing.assert_close(ours, projector(expected), atol=1e-5, rtol=0)  # a projection, in their basis
+    torch.testing.assert_close(ours, expected.T @ expected, atol=1e-5, rtol=0)  # onto the same kernels
 
 
-@pytest.mark.parametrize("group", ["rot4", "rot8", "rot4xflip", "flip"])
-def test_tied_kernels_are_the_nearest_of_their_kind(group: str) -> None:
+@pytest.mark.parametrize("group", ["rot4", "rot4xflip", "flip", "rot2"])
+@pytest.mark.parametrize("size", [3, 4])
+def test_tied_kernels_are_the_mean_of_turned_smooth_ones(group: str, size: int) -> None:
     parsed = ien.group(group)
-    blocks = [(len(parsed), 2 * len(parsed))]
-    weight = torch.randn(2 * len(parsed), 2 * len(parsed), 5, 5, dtype=torch.float64)
-    tied, distance = tie(weight, blocks, blocks, parsed, smooth=True)
-    torch.testing.assert_close(tie(tied, blocks, blocks, parsed, smooth=True)[0], tied)
-    assert abs(float(((weight - tied) * tied).sum())) < 1e-9  # what is left out is orthogonal to it
-    assert distance == pytest.approx(float((weight - tied).norm()))
-    smooth = span(5, CPU, torch.float64)
-    torch.testing.assert_close(tied.flatten(2) @ projector(smooth), tied.flatten(2))
+    n = len(parsed)
+    weight, expected = torch.randn(n, n, size, size, dtype=torch.float64), torch.zeros(())
+    for i, table in enumerate(members(parsed, n)):
+        turned = parsed.act(smooth(weight), torch.full((n,), i))
+        expected = expected + turned[table][:, table] / n
+    tied, distance = tie(weight, [(n, n)], [(n, n)], parsed, smooth=True)
+    torch.testing.assert_close(tied, expected)
+    assert distance == pytest.approx(float((weight - expected).norm()))
 
 
 def test_kernels_that_do_not_turn_are_free() -> None:
@@ -104,21 +115,42 @@ def test_smooth_kernels_survive_being_resampled() -> None:
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
 @pytest.mark.parametrize("group", ["rot4", "rot8"])
 def test_steps_leave_kernels_smooth_and_the_network_equivariant(optimizer: type, group: str) -> None:
-    members = len(ien.group(group))
-    net = nn.Sequential(nn.Conv2d(1, 2 * members, 5), nn.ReLU(), nn.Conv2d(2 * members, members, 3))
+    n = len(ien.group(group))
+    net = nn.Sequential(nn.Conv2d(1, 2 * n, 5), nn.ReLU(), nn.Conv2d(2 * n, n, 3))
     x, descent = torch.rand(8, 1, 13, 13), optimizer(net.parameters(), lr=0.01)
-    ien.recommended(net, group, members, x, descent)
+    ien.recommended(net, group, n, x, descent)
     before = net[2].weight.detach().clone()
     for _ in range(10):
         (net(x).mean() - 9).square().backward()
         descent.step()
         descent.zero_grad()
     for conv in (net[0], net[2]):
-        weight = conv.weight.detach().double().flatten(2)
-        smooth = span(conv.kernel_size[0], CPU, torch.float64)
-        assert float((weight - weight @ projector(smooth)).norm()) < 1e-6 * float(weight.norm())
+        weight = conv.weight.detach()
+        assert float((weight - smooth(weight)).norm()) < 1e-6 * float(weight.norm())
     assert float((net[2].weight.detach() - before).norm()) > 0.01 * float(before.norm())
-    report = ien.measure(net, x, "rot4", ["2"], members, floors=False)
+    report = ien.measure(net, x, "rot4", ["2"], n, floors=False)
+    assert report.layers["2"].relative < 1e-10
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.ConvTranspose2d(16, 16, 3, padding=1),
+        nn.Conv2d(16, 16, 3, padding=1, groups=2),
+        nn.Conv2d(16, 16, 3, padding=2, dilation=2),
+        nn.Conv2d(16, 16, 4),
+    ],
+    ids=["transposed", "grouped", "dilated", "even"],
+)
+def test_layers_of_all_kinds_are_kept_with_smooth_kernels(layer: nn.Module) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), layer)
+    net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x, descent = torch.rand(4, 1, 13, 13), torch.optim.Adam(net.parameters(), lr=0.01)
+    ien.recommended(net, "rot4", 4, x, descent)
+    for _ in range(3):
+        (net(x).mean() - 9).square().backward()
+        descent.step()
+    report = ien.measure(net, x, "rot4", ["2"], 4, floors=False, action="regular")
     assert report.layers["2"].relative < 1e-10
 
 

@@ -24,12 +24,12 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     """Let every step of ``optimizer`` leave the model equivariant that :func:`start_equivariant` made so.
 
     The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
-    of one weight that stands in several places. After it the running statistics of norms are put back to the
-    nearest equivariant ones, and so are the weights where a step moves them off: if kernels are smooth, in
-    half precision, if the optimizer has a past, or is not known to treat each number by itself, as SGD and
-    Adam do. The model and its loop stay as they are. It needs no loss, and no transformed copies of images.
-    It cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy of the model or of
-    the optimizer is not kept.
+    of one weight that stands in several places, and smooth where kernels are. After it the running statistics
+    of norms are put back to the nearest equivariant ones, and so are the weights where a step moves them off:
+    if kernels are smooth, in half precision, if the optimizer has a past, or is not known to treat each
+    number by itself, as SGD and Adam do. The model and its loop stay as they are. It needs no loss, and no
+    transformed copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a
+    loss. A copy of the model or of the optimizer is not kept.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -45,6 +45,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
     stray = bool(optimizer.state) or not _even(optimizer)
+    moving = [tie for tie in start.ties if not tie.copies or not isinstance(tie.tensor, nn.Parameter)]
 
     def average() -> None:
         with torch.no_grad():
@@ -67,9 +68,8 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
 
     def after(*_: object) -> None:
         with torch.no_grad():
-            for tie in start.ties:
-                if stray or not tie.copies or not isinstance(tie.tensor, nn.Parameter):
-                    tie.tensor.copy_(tie.nearest(tie.tensor))
+            for tie in start.ties if stray else moving:
+                tie.tensor.copy_(tie.nearest(tie.tensor))
 
     def loaded(_: object) -> None:
         nonlocal stray

@@ -36,7 +36,7 @@ class LayerStart:
     after: str
     """The same of its output."""
     distance: float
-    """‖w - Pw‖ / ‖w‖ of its weights w and the nearest that commute with the group, Pw: from 0 to 1."""
+    """‖w - Pw‖ / ‖w‖ of its weights w and the nearest tied ones, Pw, smooth if asked for: from 0 to 1."""
     exact: float = math.nan
     """The largest relative error of its output under quarter turns and flips, members compared one by one."""
     between: float | None = None

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from ._similarity import Similarity, source
 
-__all__ = ["harmonics", "orthonormal", "span"]
+__all__ = ["harmonics", "orthonormal", "smoothing"]
 
-INNER, OUTER = 0.6, 0.4
-"""The widths of rings, in pixels: of the outermost, which is cut off by the kernel's sides, and of others."""
+INNER, OUTER, MIDDLE = 0.6, 0.4, 0.005
+"""The widths of rings, in pixels: the outermost is cut off by the kernel's sides, the middle is one pixel."""
 OUTER_FREQUENCY = 2
+"""The highest on the outermost ring. This and the one less on rings of even radius are e2cnn's own limits."""
 DEPENDENT = 1e-6
 """Patterns below this share of the strongest are combinations of the others, but for rounding."""
 
@@ -36,7 +37,7 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
     for radius in (centre - i for i in range((size + 1) // 2)):
         width, highest = (OUTER, OUTER_FREQUENCY) if radius == centre else (INNER, int(2 * radius))
         if radius == 0:  # the middle pixel alone
-            width, highest = 0.005, 0
+            width, highest = MIDDLE, 0
         elif radius < centre and radius % 2 == 0:
             highest -= 1
         ring = torch.exp(-((distance - radius) ** 2) / (2 * width**2))
@@ -48,14 +49,15 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
 
 
 @lru_cache(maxsize=32)
-def span(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Orthonormal rows (rank, pixels): what smooth kernels of ``size`` × ``size`` are combinations of.
+def smoothing(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """What makes of a kernel's pixels those of the nearest smooth one: a symmetric matrix.
 
-    >>> span(2, torch.device("cpu"), torch.float32).shape  # four pixels can have every pattern
-    torch.Size([4, 4])
+    >>> int(smoothing(5, torch.device("cpu"), torch.float64).trace().round())  # patterns
+    11
     """
     with torch.inference_mode(False), torch.no_grad():  # a cached inference tensor would be of no use later
-        return orthonormal(harmonics(size).flatten(1)).to(device, dtype)
+        patterns = orthonormal(harmonics(size).flatten(1))
+        return (patterns.T @ patterns).to(device, dtype)
 
 
 def orthonormal(rows: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ def recommended(
     those of a mapping; ``on_empty`` is that of :class:`EquivarianceLoss`.
 
     ``weights="project"`` is for a model that is trained already. ``kernels`` are smooth unless it is, for
-    images that come in all orientations; free ones suit those that turn by quarters only. ``feature_groups``
+    images that come in all orientations; free ones suit those that turn by quarters only, and are smooth all
+    the same where an element resamples. ``feature_groups``
     may map modules to their own, with ``""`` for the rest. Frozen layers are changed too.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -71,7 +72,8 @@ def recommended(
         for name in filter(returned.__contains__, objective.layers):
             objective.feature_groups[name] = _spec(name, returned[name])
 
-    kernels = kernels or ("free" if weights == "project" else "smooth")
+    if kernels is None:
+        kernels = "free" if weights == "project" else "smooth"
     objective.start = start_after(trial, settle, model, group, feature_groups, input, weights, kernels)
     keep_equivariant(objective.start, optimizer)
     return objective

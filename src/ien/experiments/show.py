@@ -89,7 +89,7 @@ def _against_the_paper(config: Config) -> list[str]:
         *(
             f"{name} {_text(ours)} instead of {_text(theirs)}"
             for name, (ours, theirs) in changed.items()
-            if name not in ("preset", "seed", *MACHINE)
+            if name not in {"preset", "seed", *MACHINE} - {"processes"}
         ),
         *deviations(config.experiment),
         *([] if config.experiment in paper(table) else ["the paper prints no figures for this row"]),
