@@ -15,8 +15,8 @@ from .checks import check
 __all__ = ["MACHINE", "Config", "field_types"]
 
 MACHINE = ("device", "threads", "workers", "processes", "channels_last")
-"""Settings of how a run is computed, not of what it is: its rounding, its time and, in several processes, what
-a BatchNorm sees."""
+"""Settings of how a run is computed, not of what it is: rounding, time and, in several processes, what a
+BatchNorm sees."""
 
 
 @dataclass(frozen=True)
