@@ -217,7 +217,7 @@ def test_blocks_of_the_study_differ_in_the_loss_alone() -> None:
     others = [(block.section, block.title, len(block.rows)) for block in blocks[5:]]
     titles = [("", 3), ("other settings", 3)]
     assert others == [
-        ("12,000 training images, flip", "", 3),
+        ("12,000 training images, flip", "", 4),
         *((f"{count} training images, rot4", *title) for count in ("2,000", "500") for title in titles),
     ]
 

@@ -162,11 +162,13 @@ def test_the_wrong_group_has_one_network_with_the_channels_of_the_right_one() ->
         network_of(config(name, "small")) for name in ["rot-mnist/cnn-aug", *(f"study/{r}" for r in flips)]
     ]
     channels = [[block[0].out_channels for block in list(net.children())[:6]] for net in nets]
-    assert len(flips) == 3 and channels == [[16, 24, 32, 32, 48, 64]] * 4
+    assert len(flips) == 4 and channels == [[16, 24, 32, 32, 48, 64]] * 5
     assert len({sum(weight.numel() for weight in net.parameters()) for net in nets[1:]}) == 1
     for row in flips:
+        base = row.removeprefix("flip-")
         fields = {"group", "feature_groups", "width"}
-        assert changed(f"study/{row}", f"rot-mnist/{row.removeprefix('flip-')}").keys() == fields
+        table = "study" if base == "free" else "rot-mnist"
+        assert changed(f"study/{row}", f"{table}/{base}").keys() == fields
 
 
 def test_rows_on_fewer_images_differ_in_these_alone() -> None:

@@ -104,7 +104,7 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
     beta = row.partition("beta")[2]
     wanted["beta"] = float(beta) if beta else 0.1 if row.endswith("het-ien") else float(row.endswith("-loss"))
     beyond = {"action": "regular" if wanted["beta"] else "pooled", "start": "equivariant", "tied": True}
-    beyond |= {"kernels": "smooth", "max_lr": 1e-3}
+    beyond["kernels"] = "smooth"
     usual = {"action": "pooled", "start": "random", "tied": False}
     wanted |= beyond if name in RECOMMENDED else usual
     if row.endswith("-2x"):

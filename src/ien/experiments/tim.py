@@ -76,7 +76,7 @@ def _het_rows() -> dict[str, dict[str, Any]]:
 
 
 # beyond the paper; loss: with copies as well, and the loss for elements that resample
-_RECOMMENDED = {"model": "resnet18", "group": "rot8", "feature_groups": "8", "max_lr": 1e-3, **RECOMMENDED}
+_RECOMMENDED = {"model": "resnet18", "group": "rot8", "feature_groups": "8", **RECOMMENDED}
 _BEYOND: dict[str, dict[str, Any]] = {
     "resnet18-r8-recommended": _RECOMMENDED,
     "resnet18-r8-recommended-2x": _RECOMMENDED,
@@ -160,10 +160,6 @@ VGG_DEVIATIONS = (
     "all kernels are 3×3, as the paper's table says (the authors' code mixes 3×3 and 2×2)",
     "the maps of conv 8 are averaged, as the paper's table says (the authors' code pools them first)",
 )
-RATE_DEVIATIONS = (
-    "recommended under rot8: max_lr 1e-3, chosen on validation images at the preset small, without the loss; "
-    "other rows: 5e-3, at which E2CNN is as good as at 2e-3 there",
-)
 HET_DEVIATIONS = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
 
 
@@ -172,7 +168,6 @@ def _deviations(rows: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         row: DEVIATIONS
         + (VGG_DEVIATIONS if row.startswith("vgg") else ())
         + (HET_DEVIATIONS if row.endswith("het-ien") else ())
-        + (RATE_DEVIATIONS if "recommended" in row else ())
         + beyond(row)
         for row in rows
     }
