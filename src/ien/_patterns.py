@@ -35,11 +35,12 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
     distance, angle = torch.hypot(x, y), torch.atan2(y, x)
     functions = []
     for radius in (centre - i for i in range((size + 1) // 2)):
-        width, highest = (OUTER, OUTER_FREQUENCY) if radius == centre else (INNER, int(2 * radius))
         if radius == 0:  # the middle pixel alone
             width, highest = MIDDLE, 0
-        elif radius < centre and radius % 2 == 0:
-            highest -= 1
+        elif radius == centre:
+            width, highest = OUTER, OUTER_FREQUENCY
+        else:
+            width, highest = INNER, int(2 * radius) - (radius % 2 == 0)
         ring = torch.exp(-((distance - radius) ** 2) / (2 * width**2))
         functions.append(ring)
         around = ring * (distance > 0)  # the middle has no direction

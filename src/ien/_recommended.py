@@ -49,8 +49,8 @@ def recommended(
 
     ``weights="project"`` is for a model that is trained already. ``kernels`` are smooth unless it is, for
     images that come in all orientations; free ones suit those that turn by quarters only, and are smooth all
-    the same where an element resamples. ``feature_groups``
-    may map modules to their own, with ``""`` for the rest. Frozen layers are changed too.
+    the same where an element resamples. ``feature_groups`` may map modules to their own, with ``""`` for the
+    rest. Frozen layers are changed too.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(6, 1, 9, 9), torch.optim.Adam(net.parameters())
