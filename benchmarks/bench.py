@@ -108,10 +108,10 @@ def whole_steps(channels: int, group: str, kernels: Any) -> tuple[Callable[[], N
     torch.manual_seed(0)
     members = len(ien.group(group))
     width = channels / members / 32
-    plain, other = (ien.models.create("cnn6", feature_groups=members, width=width) for _ in range(2))
+    ordinary = partial(ien.models.create, "cnn6", feature_groups=members, width=width)
     if kernels is None:
-        return step(ien.baselines.create("e2cnn-cnn6", width=width)), step(plain)
-    return step(other, kept=True), step(plain)
+        return step(ien.baselines.create("e2cnn-cnn6", width=width)), step(ordinary())
+    return step(ordinary(), kept=True), step(ordinary())
 
 
 def trainings() -> tuple[Callable[[], None], Callable[[], None]]:
