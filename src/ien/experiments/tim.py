@@ -75,19 +75,22 @@ def _het_rows() -> dict[str, dict[str, Any]]:
     return rows
 
 
-# beyond the paper; loss: with copies as well, and the loss for elements that resample
-_RECOMMENDED = {"model": "resnet18", "group": "rot8", "feature_groups": "8", **RECOMMENDED}
+# beyond the paper, as 45° is never exact: images are turned; loss: copies instead, and the loss
+_R8 = {"model": "resnet18", "group": "rot8", "feature_groups": "8", "beta": 0.0}
+_ALONE = {"augment": False, "transform": True}
+_RECOMMENDED = {**_R8, **RECOMMENDED, **_ALONE}
 _BEYOND: dict[str, dict[str, Any]] = {
     "resnet18-r8-recommended": _RECOMMENDED,
     "resnet18-r8-recommended-2x": _RECOMMENDED,
-    "resnet18-r8-recommended-loss": {**_RECOMMENDED, "augment": True, "action": "regular", "beta": 1.0},
-    "resnet18-r8-e2cnn-alone-2x": {
-        "model": "e2cnn-resnet18",
-        "group": "rot8",
-        "feature_groups": "8",
-        "augment": False,
-        "beta": 0.0,
+    "resnet18-r8-recommended-loss": {
+        **_R8,
+        **RECOMMENDED,
+        "augment": True,
+        "action": "regular",
+        "beta": 1.0,
     },
+    "resnet18-r8-cnn-aug-alone-2x": {**_R8, **_ALONE},
+    "resnet18-r8-e2cnn-alone-2x": {**_R8, **_ALONE, "model": "e2cnn-resnet18"},
 }
 
 _CNN = {"resnet18": (3, 3, 3, 0), "vgg": (1, 2, 2, 1)}
@@ -160,15 +163,20 @@ VGG_DEVIATIONS = (
     "all kernels are 3×3, as the paper's table says (the authors' code mixes 3×3 and 2×2)",
     "the maps of conv 8 are averaged, as the paper's table says (the authors' code pools them first)",
 )
+TRANSFORMED = (
+    "each image is shown under a random element, another in every epoch, in its place: no network is exact at "
+    "45°, so that there is something to learn from it",
+)
 HET_DEVIATIONS = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
 
 
-def _deviations(rows: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _deviations(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     return {
         row: DEVIATIONS
         + (VGG_DEVIATIONS if row.startswith("vgg") else ())
         + (HET_DEVIATIONS if row.endswith("het-ien") else ())
         + beyond(row)
+        + (TRANSFORMED if rows[row].get("transform") else ())
         for row in rows
     }
 

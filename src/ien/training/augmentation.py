@@ -26,6 +26,10 @@ def augmented(
         values = torch.rand(batch_size, *shape, generator=generator(config.seed, purpose, *place))
         return values[share].to(x.device)
 
+    if config.transform:
+        (group,) = config.groups
+        g = group.sample(batch_size, generator(config.seed, "places", *place), include_identity=True)
+        x = group.act(x, g[share])
     if config.rotate:
         x = rotate(x, 360 * drawn("angles"))
     if config.rescale > 1:

@@ -23,7 +23,7 @@ DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
 """Those that see a digit at one of two sizes."""
 TRACKERS = ("siamfc", "re-siamfc")
 """Those that are trained on clips."""
-OF_IMAGES = ("average", "subset", "orbits", "rotate", "rescale", "shift", "mirror", "cutout")
+OF_IMAGES = ("average", "subset", "orbits", "transform", "rotate", "rescale", "shift", "mirror", "cutout")
 """What is done to images to be classified, and not to a tracker's pictures."""
 
 
@@ -89,6 +89,10 @@ def _check_groups(config: Config) -> None:
         raise ValueError(
             f"orbits shows every copy: it needs augment=true and samples=1; got augment={config.augment} and "
             f"samples={config.samples}"
+        )
+    if config.transform and len(others) > 1:
+        raise ValueError(
+            f"transform draws elements of one group, such as {next(iter(config.groups))}; got {config.group}"
         )
     if config.average and (len(others) > 1 or config.measured):
         raise ValueError(

@@ -81,6 +81,8 @@ class Config:
     """The transformations that the trained network is measured under; none for those of group."""
     augment: bool = True
     """Show the network transformed copies of each image too; the loss needs them."""
+    transform: bool = False
+    """Show each training image under a random element of the group, another in every epoch, in its place."""
     samples: int = 1
     """Transformed copies of each image in a step; orbits=true shows all of them, at the same compute."""
     orbits: bool = False
