@@ -106,6 +106,7 @@ def test_epochs_alone_scale_the_cycle() -> None:
         (["subset=1"], r"subset must be at least 2; got 1"),
         (["subset=few"], r"subset must be a whole number or none; got 'few'"),
         (["tied=true"], r"tied=true keeps .*: set start=equivariant too"),
+        (["transform=true", "group=rot4+flip"], r"transform draws elements of one group, such as rot4; got "),
         (["orbits=true", "samples=3"], r"needs augment=true and samples=1; got augment=True and samples=3"),
         (["orbits=true", "augment=no", "beta=0"], r"orbits shows every copy: .* got augment=False"),
         (

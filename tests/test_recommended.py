@@ -64,7 +64,8 @@ def test_there_is_no_loss_before_training_at_exact_sizes(make, group, feature_gr
 
 
 @pytest.mark.parametrize(
-    ("group", "members", "layers"), [("rot4", 4, ()), ("rot4", 4, LAYERS), ("rot8", 8, LAYERS)]
+    ("group", "members", "layers"),
+    [("rot4", 4, ()), ("rot4", 4, LAYERS), ("rot8", 8, ()), ("rot8", 8, LAYERS)],
 )
 def test_a_few_steps_run_and_the_model_stays_equivariant(group, members, layers) -> None:
     model, x, y = net(members), torch.rand(6, 1, 9, 9), torch.arange(6) % 3
@@ -82,6 +83,34 @@ def test_a_few_steps_run_and_the_model_stays_equivariant(group, members, layers)
     assert losses[-1] < losses[0]
     report = ien.measure(model, x, group, LAYERS, members, floors=False, action="regular")
     assert all(layer.exact is not None and layer.exact < 1e-8 for layer in report.layers.values())
+
+
+def test_images_are_shown_under_random_elements_where_these_resample() -> None:
+    model, x = net(8).eval(), torch.rand(16, 1, 9, 9)
+    objective = prepared(model, "rot8", 8, x)
+    shown: list[Tensor] = []
+    handle = model.register_forward_pre_hook(lambda _, arguments: shown.append(arguments[0]))
+    out = objective(model, x, generator=torch.Generator().manual_seed(1))
+    again = objective(model, x, g=out.g)
+    handle.remove()
+    assert out.views == 1 and not out.terms and out.loss == 0
+    assert out.g.bincount().tolist() == [2] * 8  # each element, the identity too
+    expected = torch.cat([ien.rotation(8).act(x[i : i + 1], out.g[i : i + 1]) for i in range(16)])
+    torch.testing.assert_close(shown[0], expected)
+    torch.testing.assert_close(out.output, model(expected))
+    torch.testing.assert_close(again.output, out.output, rtol=0, atol=0)
+    assert len({tuple(objective(model, x).g.tolist()) for _ in range(8)}) > 1  # others in every step
+    with pytest.raises(ValueError, match="holds no images"):
+        objective(model, x[:0])
+
+
+def test_images_are_shown_as_they_are_where_all_elements_are_exact() -> None:
+    model, x = net(8).eval(), torch.rand(4, 1, 9, 9)
+    for group in ("rot4", "flip", "rot4xflip"):
+        objective = prepared(model, group, 8 if group == "rot4xflip" else 2, x)
+        out = objective(model, x)
+        assert not objective.transforms and not len(out.g)
+        torch.testing.assert_close(out.output, model(x), rtol=0, atol=0)
 
 
 def test_objective_is_the_loss_of_all_members() -> None:

@@ -133,7 +133,7 @@ def test_a_shorter_run_keeps_the_shape_of_its_steps() -> None:
 
 
 def test_what_happens_to_an_image_does_not_depend_on_the_processes_that_share_its_batch() -> None:
-    settings = replace(config("stl10/ien", "small"), rotate=True, rescale=2.0)
+    settings = replace(config("stl10/ien", "small"), rotate=True, rescale=2.0, transform=True)
     x, colour = torch.rand(10, 3, 24, 24), torch.rand(3)
     whole = augmented(settings, x, 10, slice(0, 10), (3, 4), colour)
     parts = [augmented(settings, x[s], 10, s, (3, 4), colour) for s in (slice(0, 6), slice(6, 10))]
@@ -151,6 +151,9 @@ def test_training_images_are_changed_as_the_configuration_says() -> None:
     assert torch.equal(changed(), x)
     mirrored = (changed(mirror=True) == x.flip(3)).all((1, 2, 3))
     assert 150 < int(mirrored.sum()) < 250
+    turned = changed(transform=True, group="rot4")
+    places = torch.stack([(turned == x.rot90(k, (2, 3))).all((1, 2, 3)) for k in range(4)])
+    assert places.sum(1).tolist() == [100] * 4 and places.sum(0).tolist() == [1] * 400
     shifted = changed(shift=2)
     empty = (shifted == 0).all(3).sum(2).flatten()  # rows
     assert set(empty.tolist()) == {0, 1, 2}

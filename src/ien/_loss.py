@@ -69,7 +69,10 @@ class Equivariance:
     terms: dict[tuple[str, str], Tensor]
     """Each unweighted L_G of a layer with a positive weight, by (group, layer), with gradient."""
     g: Tensor
-    """The elements drawn, one for each transformed image: ((views - 1) * B,) in the order of the views."""
+    """The elements drawn, one for each transformed image: ((views - 1) * B,) in the order of the views.
+
+    Of a :class:`Recommended` that shows images under elements in their place, (B,).
+    """
     views: int
     """How often each image is seen: once as it is and once for each element drawn."""
     batch_size: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from ._feature_groups import FeatureGroups, Spec
 from ._groups import Group
 from ._inputs import try_model
 from ._keep import check_loose, check_optimizer, keep_equivariant
-from ._loss import EquivarianceLoss
+from ._loss import Equivariance, EquivarianceLoss
 from ._regular import Blocks
 from ._start import Kernels, Start, Weights, start_after
 
@@ -24,6 +25,26 @@ class Recommended(EquivarianceLoss):
 
     start: Start
     """What became of each layer of the model; ``print`` it for a table."""
+
+    @property
+    def transforms(self) -> bool:
+        """Whether each image is shown under a random element, in its place."""
+        return self.views == 1 and not all(exact for group in self.groups for exact in group.exact)
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        *,
+        g: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Equivariance:
+        """As that of :class:`EquivarianceLoss`; ``g`` (B,) are the elements of ``x`` where it transforms."""
+        if not self.transforms or not len(x):
+            return super().__call__(model, x, g=g, generator=generator)
+        (group,) = self.groups
+        g = group.sample(len(x), generator, include_identity=True) if g is None else g
+        return replace(super().__call__(model, group.act(x, g)), g=g)
 
 
 def recommended(
@@ -43,9 +64,11 @@ def recommended(
     It is changed by :func:`start_equivariant`, with all of its demands on the model and ``input``, and kept
     by :func:`keep_equivariant`. Under quarter turns and flips there is nothing left to learn: the objective
     runs the model on the images alone, at its own cost, and a loop without it does as well. Elements that
-    resample are not exact. With ``layers`` the objective shows a copy of each image as well, and compares all
-    members of the feature groups that each layer turned out to have (``action="regular"``), with weight 1 or
-    those of a mapping; ``on_empty`` is that of :class:`EquivarianceLoss`.
+    resample are not exact, and to see them helps: there it runs the model once, too, on each image under a
+    random element of the group, which ``g`` of its result tells. With ``layers`` the objective shows each
+    image and a copy instead, and compares all members of the feature groups that each layer turned out to
+    have (``action="regular"``), with weight 1 or those of a mapping; ``on_empty`` is that of
+    :class:`EquivarianceLoss`.
 
     ``weights="project"`` is for a model that is trained already. ``kernels`` are smooth unless it is, for
     images that come in all orientations; free ones suit those that turn by quarters only, and are smooth all
