@@ -100,8 +100,27 @@ def test_images_are_shown_under_random_elements_where_these_resample() -> None:
     torch.testing.assert_close(out.output, model(expected))
     torch.testing.assert_close(again.output, out.output, rtol=0, atol=0)
     assert len({tuple(objective(model, x).g.tolist()) for _ in range(8)}) > 1  # others in every step
+    drawn = objective.sample(16, torch.Generator().manual_seed(1))  # for a batch that several processes share
+    assert torch.equal(drawn, out.g)
+    parts = [objective(model, x[part], g=drawn[part]).output for part in (slice(6), slice(6, 16))]
+    torch.testing.assert_close(torch.cat(parts), out.output)
+    still = objective(model, x, g=[0] * 16)
+    assert torch.equal(still.g, torch.zeros(16, dtype=torch.int64))
+    torch.testing.assert_close(still.output, model(x))
+    assert repr(objective).endswith("shows images under random elements of rot8)")
     with pytest.raises(ValueError, match="holds no images"):
         objective(model, x[:0])
+    with pytest.raises(ValueError, match=r"g must be an integer tensor \(16,\)"):
+        objective(model, x, g=drawn[:3])
+
+
+def test_one_call_draws_no_elements_before_training() -> None:
+    model, x = net(8), torch.rand(4, 1, 9, 9)
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    prepared(model, "rot8", 8, x)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_images_are_shown_as_they_are_where_all_elements_are_exact() -> None:
@@ -109,7 +128,9 @@ def test_images_are_shown_as_they_are_where_all_elements_are_exact() -> None:
     for group in ("rot4", "flip", "rot4xflip"):
         objective = prepared(model, group, 8 if group == "rot4xflip" else 2, x)
         out = objective(model, x)
-        assert not objective.transforms and not len(out.g)
+        assert not objective.transforms and not len(out.g) and repr(objective).startswith("Recommended(")
+        with pytest.raises(ValueError, match="leave it out, as this objective draws none"):
+            objective(model, x, g=torch.zeros(4, dtype=torch.int64))
         torch.testing.assert_close(out.output, model(x), rtol=0, atol=0)
 
 

@@ -98,8 +98,10 @@ def test_what_stands_beside_the_grid() -> None:
     r8 = "rot-tim/resnet18-r8-recommended"
     assert changed(f"{r8}-2x", r8) == {"epochs": 24, "cycle_epochs": 20}
     assert config(f"{r8}-2x", "paper").epochs == 180
-    alone = {"augment": False, "epochs": 24, "cycle_epochs": 20}
-    assert changed("rot-tim/resnet18-r8-e2cnn-alone-2x", "rot-tim/resnet18-r8-e2cnn") == alone
+    alone = {"augment": False, "transform": True, "epochs": 24, "cycle_epochs": 20}
+    for row in ("rot-tim/resnet18-r8-e2cnn", "rot-tim/resnet18-r8-cnn-aug"):
+        assert changed(f"{row}-alone-2x", row) == alone
+    assert config(r8, "small").transform and not config(f"{r8}-loss", "small").transform
     assert {"tied", "recommended", "rows with 2x"} <= {
         text.split(":")[0][:12] for text in deviations(f"{r8}-2x")
     }

@@ -36,7 +36,8 @@ HET = {
     "vgg-r8-4-2-1": (50.8, "8-4-2-1", "rot8"),
 }
 RECOMMENDED = {f"rot-tim/resnet18-r8-recommended{how}" for how in ("", "-2x", "-loss")}
-BEYOND = {*RECOMMENDED, "rot-tim/resnet18-r8-e2cnn-alone-2x"}  # beyond the paper
+ALONE = {f"rot-tim/resnet18-r8-{how}-alone-2x" for how in ("cnn-aug", "e2cnn")}
+BEYOND = {*RECOMMENDED, *ALONE}  # beyond the paper
 GROUPS = {"r4": ("rot4", "4"), "r8": ("rot8", "8"), "r4r": ("rot4xflip", "8")}
 
 

@@ -63,7 +63,7 @@ class Equivariance:
     """What one call of :class:`EquivarianceLoss` gives."""
 
     output: Any
-    """What the model returned for all views, the originals first."""
+    """What the model returned for all views, those of the originals first."""
     loss: Tensor
     """Σ α β term over groups and layers: add it to the task loss of the output."""
     terms: dict[tuple[str, str], Tensor]
@@ -74,7 +74,7 @@ class Equivariance:
     Of a :class:`Recommended` that shows images under elements in their place, (B,).
     """
     views: int
-    """How often each image is seen: once as it is and once for each element drawn."""
+    """How often each image is seen: once as it is, or in its place, and once for each further element."""
     batch_size: int
 
     def __repr__(self) -> str:
@@ -180,9 +180,10 @@ class EquivarianceLoss:
         foresee = g is None and self.on_empty == "error"
         g = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
         if g.shape != ((self.views - 1) * batch_size,):
+            none = ": leave it out, as this objective draws none" if self.views == 1 else ""
             raise ValueError(
                 f"g must hold an element for each transformed image, ({(self.views - 1) * batch_size},) for "
-                f"{self.views} views of {batch_size} images; got {tuple(g.shape)}"
+                f"{self.views} views of {batch_size} images; got {tuple(g.shape)}{none}"
             )
         of_view = [group for group, samples in self.samples.items() for _ in range(samples)]
         drawn = list(zip(of_view, g.split(batch_size), strict=True)) if of_view else []
@@ -268,7 +269,7 @@ class EquivarianceLoss:
         )
         pooled = [f", {g}: pooled" for g in self._compared_groups if self._actions[g] != self.action]
         action = "" if self.action == "pooled" else f", action={self.action!r}{''.join(pooled)}"
-        return f"EquivarianceLoss(groups {{{groups}}}, layers {{{layers}}}, views={self.views}{action})"
+        return f"{type(self).__name__}(groups {{{groups}}}, layers {{{layers}}}, views={self.views}{action})"
 
 
 def _num_samples(group: Group, samples: int | Literal["all"]) -> int:

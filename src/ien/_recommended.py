@@ -39,12 +39,23 @@ class Recommended(EquivarianceLoss):
         g: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Equivariance:
-        """As that of :class:`EquivarianceLoss`; ``g`` (B,) are the elements of ``x`` where it transforms."""
+        """As that of :class:`EquivarianceLoss`; where it transforms, ``g`` (B,) are the elements to show."""
         if not self.transforms or not len(x):
             return super().__call__(model, x, g=g, generator=generator)
         (group,) = self.groups
-        g = group.sample(len(x), generator, include_identity=True) if g is None else g
-        return replace(super().__call__(model, group.act(x, g)), g=g)
+        g = self.sample(len(x), generator) if g is None else torch.as_tensor(g, device="cpu")
+        return replace(super().__call__(model, group.act(x, g), g=g[:0]), g=g)
+
+    def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
+        """Elements for a batch: those of transformed views, or (B,) to show images under in their place."""
+        if not self.transforms:
+            return super().sample(batch_size, generator)
+        (group,) = self.groups
+        return group.sample(batch_size, generator, include_identity=True)
+
+    def __repr__(self) -> str:
+        shown = f", shows images under random elements of {next(iter(self.groups))}" * self.transforms
+        return f"{super().__repr__()[:-1]}{shown})"
 
 
 def recommended(
@@ -64,11 +75,12 @@ def recommended(
     It is changed by :func:`start_equivariant`, with all of its demands on the model and ``input``, and kept
     by :func:`keep_equivariant`. Under quarter turns and flips there is nothing left to learn: the objective
     runs the model on the images alone, at its own cost, and a loop without it does as well. Elements that
-    resample are not exact, and to see them helps: there it runs the model once, too, on each image under a
-    random element of the group, which ``g`` of its result tells. With ``layers`` the objective shows each
-    image and a copy instead, and compares all members of the feature groups that each layer turned out to
-    have (``action="regular"``), with weight 1 or those of a mapping; ``on_empty`` is that of
-    :class:`EquivarianceLoss`.
+    resample are not exact, and to see them helps: there it runs the model once, too, but on each image under
+    a random element of the group, the identity among them, with 0 where a turned image has no pixels. ``g``
+    of its result tells which, for targets that turn with the image: ``group.act(y, out.g)``. Test with
+    ``model(x)``. With ``layers`` the objective shows each image as it is and a copy instead, and compares all
+    members of the feature groups that each layer turned out to have (``action="regular"``), with weight 1 or
+    those of a mapping; ``on_empty`` is that of :class:`EquivarianceLoss`.
 
     ``weights="project"`` is for a model that is trained already. ``kernels`` are smooth unless it is, for
     images that come in all orientations; free ones suit those that turn by quarters only, and are smooth all
@@ -88,7 +100,7 @@ def recommended(
 
     def trial(model: nn.Module, x: Tensor) -> None:
         try_model(model, x)
-        objective(model, x)
+        objective(model, x, g=torch.zeros(len(x), dtype=torch.int64) if objective.transforms else None)
 
     def settle(returned: Mapping[str, Blocks], loose: Sequence[str]) -> None:
         check_loose(model, loose)

@@ -164,8 +164,9 @@ VGG_DEVIATIONS = (
     "the maps of conv 8 are averaged, as the paper's table says (the authors' code pools them first)",
 )
 TRANSFORMED = (
-    "each image is shown under a random element, another in every epoch, in its place: no network is exact "
-    "at 45°, so that there is something to learn from it",
+    "each image is shown under a random element, drawn anew in every epoch, in its place: no network is "
+    "exact at 45°, so that there is something to learn from it; as many images seen as with copies in half "
+    "of the epochs",
 )
 HET_DEVIATIONS = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
 

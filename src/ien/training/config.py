@@ -82,7 +82,8 @@ class Config:
     augment: bool = True
     """Show the network transformed copies of each image too; the loss needs them."""
     transform: bool = False
-    """Show each training image under a random element of the group, another in every epoch, in its place."""
+    """Show each training image under a random element of the group, drawn anew in every epoch, in its place;
+    without copies (augment=false) that is no more to compute."""
     samples: int = 1
     """Transformed copies of each image in a step; orbits=true shows all of them, at the same compute."""
     orbits: bool = False
