@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 from ien.cli import app
 from ien.data import mnist
 from ien.experiments import names
+from ien.experiments.tables import TABLES
 from ien.training.loop import Status
 
 SMOKE = ("--preset", "smoke", "--data", "embedded", "--threads", "1")
@@ -90,6 +91,8 @@ def test_help_of_every_command_teaches_by_example() -> None:
     for fragment in ("--threads", "torch's", "$IEN_DATA, else ./data", "embedded", "smoke leave no record"):
         assert fragment in run, fragment
     assert "IEN_DATA" not in invoke("resume", "--help").output  # its data are those it was begun on
+    *first, last = TABLES
+    assert f"The table: {', '.join(first)} or {last}." in invoke("table", "--help", columns=200).output
 
 
 def test_list_shows_every_experiment_with_the_papers_accuracy() -> None:

@@ -179,6 +179,19 @@ def test_markdown_holds_the_same_numbers(tmp_path: Path) -> None:
     assert "**" not in markdown
 
 
+def test_speeds_are_shown_of_rows_on_the_machine_that_most_are_from(tmp_path: Path) -> None:
+    other = content("cnn", machine="Another processor, 1 threads, Linux")
+    rows = rows_of(tmp_path, content("cnn-aug"), other, content("ien-r4"))
+    cells = {line["row"]: line["images/s"] for line in table_of(rows, "Accuracy")}
+    assert cells == {
+        "cnn-aug": f"{rows[1].images_per_second:,.0f}",
+        "cnn": "–",
+        "ien-r4": f"{rows[2].images_per_second:,.0f}",
+    }
+    (alone,) = table_of([row for row in rows if row.label == "cnn"], "Accuracy")
+    assert alone["images/s"] != "–"
+
+
 def test_images_seen_are_those_of_the_record_or_of_an_older_configuration(tmp_path: Path) -> None:
     older = {"config__augment": True, "config__samples": 2, "config__group": "rot4+flip"}
     rows = rows_of(

@@ -177,7 +177,7 @@ def table(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="TABLE", help="The table: rot-mnist, rot-tim, het, r2-tim, scale or tracking."
+            metavar="TABLE", help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking or study."
         ),
     ],
     results: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,7 +20,8 @@ __all__ = ["Part", "Section", "as_markdown", "as_rich", "page"]
 MEASURES = (
     "accuracy: mean ± sample standard deviation over the seeds; with copies: the authors' measure, over "
     "the originals and their transformed copies; training images seen: with their copies, each time; "
-    "errors of layers: means over the seeds; images/s: the median"
+    "errors of layers: means over the seeds; images/s: the median, of rows on the machine that most are "
+    "from, each measured beside whatever else ran on it"
 )
 NAMES = 28
 """Columns of a terminal that the names of rows take at most; longer ones wrap."""
@@ -147,6 +148,8 @@ def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[Table]:
 
 def _accuracies(title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow], errors: bool) -> Table:
     shares = {share for row in rows for share in row.channel_shares}
+    machines = Counter(record.machine for row in rows for record in row.records)
+    usual, _ = machines.most_common(1)[0]
     lines = []
     for row in rows:
         known = figures_of(row, paper)
@@ -164,7 +167,9 @@ def _accuracies(title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow], 
                 " / ".join(dict.fromkeys(human(record.parameters) for record in row.records)),
                 " / ".join(dict.fromkeys(human(record.macs) for record in row.records)),
                 " / ".join(dict.fromkeys(human(record.images_seen) for record in row.records)),
-                number(row.images_per_second, ",.0f"),
+                number(
+                    row.images_per_second if {r.machine for r in row.records} == {usual} else math.nan, ",.0f"
+                ),
             ]
         )
     measures = ["error %" if errors else "accuracy %", "error with copies %" if errors else "with copies %"]
