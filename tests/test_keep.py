@@ -303,6 +303,67 @@ def test_fused_sgd_on_half_precision_stays_equal_to_the_bit() -> None:
     assert all(torch.equal(last[k], last[0].rot90(k, (-2, -1))) for k in range(4))
 
 
+def test_fused_adam_stays_equal_to_the_bit() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 12, 3))  # 108 and 12 numbers: the last ones do not fill a register
+    start = ien.start_equivariant(model, "rot4", 4, images())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05, fused=True)
+    ien.keep_equivariant(start, optimizer)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(400):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+    bias, last = model[0].bias.detach(), model[0].weight.detach()[8:]
+    assert torch.equal(bias, bias[::4].repeat_interleave(4))
+    assert all(torch.equal(last[k], last[0].rot90(k, (-2, -1))) for k in range(4))
+
+
+def distance(start: ien.Start) -> float:
+    """How far the weights that are tied are from it, the furthest of them."""
+    return max(tie.start(tie.tensor)[1] for tie in start.ties if isinstance(tie.tensor, nn.Parameter))
+
+
+@pytest.mark.parametrize("kernels", ["free", "smooth"])
+def test_weights_that_others_write_are_tied_by_the_next_step(kernels: Any) -> None:
+    torch.manual_seed(0)
+    model, other = network(), network()
+    start = ien.start_equivariant(model, "rot4", 4, images(), kernels=kernels)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    ien.keep_equivariant(start, optimizer)
+    train(model, optimizer, 2)
+    model.load_state_dict(other.state_dict())
+    assert distance(start) > 0.1
+    train(model, optimizer, 1)
+    assert distance(start) < 1e-6
+    beside = torch.optim.Adam(model[0].parameters(), lr=0.1)  # an optimizer that keeps nothing
+    for _ in range(3):
+        model.train()
+        F.cross_entropy(model(images()), torch.arange(8) % 5).backward()
+        beside.step()
+        assert distance(start) > 0.01
+        train(model, optimizer, 1)
+        assert distance(start) < 1e-6
+
+
+def test_a_run_that_is_loaded_goes_on_to_the_bit() -> None:
+    def begin(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        model = network()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        ien.recommended(model, "rot4", 4, images(), optimizer)
+        return model, optimizer
+
+    model, optimizer = begin(0)
+    train(model, optimizer, 3)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, 4)
+    again, other = begin(1)
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    train(again, other, 4)
+    torch.testing.assert_close(again.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
 class Lifted(nn.Module):
     """Adds a learnt map, 0 at first, which turns with nothing."""
 
@@ -328,6 +389,15 @@ def test_parameters_that_would_come_to_break_it_are_named() -> None:
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     model[1].requires_grad_(False)
     ien.recommended(model, "rot4", 4, images(), optimizer)
+
+
+def test_only_a_start_can_be_kept() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    objective = ien.recommended(model, "rot4", 4, images(), optimizer)
+    for given in (model, objective):
+        with pytest.raises(ValueError, match=r"what start_equivariant returned.*is kept already"):
+            ien.keep_equivariant(given, optimizer)  # type: ignore[arg-type]
 
 
 def test_an_optimizer_of_another_model_is_an_error() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -613,6 +614,14 @@ class Own(nn.Module):
             nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8)),
             r"layer '1' \(GroupNorm\) cuts .* num_groups=4: take 1",
         ),
+        (
+            nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))),
+            r"layer '0' .*remove_weight_norm or remove_spectral_norm of torch.nn.utils",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8, affine=False, track_running_stats=False)),
+            r"layer '1' \(BatchNorm2d\) normalises members by the batch .* track_running_stats=True",
+        ),
         (nn.ReLU(), "there is nothing to start"),
     ],
 )
@@ -634,6 +643,10 @@ def test_wrong_arguments_are_told() -> None:
         ien.start_equivariant(net, "rot4", 4, torch.ones(2, 1, 9, 9))
     with pytest.raises(ValueError, match=r"a batch of images \(B, C, H, W\)"):
         ien.start_equivariant(net, "rot4", 4, x[0])
+    with pytest.raises(ValueError, match="input holds NaN or infinite values"):
+        ien.start_equivariant(net, "rot4", 4, x / 0)
+    with pytest.raises(ValueError, match="a model of several inputs needs a wrapper"):
+        ien.start_equivariant(nn.Bilinear(9, 9, 3), "rot4", 4, x)
     with pytest.raises(KeyError, match="names 'con'"):
         ien.start_equivariant(net, "rot4", {"": 4, "con": 1}, x)
     with pytest.raises(KeyError, match="says nothing about layer"):
@@ -668,7 +681,8 @@ def test_a_layer_that_runs_twice_one_that_does_not_and_the_report() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.again, self.aside = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3)
+            self.first, self.again = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)
+            self.aside, self.slope = nn.Conv2d(8, 8, 3), nn.PReLU(8)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.again(torch.relu(self.again(self.first(x))))
@@ -677,11 +691,93 @@ def test_a_layer_that_runs_twice_one_that_does_not_and_the_report() -> None:
     with torch.inference_mode():
         start = ien.start_equivariant(net, "rot4", 4, x)
     net(x).sum().backward()  # its weights can still be trained
-    assert list(start.layers) == ["first", "again"] and start.unused == ("aside",)
+    assert list(start.layers) == ["first", "again"] and start.unused == ("aside", "slope")
     assert ien.measure(net, x, "rot4", ["first"], 4).layers["first"].relative < 1e-12
     lines = str(start).splitlines()
     assert lines[0].startswith("equivariant to rot4, weights random") and lines[1].split()[:2] == [
         "layer",
         "before",
     ]
-    assert lines[2].split()[:3] == ["first", "1", "4"] and lines[-1].endswith("as they were: aside")
+    assert lines[2].split()[:3] == ["first", "1", "4"] and lines[-1].endswith("as they were: aside, slope")
+
+
+class Several(nn.Module):
+    """Maps that turn, and others of another size that do not, in a dict or a tuple."""
+
+    def __init__(self, container: type) -> None:
+        super().__init__()
+        self.conv, self.container = nn.Conv2d(1, 8, 3), container
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.conv(x)
+        parts = {"maps": h, "size": h.shape, "larger": F.interpolate(h, size=11, mode="nearest")}
+        return parts if self.container is dict else self.container(parts.values())
+
+
+@pytest.mark.parametrize("container", [dict, tuple, list])
+def test_all_that_a_model_returns_must_turn(container: type) -> None:
+    with pytest.raises(ValueError, match=r"the model itself breaks rot4: what it returns, 8×11×11, turns"):
+        ien.start_equivariant(Several(container), "rot4", 4, torch.rand(2, 1, 9, 9))
+
+
+def test_images_are_single_maps_also_where_their_channels_are_equal() -> None:
+    net = nn.Sequential(nn.Conv2d(4, 8, 3))
+    start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9).expand(2, 4, 9, 9))
+    assert start.layers["0"].before == "1"
+    report = ien.measure(net, torch.rand(2, 4, 9, 9), "rot4", ["0"], 4, action="regular")
+    assert report.layers["0"].relative < 1e-10
+
+
+class Along(nn.Module):
+    """Numbers for each column of a map, which has as many columns as channels."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.numbers
+
+
+@pytest.mark.parametrize(
+    ("shape", "loose"),
+    [((8, 1, 1), ()), ((1, 8, 1, 1), ()), ((1, 1, 1, 8), ("1.numbers",)), ((8, 1), ("1.numbers",))],
+)
+def test_numbers_along_the_sides_of_a_map_are_not_those_of_its_channels(shape, loose) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), Along(*shape))
+    start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 10, 10))
+    assert start.loose == loose and any(tie.name == "numbers" for tie in start.ties) == (not loose)
+
+
+class Fused(nn.Module):
+    """Two paths with a weight each, which cannot break anything, and what a list of maps is scaled by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, padding=1)
+        self.weights = nn.Parameter(torch.ones(2))
+        self.join = Join()
+        self.aside = nn.Parameter(torch.ones(8))  # takes no part
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.join([h * self.weights[0], self.second(h) * self.weights[1]])
+
+
+class Join(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList([torch.ones(8, 1, 1) for _ in range(2)])
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        return sum((h * scale for h, scale in zip(maps, self.scales, strict=True)), torch.zeros(()))
+
+
+def test_parameters_are_loose_if_others_in_their_place_would_break_something() -> None:
+    net, x = Fused(), torch.rand(2, 1, 9, 9)
+    start = ien.start_equivariant(net, "rot4", 4, x)
+    assert start.loose == ("join.scales.0", "join.scales.1") and not start.unused
+    torch.testing.assert_close(net.weights, torch.ones(2))
+    torch.testing.assert_close(net.join.scales[0], torch.ones(8, 1, 1))
+    report = ien.measure(net, x, "rot4", ["second"], 4, action="regular")
+    assert report.layers["second"].relative < 1e-10

@@ -47,7 +47,8 @@ def try_model(model: nn.Module, x: Tensor) -> None:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
             f"the model fails on images {size} of {x.dtype} ({type(error).__name__}: {reason}): "
-            f"give images of the size, channels and type that it is made for (in the shell: --size CxHxW)"
+            f"give images of the size, channels and type that it is made for (in the shell: --size CxHxW); a "
+            f"model of several inputs needs a wrapper that takes images alone"
         ) from error
 
 

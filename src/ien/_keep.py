@@ -25,9 +25,10 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
 
     The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
     of one weight that stands in several places, and smooth where kernels are. After it the running statistics
-    of norms are put back to the nearest equivariant ones, and so are the weights where a step moves them off:
-    if kernels are smooth, in half precision, if the optimizer has a past, or is not known to treat each
-    number by itself, as SGD and Adam do. The model and its loop stay as they are. It needs no loss, and no
+    of norms are put back to the nearest equivariant ones, and so are the weights where they may have moved
+    off: if kernels are smooth, in half precision, if the optimizer is fused, took steps before, or is not
+    known to treat each number by itself, as SGD and Adam do; and once after others wrote them, as
+    ``load_state_dict`` does. The model and its loop stay as they are. It needs no loss, and no
     transformed copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a
     loss. A copy of the model or of the optimizer is not kept.
 
@@ -40,12 +41,16 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     >>> report.layers["2"].relative < 1e-10
     True
     """
-    if start.model is None:
-        raise ValueError("start must be what start_equivariant returned: it knows the model and what is tied")
+    if not isinstance(start, Start) or start.model is None:
+        raise ValueError(
+            f"start is what start_equivariant returned, which knows the model and what is tied; got "
+            f"{type(start).__name__} (what recommended prepared is kept already)"
+        )
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
     stray = bool(optimizer.state) or not _even(optimizer)
     moving = [tie for tie in start.ties if not tie.copies or not isinstance(tie.tensor, nn.Parameter)]
+    written = changed = _versions(start)
 
     def average() -> None:
         with torch.no_grad():
@@ -54,6 +59,8 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
                     grad.copy_(tie.nearest(grad))
 
     def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
+        nonlocal changed
+        changed = _versions(start)
         closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
         if closure is None:
             average()
@@ -67,9 +74,11 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         return (arguments[0], averaged), {}
 
     def after(*_: object) -> None:
+        nonlocal written
         with torch.no_grad():
-            for tie in start.ties if stray else moving:
+            for tie in start.ties if stray or changed != written else moving:
                 tie.tensor.copy_(tie.nearest(tie.tensor))
+        written = _versions(start)
 
     def loaded(_: object) -> None:
         nonlocal stray
@@ -83,7 +92,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
 def _even(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step takes equal numbers with equal gradients to equal ones, to the bit.
 
-    Some kernels round otherwise at the end of a tensor: those of half precision, and fused SGD.
+    Some kernels round otherwise at the end of a tensor: those of half precision, and fused ones.
     """
     if type(optimizer) not in ELEMENTWISE:
         return False
@@ -91,7 +100,14 @@ def _even(optimizer: torch.optim.Optimizer) -> bool:
         p.dtype in (torch.float16, torch.bfloat16) for g in optimizer.param_groups for p in g["params"]
     )
     fused = any(group.get("fused") for group in optimizer.param_groups)
-    return not half and not (fused and isinstance(optimizer, torch.optim.SGD))
+    return not half and not fused
+
+
+def _versions(start: Start) -> list[tuple[int, int]]:
+    """Which tensors the tied weights are, and how often each was written."""
+    return [
+        (id(tie.tensor), tie.tensor._version) for tie in start.ties if isinstance(tie.tensor, nn.Parameter)
+    ]
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
@@ -110,5 +126,6 @@ def check_loose(model: nn.Module, names: Sequence[str]) -> None:
         raise ValueError(
             f"{learns[0]!r} {tuple(weights[learns[0]].shape)} has no place in feature groups, so that it "
             f"would come to break the symmetry as it learns: freeze it with requires_grad_(False), or start "
-            f"the part of the model without it"
+            f"the part of the model without it; numbers for each channel belong into a module of their own "
+            f"that is called with the maps"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,10 +62,10 @@ class Work:
         self.changed = False  # whether weights so far were not equivariant before
 
     def start(self, name: str, module: nn.Module, x: Any) -> None:
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            return
         stale = self.changed and not self.spreads and name not in self.ran
         self.ran.add(name)
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return
         if isinstance(module, Mixing):
             self._kernels(name, module, x)
         else:
@@ -74,6 +74,11 @@ class Work:
                 self._statistics(module, x)
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
+        """An error if what a layer returns does not turn; the model itself may return several tensors."""
+        if not name and isinstance(output, Mapping | Sequence):
+            for part in output.values() if isinstance(output, Mapping) else output:
+                if isinstance(part, Tensor):
+                    self.check(name, module, part)
         if not isinstance(output, Tensor) or not output.is_floating_point() or not _layouts(output):
             return
         maps, given = _layouts(output), self.returned.get(name, ())
@@ -93,15 +98,32 @@ class Work:
     def tied(self) -> tuple[Tie, ...]:
         return tuple(tie for tie in self.ties.values() if id(tie.tensor) in self.written)
 
-    def loose(self, model: nn.Module) -> tuple[str, ...]:
-        """Parameters that take part and have no place in feature groups: they turn because they are equal."""
+    def loose(self, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor) -> tuple[str, ...]:
+        """Parameters that are not tied, and without which being as they are the model would not turn."""
         return tuple(
             name
             for name, parameter in model.named_parameters()
             if id(parameter) not in self.ties
             and parameter.numel() > 1
-            and name.rpartition(".")[0] in self.ran
+            and self._breaks(parameter, model, modules, images)
         )
+
+    def _breaks(
+        self, parameter: Tensor, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor
+    ) -> bool:
+        """Whether other numbers in a parameter's place would break what turns now."""
+        old, returned = parameter.clone(), dict(self.returned)
+        noise = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(0), device="cpu")
+        try:
+            parameter.add_(noise.to(parameter) * (float(old.abs().max()) or 1.0))
+            with hooked(modules, after=self.check):
+                model(images.clone())
+        except Breaks:
+            return True
+        finally:
+            parameter.copy_(old)
+            self.returned = returned
+        return False
 
     def undo(self) -> None:
         for tensor, old in self.written.values():
@@ -112,7 +134,8 @@ class Work:
         if "weight" not in module._parameters:
             raise ValueError(
                 f"{_called(name, module)} computes its weight from other ones (a weight or spectral norm): "
-                f"take that off first, with torch.nn.utils.parametrize.remove_parametrizations"
+                f"take that off first, with torch.nn.utils.parametrize.remove_parametrizations, or with "
+                f"remove_weight_norm or remove_spectral_norm of torch.nn.utils"
             )
         maps = _layouts(x)[-1:] if isinstance(module, nn.Linear) else _layouts(x)[:1]  # linear: the last dim
         before = self._blocks(name, module, x, maps)
@@ -157,15 +180,20 @@ class Work:
 
     def _numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
         """Make what a module has for each channel, such as the weight of a norm, equal in a feature group."""
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"{_called(name, module)} normalises members by the batch at hand, in tests too, so that an "
+                f"image is seen as the others are turned: give it track_running_stats=True"
+            )
         every = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         own = {
             key: t
             for key, t in every.items()
             if t.is_floating_point() and t.numel() == max(t.shape, default=0) > 1
         }
-        if (maps := self._layout(x, {t.numel() for t in own.values()})) is None:
+        if (maps := self._layout(x, list(own.values()))) is None:
             return
-        found = {key: t for key, t in own.items() if t.numel() == maps.shape[1]}
+        found = {key: t for key, t in own.items() if _of_channels(t, maps, x)}
         before = self._blocks(name, module, x, [maps])
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, before, before, self.views.group):
             raise ValueError(
@@ -187,17 +215,18 @@ class Work:
     def _statistics(self, module: nn.Module, x: Tensor) -> None:
         """What a norm knows of its input was seen with other weights: estimate it from the views."""
         mean, variance = (module._buffers.get(key) for key in ("running_mean", "running_var"))
-        if mean is None or variance is None or (maps := self._layout(x, {mean.numel()})) is None:
+        if mean is None or variance is None or (maps := self._layout(x, [mean])) is None:
             return
         spread, centre = torch.var_mean(full_precision(maps), (0, 2, 3))
         for buffer, seen in ((mean, centre), (variance, spread)):
             tie = self.ties.get(id(buffer))
             self._write(buffer, tie.nearest(seen) if tie else seen)
 
-    def _layout(self, x: Tensor, channels: set[int]) -> Tensor | None:
-        """``x`` as maps with so many channels; where it is so both ways, that in which they turn."""
-        fits = [maps for maps in _layouts(x) if maps.shape[1] in channels]
-        return next(filter(self.views.look, fits), fits[0] if fits else None)
+    def _layout(self, x: Tensor, own: list[Tensor]) -> Tensor | None:
+        """``x`` as maps to whose channels one of these belongs; where both ways, that in which they turn."""
+        fits = [maps for maps in _layouts(x) if any(_of_channels(t, maps, x) for t in own)]
+        first = next((maps for maps in fits if maps is x or x.ndim == 2), None)
+        return next(filter(self.views.look, fits), first)
 
     def _note(self, name: str, before: Blocks, after: Blocks, lost: float, total: float) -> None:
         distance = lost / total if total else 0.0
@@ -267,6 +296,18 @@ def _layouts(x: Tensor) -> list[Tensor]:
     if x.ndim == 2:
         return [x[:, :, None, None]]
     return [x, x.movedim(3, 1)] if x.ndim == 4 else []
+
+
+def _of_channels(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
+    """Whether a vector has a number for each channel of ``maps``, which are ``x`` in one of its layouts.
+
+    One of several dims, as (C, 1, 1), says which dim it belongs to.
+    """
+    if numbers.numel() != maps.shape[1]:
+        return False
+    place = next((d for d in range(-numbers.ndim, 0) if numbers.shape[d] > 1), -1)
+    channels = -x.ndim + 1 if maps is x or x.ndim == 2 else -1
+    return numbers.ndim == 1 or place == channels
 
 
 def _sizes(blocks: Blocks) -> list[int]:

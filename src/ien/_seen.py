@@ -48,7 +48,9 @@ class Views:
                 f"input looks the same under all of {self.group}, so that nothing can be seen to turn: "
                 f"give images, or noise such as torch.rand{tuple(x.shape)}"
             )
-        return torch.cat(views)
+        images = torch.cat(views)
+        self._recent.append((images, images._version, Seen(((1, x.shape[1]),), 0.0, None)))  # never members
+        return images
 
     def look(self, h: Tensor, given: Blocks = ()) -> Seen | None:
         """The feature groups that maps of the views turn in; None if they turn in none.

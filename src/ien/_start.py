@@ -28,6 +28,8 @@ __all__ = ["Kernels", "LayerStart", "Start", "Weights", "start_after", "start_eq
 
 Weights = Literal["random", "project"]
 Kernels = Literal["free", "smooth"]
+Listed = nn.ParameterList | nn.ParameterDict
+"""Modules that are not called: their parameters are used by others."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,11 @@ class Start:
     weights: str
     layers: dict[str, LayerStart]
     unused: tuple[str, ...] = ()
-    """Layers that did not run, and are as they were."""
+    """Modules with parameters that did not run, and are as they were."""
     ties: tuple[Tie, ...] = field(default=(), repr=False, compare=False)
     """What is tied, for :func:`keep_equivariant`."""
     loose: tuple[str, ...] = ()
-    """Parameters that are not tied and turn because their numbers are equal, as those of zeros."""
+    """Parameters that are not tied, and with other numbers would break the symmetry, as a map of zeros."""
     model: nn.Module | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -128,7 +130,7 @@ def start_after(
         try:
             with hooked(modules, before=work.start, after=work.check):
                 model(images.clone())
-            loose = work.loose(model)
+            loose = work.loose(model, modules, images)
             settle(work.returned, loose)
         except BaseException as error:
             work.undo()
@@ -138,7 +140,11 @@ def start_after(
     mixing = [name for name, module in modules.items() if isinstance(module, Mixing)]
     if not work.layers and not work.ran.intersection(mixing):
         raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
-    unused = tuple(name for name in mixing if name not in work.ran)
+    unused = tuple(
+        name
+        for name, module in modules.items()
+        if module._parameters and name not in work.ran and not isinstance(module, Listed)
+    )
     return Start(str(group), weights, work.layers, unused, work.tied, loose, model)
 
 
@@ -159,6 +165,8 @@ def _checked(
         raise ValueError(
             f"input is a batch of images (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {got}"
         )
+    if not input.isfinite().all():
+        raise ValueError("input holds NaN or infinite values: repair these images or leave them out")
     steps = [step for element in group.elements for step in element]
     if not any(group.exact[1:]) or not all(isinstance(s, Similarity) and s.scale == 1 for s in steps):
         raise ValueError(
@@ -193,6 +201,6 @@ def _advice(model: nn.Module, x: Tensor) -> str:
             "them; write it with these, or give the part of the model before it"
         )
     first = diagnosis.findings[0]
-    sizes = diagnosis.exact_sizes or diagnosis.grid_sizes
-    near = f"; exact input sizes: {', '.join(map(str, sizes))}" if sizes else ""
+    sizes = ", ".join(map(str, diagnosis.exact_sizes))
+    near = f"; exact input sizes: {sizes}" if sizes else ""
     return f"; doctor: {first.module or ROOT}, {first.op}: {first.reason}; remedy: {first.remedy}{near}"
