@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ._similarity import Mode, Similarity, permute, resample, valid_pixels
 
-__all__ = ["Action", "BlackBox", "Element", "compose", "coverage", "similarities", "take_step", "unchanged"]
+__all__ = ["Action", "BlackBox", "Element", "compose", "coverage", "pixel_steps", "take_step", "unchanged"]
 
 Action = Callable[[Tensor], Tensor]
 
@@ -55,7 +55,7 @@ def take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: b
     return result
 
 
-def similarities(element: Element) -> tuple[Similarity, ...]:
+def pixel_steps(element: Element) -> tuple[Similarity, ...]:
     """What moves pixels: black boxes count as defined everywhere, and caches must not keep them alive."""
     return tuple(step for step in element if isinstance(step, Similarity))
 

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ._elements import Action, BlackBox, Element, compose, coverage, similarities, take_step, unchanged
+from ._elements import Action, BlackBox, Element, compose, coverage, pixel_steps, take_step, unchanged
 from ._names import nearest
 from ._similarity import Mode, Similarity, resample, valid_pixels
 
@@ -103,7 +103,7 @@ class Group:
         ``bicubic`` reads one pixel further on each side. Black boxes are taken as valid.
         """
         indices, place = self._indices(h, g).unique(return_inverse=True)
-        steps = [similarities(self.elements[i]) for i in indices.tolist()]
+        steps = [pixel_steps(self.elements[i]) for i in indices.tolist()]
         masks = [valid_pixels(s, h.shape[-2], h.shape[-1], h.device) for s in steps]
         if all(mask is None for mask in masks):
             return None
@@ -112,7 +112,7 @@ class Group:
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
         """The share of valid pixels on a map of (H, W), for each element."""
-        return tuple(coverage(similarities(element), *size) for element in self.elements)
+        return tuple(coverage(pixel_steps(element), *size) for element in self.elements)
 
     def _similarity(self, i: int) -> Similarity:
         match self.elements[i]:

@@ -44,13 +44,13 @@ STEERABLE_ALONE = "e2cnn-alone-2x: E2CNN without copies too and with twice as ma
 """What a reader has to know of rows that go beyond the paper."""
 
 
-def beyond(row: str) -> tuple[str, ...]:
-    """What there is to know of a row, by its name."""
-    free, recommended = "free" in row.split("-"), "recommended" in row
+def beyond(row: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """What there is to know of a row that goes beyond the paper."""
+    tied, alone = settings.get("tied", False), not settings.get("augment", True)
     return (
-        *[TIED] * (recommended or free or row.endswith("tied")),
-        *[ALONE] * ((recommended or free) and not row.endswith("-loss")),  # which has copies
-        *[FREE] * free,
+        *[TIED] * tied,
+        *[ALONE] * (tied and alone),
+        *[FREE] * (tied and alone and settings["kernels"] == "free"),
         *[TWICE] * row.endswith("-2x"),
         *[AUGMENTED_ALONE] * ("cnn-aug-alone" in row),
         *[STEERABLE_ALONE] * ("e2cnn-alone" in row),

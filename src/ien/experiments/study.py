@@ -100,13 +100,15 @@ NOTES = {
 """What a reader of the tables has to know: of rows on all digits, and on fewer."""
 
 
-def _deviations(row: str) -> tuple[str, ...]:
+def _deviations(row: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         *rot_mnist.DEVIATIONS["e2cnn" if "e2cnn" in row else "cnn-aug"],
-        *beyond(row),
+        *beyond(row, settings),
         *[_DRAWN] * row.startswith("n"),
     )
 
 
 _ROWS = _rows()
-STUDY = Rows("study", _ROWS, {}, {row: _deviations(row) for row in _ROWS}, _preset)
+STUDY = Rows(
+    "study", _ROWS, {}, {row: _deviations(row, settings) for row, settings in _ROWS.items()}, _preset
+)

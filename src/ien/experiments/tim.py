@@ -176,9 +176,9 @@ def _deviations(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, .
         row: DEVIATIONS
         + (VGG_DEVIATIONS if row.startswith("vgg") else ())
         + (HET_DEVIATIONS if row.endswith("het-ien") else ())
-        + beyond(row)
-        + (TRANSFORMED if rows[row].get("transform") else ())
-        for row in rows
+        + beyond(row, settings)
+        + (TRANSFORMED if settings.get("transform") else ())
+        for row, settings in rows.items()
     }
 
 
