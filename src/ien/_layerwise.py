@@ -99,31 +99,34 @@ class Work:
         return tuple(tie for tie in self.ties.values() if id(tie.tensor) in self.written)
 
     def loose(self, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor) -> tuple[str, ...]:
-        """Parameters that are not tied, and without which being as they are the model would not turn."""
-        return tuple(
-            name
-            for name, parameter in model.named_parameters()
-            if id(parameter) not in self.ties
-            and parameter.numel() > 1
-            and self._breaks(parameter, model, modules, images)
-        )
+        """Parameters that are not tied, and with other numbers would break what turns now."""
 
-    def _breaks(
-        self, parameter: Tensor, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor
-    ) -> bool:
-        """Whether other numbers in a parameter's place would break what turns now."""
-        old, returned = parameter.clone(), dict(self.returned)
-        noise = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(0), device="cpu")
-        try:
-            parameter.add_(noise.to(parameter) * (float(old.abs().max()) or 1.0))
-            with hooked(modules, after=self.check):
-                model(images.clone())
-        except Breaks:
-            return True
-        finally:
-            parameter.copy_(old)
-            self.returned = returned
-        return False
+        def breaks(*parameters: Tensor) -> bool:
+            before, returned = [parameter.clone() for parameter in parameters], dict(self.returned)
+            try:
+                for parameter in parameters:
+                    noise = torch.rand(
+                        parameter.shape, generator=torch.Generator().manual_seed(0), device="cpu"
+                    )
+                    parameter.add_(noise.to(parameter) * (float(parameter.abs().max()) or 1.0))
+                with hooked(modules, after=self.check):
+                    model(images.clone())
+            except Breaks:
+                return True
+            finally:
+                self.returned = returned
+                for parameter, old in zip(parameters, before, strict=True):
+                    parameter.copy_(old)
+            return False
+
+        others = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if id(parameter) not in self.ties and parameter.numel() > 1
+        }
+        if not others or not breaks(*others.values()):  # one pass is enough for most models
+            return ()
+        return tuple(name for name, parameter in others.items() if breaks(parameter))
 
     def undo(self) -> None:
         for tensor, old in self.written.values():
