@@ -218,10 +218,11 @@ def test_the_past_of_an_optimizer_does_not_break_it(when: str) -> None:
 @pytest.mark.parametrize(
     "kind", [partial(torch.optim.LBFGS, max_iter=5), torch.optim.SGD], ids=["LBFGS", "SGD"]
 )
-def test_steps_with_a_closure_average_the_gradients_that_it_computes(kind) -> None:
+@pytest.mark.parametrize(("group", "members"), [("rot4", 4), ("rot8", 8)])
+def test_steps_with_a_closure_average_the_gradients_that_it_computes(kind, group, members) -> None:
     torch.manual_seed(0)
-    model = network()
-    start = ien.start_equivariant(model, "rot4", 4, images())
+    model = network(members)
+    start = ien.start_equivariant(model, group, members, images())
     optimizer = kind(model.parameters(), lr=0.1)
     ien.keep_equivariant(start, optimizer)
     first = model[3].weight.detach().clone()
@@ -234,7 +235,7 @@ def test_steps_with_a_closure_average_the_gradients_that_it_computes(kind) -> No
 
     losses = [optimizer.step(closure).item() for _ in range(4)]
     assert losses[-1] < losses[0] and not torch.equal(model[3].weight, first)
-    assert error(model.eval(), "rot4", 4) < 1e-9
+    assert error(model.eval(), group, members) < 1e-9
 
 
 @pytest.mark.parametrize("shape", [(8,), (8, 1, 1), (1, 8, 1, 1), (1, 1, 8), (1, 1, 1, 8)])
@@ -345,12 +346,13 @@ def test_weights_that_others_write_are_tied_by_the_next_step(kernels: Any) -> No
         assert distance(start) < 1e-6
 
 
-def test_a_run_that_is_loaded_goes_on_to_the_bit() -> None:
+@pytest.mark.parametrize(("group", "members"), [("rot4", 4), ("rot8", 8)])
+def test_a_run_that_is_loaded_goes_on_to_the_bit(group: str, members: int) -> None:
     def begin(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(seed)
-        model = network()
+        model = network(members)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        ien.recommended(model, "rot4", 4, images(), optimizer)
+        ien.recommended(model, group, members, images(), optimizer)
         return model, optimizer
 
     model, optimizer = begin(0)
@@ -362,6 +364,113 @@ def test_a_run_that_is_loaded_goes_on_to_the_bit() -> None:
     other.load_state_dict(saved[1])
     train(again, other, 4)
     torch.testing.assert_close(again.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+BLOCKS = [
+    (((8, 16),), ((8, 24),)),
+    (((8, 8), (4, 8), (1, 2)), ((1, 3),)),
+    (((4, 4), (2, 4)), ((8, 8), (1, 1))),
+]
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+@pytest.mark.parametrize(("after", "before"), BLOCKS)
+def test_coefficients_are_those_of_the_nearest_kernels(after, before, size: int) -> None:
+    values = torch.randn(num_channels(after), num_channels(before), size, size, dtype=torch.float64)
+    conv = nn.Conv2d(values.shape[1], values.shape[0], size)
+    tie = Tie(conv, "weight", ien.rotation(8), after, before, smooth=True)
+    nearest, coefficients = tie.nearest(values), tie.to_coefficients(values)
+    torch.testing.assert_close(tie.from_coefficients(coefficients), nearest)
+    torch.testing.assert_close(tie.to_coefficients(nearest), coefficients)
+    # as many as the space of kernels that commute has dimensions: the trace of the projection onto it
+    basis = torch.eye(values.numel(), dtype=torch.float64).view(-1, *values.shape)
+    trace = sum(float(tie.nearest(each).flatten()[i]) for i, each in enumerate(basis)) if size == 3 else None
+    count = int((coefficients.abs() > 1e-12).sum())
+    assert trace is None or abs(trace - count) < 1e-6
+
+
+def test_sgd_steps_are_those_of_averaged_gradients_also_on_coefficients() -> None:
+    torch.manual_seed(0)
+    layers = [layer for layer in network(8) if not isinstance(layer, nn.BatchNorm2d)]
+    kept = nn.Sequential(*layers).double()
+    start = ien.start_equivariant(kept, "rot8", 8, images().double())
+    other = copy.deepcopy(kept)
+    ties = [tie._replace(module=other.get_submodule(name)) for name, tie in _named(kept, start)]
+    one, two = torch.optim.SGD(kept[0].parameters(), lr=0.3), torch.optim.SGD(kept[2:].parameters(), lr=0.3)
+    for optimizer in (one, two):  # each keeps its own weights, whatever steps first
+        ien.keep_equivariant(start, optimizer)
+    for step in range(4):
+        x = images(seed=step).double()
+        for optimizer in (one, two):
+            optimizer.zero_grad()
+        F.cross_entropy(kept(x), torch.arange(8) % 5).backward()
+        one.step()
+        two.step()
+        other.zero_grad()
+        F.cross_entropy(other(x), torch.arange(8) % 5).backward()
+        with torch.no_grad():
+            for tie in ties:
+                tie.tensor.sub_(0.3 * tie.nearest(tie.tensor.grad))
+    torch.testing.assert_close(kept.state_dict(), other.state_dict())
+
+
+def _named(model: nn.Module, start: ien.Start) -> list[tuple[str, Tie]]:
+    names = {module: name for name, module in model.named_modules()}
+    return [(names[tie.module], tie) for tie in start.ties]
+
+
+def test_adam_steps_are_those_of_coefficients_that_are_parameters() -> None:
+    torch.manual_seed(0)
+    kept = nn.Sequential(nn.Conv2d(1, 8, 3, bias=False), nn.Tanh(), nn.Conv2d(8, 8, 5, bias=False)).double()
+    start = ien.start_equivariant(kept, "rot8", 8, images().double())
+    ties = [tie for tie in start.ties if isinstance(tie.tensor, nn.Parameter)]
+    assert len(ties) == 2 and all(tie.patterned for tie in ties)
+    free = [nn.Parameter(tie.to_coefficients(tie.tensor.detach())) for tie in ties]
+    others = torch.optim.Adam(free, lr=0.01, eps=1e-14)
+    optimizer = torch.optim.Adam(kept.parameters(), lr=0.01, eps=1e-14)
+    ien.keep_equivariant(start, optimizer)
+    first = kept[2].weight.detach().clone()
+    for step in range(6):
+        x, target = images(seed=step).double(), torch.rand(8, 8, 5, 5, dtype=torch.float64)
+        optimizer.zero_grad()
+        F.mse_loss(kept(x), target).backward()
+        made = kept[0].weight.grad
+        optimizer.step()
+        assert kept[0].weight.grad is made  # as backward left it
+        others.zero_grad()
+        a, b = (tie.from_coefficients(values) for tie, values in zip(ties, free, strict=True))
+        F.mse_loss(F.conv2d(F.conv2d(x, a).tanh(), b), target).backward()
+        for values, tie in zip(free, ties, strict=True):
+            values.grad *= tie.to_coefficients(tie.tensor.detach()) != 0  # places that hold no coefficient
+        others.step()
+    for tie, values in zip(ties, free, strict=True):
+        torch.testing.assert_close(tie.tensor.detach(), tie.from_coefficients(values.detach()))
+    assert (kept[2].weight - first).abs().max() > 0.02
+
+
+class Failing(torch.optim.SGD):
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        if self.fails:
+            raise RuntimeError("no step")
+        return super().step(closure)
+
+
+def test_a_step_that_fails_is_undone_by_the_next() -> None:
+    torch.manual_seed(0)
+    model = network(8)
+    start = ien.start_equivariant(model, "rot8", 8, images())
+    optimizer = Failing(model.parameters(), lr=0.0)
+    ien.keep_equivariant(start, optimizer)
+    before = copy.deepcopy(model[3].weight.detach())
+    F.cross_entropy(model(images()), torch.arange(8) % 5).backward()
+    optimizer.fails = True
+    with pytest.raises(RuntimeError, match="no step"):
+        optimizer.step()
+    optimizer.fails = False
+    optimizer.step()
+    torch.testing.assert_close(model[3].weight.detach(), before)
 
 
 class Lifted(nn.Module):

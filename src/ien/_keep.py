@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ._start import Start
+from ._tied import Tie
 
 __all__ = ["check_loose", "check_optimizer", "keep_equivariant"]
 
@@ -49,35 +50,62 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
     stray = bool(optimizer.state) or not _even(optimizer)
-    moving = [tie for tie in start.ties if not tie.copies or not isinstance(tie.tensor, nn.Parameter)]
+    moving = [
+        tie
+        for tie in start.ties
+        if not isinstance(tie.tensor, nn.Parameter) or not (tie.copies or tie.patterned)
+    ]
     written = changed = _versions(start)
+    held: list[tuple[Tie, Tensor]] = []  # weights that are coefficients for a while, and their gradients
 
-    def average() -> None:
+    def prepare() -> None:
+        """The gradients of tied weights; kernels of patterns become their coefficients."""
+        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         with torch.no_grad():
             for tie in start.ties:
-                if (grad := tie.tensor.grad) is not None:
+                tensor = tie.tensor
+                if (grad := tensor.grad) is None:
+                    continue
+                if not tie.patterned:
                     grad.copy_(tie.nearest(grad))
+                elif id(tensor) in mine:
+                    held.append((tie, grad))
+                    tensor.copy_(tie.to_coefficients(tensor))
+                    tensor.grad = tie.to_coefficients(grad)
+
+    def restore() -> None:
+        """Weights instead of coefficients, as a closure and everything else but a step needs them."""
+        with torch.no_grad():
+            while held:
+                tie, grad = held.pop()
+                tie.tensor.copy_(tie.from_coefficients(tie.tensor))
+                tie.tensor.grad = grad
 
     def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
         nonlocal changed
+        restore()  # after a step that an error ended
         changed = _versions(start)
         closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
         if closure is None:
-            average()
+            prepare()
             return None
 
-        def averaged() -> Any:
+        def prepared() -> Any:
+            restore()
             loss = closure()
-            average()
+            prepare()
             return loss
 
-        return (arguments[0], averaged), {}
+        return (arguments[0], prepared), {}
 
     def after(*_: object) -> None:
         nonlocal written
+        tied = {id(tie.tensor) for tie, _ in held}  # whatever the step did to their coefficients
+        restore()
         with torch.no_grad():
             for tie in start.ties if stray or changed != written else moving:
-                tie.tensor.copy_(tie.nearest(tie.tensor))
+                if id(tie.tensor) not in tied:
+                    tie.tensor.copy_(tie.nearest(tie.tensor))
         written = _versions(start)
 
     def loaded(_: object) -> None:

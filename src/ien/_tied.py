@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from itertools import accumulate, product
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ._groups import Group
-from ._patterns import harmonics, orthonormal, smoothing
-from ._regular import Blocks, members, num_channels, similarities
+from ._pairs import nearest, precise, to_coefficients, to_kernels
+from ._patterns import smoothing
+from ._regular import Blocks, members, num_channels
 
 __all__ = ["Tie", "cuts", "tie"]
 
@@ -49,6 +51,24 @@ class Tie(NamedTuple):
         kernels = _smoothed(kernels) if self.smooth else kernels
         tied = _mean(_whole(kernels, self.conv_groups), self.after, self.before, self.group)
         return _parts(tied, self.conv_groups).view_as(values)
+
+    @property
+    def patterned(self) -> bool:
+        """Whether these are kernels of patterns that an element resamples, which coefficients stand for."""
+        return self.tensor.ndim == 4 and self.conv_groups == 1 and not all(self.group.exact)
+
+    def to_coefficients(self, values: Tensor) -> Tensor:
+        """Those of the nearest tied values, in a tensor of this shape with 0 in all other places."""
+        return self._changed(values, to_coefficients)
+
+    def from_coefficients(self, values: Tensor) -> Tensor:
+        """The tied values that have these coefficients."""
+        return self._changed(values, to_kernels)
+
+    def _changed(self, values: Tensor, change: Callable[[Tensor, Group], Tensor]) -> Tensor:
+        kernels = self._as_kernels(values)
+        changed = _blockwise(kernels, self.after, self.before, lambda block: change(block, self.group))
+        return changed.view_as(values)
 
     @property
     def copies(self) -> bool:
@@ -125,13 +145,19 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
 
 def _mean(kernels: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
     """The mean of kernels (O, I, h, w) over the group; where elements resample, the nearest that commute."""
+    mean = _exact_mean if _permutes(kernels, group) else nearest
+    return _blockwise(kernels, after, before, partial(mean, group=group))
+
+
+def _blockwise(kernels: Tensor, after: Blocks, before: Blocks, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """What ``change`` makes of kernels (O, I, h, w), one block of them after another.
+
+    It is given (feature groups out, feature groups in, members out, members in, h, w).
+    """
     result = torch.empty_like(kernels)
-    permutes = _permutes(kernels, group)
     for (rows, out), (columns, inner) in product(_slices(after), _slices(before)):
         block = kernels[rows, columns].unflatten(1, (-1, inner)).unflatten(0, (-1, out)).transpose(1, 2)
-        # (groups out, groups in, members out, members in, h, w)
-        mean = _exact_mean(block, group) if permutes else _nearest(block, group)
-        result[rows, columns] = mean.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+        result[rows, columns] = change(block).transpose(1, 2).flatten(2, 3).flatten(0, 1)
     return result
 
 
@@ -144,7 +170,7 @@ def _smoothed(kernels: Tensor) -> Tensor:
     """The nearest smooth kernels; those that are not square do not turn, and stay as they are."""
     if not _square(kernels):
         return kernels
-    matrix = smoothing(kernels.shape[-1], kernels.device, _precise(kernels))
+    matrix = smoothing(kernels.shape[-1], kernels.device, precise(kernels))
     return (kernels.flatten(2).to(matrix.dtype) @ matrix).to(kernels.dtype).view_as(kernels)
 
 
@@ -153,16 +179,12 @@ def _square(kernels: Tensor) -> bool:
     return height == width > 1
 
 
-def _precise(kernels: Tensor) -> torch.dtype:
-    """Double precision, which neither autocast nor TF32 rounds; mps has none."""
-    return torch.float32 if kernels.device.type == "mps" else torch.float64
-
-
 def _exact_mean(block: Tensor, group: Group) -> Tensor:
-    """Each orbit of numbers is summed once, so that they are equal to the bit."""
+    """Each orbit of numbers is summed once, so that they are equal to the bit; those that are so stay so."""
     places, orbit = _places(group, *block.shape[2:], block.device)
     rows = block.movedim((0, 1), (-2, -1)).flatten(0, 3)  # a row for each number: it is moved as a whole
-    mean = rows.index_select(0, places.flatten()).unflatten(0, places.shape).mean(0)
+    orbits = rows.index_select(0, places.flatten()).unflatten(0, places.shape)
+    mean = orbits[0] + (orbits - orbits[0]).mean(0)
     return mean.index_select(0, orbit).unflatten(0, block.shape[2:]).movedim((-2, -1), (0, 1))
 
 
@@ -182,63 +204,6 @@ def _places(
             torch.cat(moved).flatten(1).round().long().sort(0).values.unique(dim=1, return_inverse=True)
         )
         return places.to(device), orbit.to(device)
-
-
-def _nearest(block: Tensor, group: Group) -> Tensor:
-    """Made of patterns that turn by any angle, as resampling alone cannot be undone."""
-    out, inner, *size = block.shape[2:]
-    rows = block.movedim((0, 1), (-2, -1)).flatten(-2).flatten(0, 1)  # (pairs of members, h, w, others)
-    tied = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    for pairs, basis in _bases(group, out, inner, size[0], block.device, _precise(block)):
-        coefficients = basis @ rows[pairs].flatten(1, 3).to(basis.dtype)
-        tied[pairs] = (basis.T @ coefficients).to(block.dtype).unflatten(1, (-1, *size))
-    return tied.unflatten(0, (out, inner)).unflatten(-1, block.shape[:2]).movedim((-2, -1), (0, 1))
-
-
-@lru_cache(maxsize=128)
-def _bases(
-    group: Group, out: int, inner: int, size: int, device: torch.device, dtype: torch.dtype
-) -> list[tuple[Tensor, Tensor]]:
-    """Orbits of pairs of members, (orbits, pairs), and what kernels of these pairs are made of."""
-    with torch.inference_mode(False), torch.no_grad():
-        return [
-            (torch.tensor(orbits, device=device), _basis(group, table, size).to(device, dtype))
-            for table, orbits in _orbits(group, out, inner).items()
-        ]
-
-
-Table = tuple[tuple[int, ...], ...]
-
-
-def _orbits(group: Group, out: int, inner: int) -> dict[Table, list[list[int]]]:
-    """Pairs of members that the group takes to each other, by which of them it moves to each place.
-
-    A pair is ``out member * inner + inner member``.
-    """
-    tables = list(zip(members(group, out).tolist(), members(group, inner).tolist(), strict=True))
-    left, found = dict.fromkeys(product(range(out), range(inner))), dict[Table, list[list[int]]]()
-    while left:
-        first, second = next(iter(left))
-        pairs = list(dict.fromkeys((rows[first], columns[second]) for rows, columns in tables))
-        for pair in pairs:
-            del left[pair]
-        place = {pair: p for p, pair in enumerate(pairs)}
-        table = tuple(tuple(place[rows[a], columns[b]] for a, b in pairs) for rows, columns in tables)
-        found.setdefault(table, []).append([a * inner + b for a, b in pairs])
-    return found
-
-
-def _basis(group: Group, table: Table, size: int) -> Tensor:
-    """Orthonormal rows: the kernels of an orbit, one after another, that commute.
-
-    They are the means over the group of each function in each place.
-    """
-    turned = torch.stack([harmonics(size, step).flatten(1) for step in similarities(group)])
-    kernels = turned.new_zeros(len(table[0]), turned.shape[1], len(table[0]), size * size)
-    for functions, row in zip(turned, table, strict=True):
-        for place, pair in enumerate(row):
-            kernels[pair, :, place] += functions
-    return orthonormal(kernels.flatten(2).flatten(0, 1))
 
 
 def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
