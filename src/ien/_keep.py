@@ -29,7 +29,8 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     of norms are put back to the nearest equivariant ones, and so are the weights where they may have moved
     off: if kernels are smooth, in half precision, if the optimizer is fused, took steps before, or is not
     known to treat each number by itself, as SGD and Adam do; and once after others wrote them, as
-    ``load_state_dict`` does. The model and its loop stay as they are. It needs no loss, and no
+    ``load_state_dict`` does. Where an element resamples, kernels are coefficients of patterns while the
+    optimizer steps: its state is of these. The model and its loop stay as they are. It needs no loss, and no
     transformed copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a
     loss. A copy of the model or of the optimizer is not kept.
 
