@@ -51,23 +51,24 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
     stray = bool(optimizer.state) or not _even(optimizer)
+    ties = [(tie, tie.patterned) for tie in start.ties]
     moving = [
         tie
-        for tie in start.ties
-        if not isinstance(tie.tensor, nn.Parameter) or not (tie.copies or tie.patterned)
+        for tie, patterned in ties
+        if not isinstance(tie.tensor, nn.Parameter) or not (tie.copies or patterned)
     ]
-    written = changed = _versions(start)
+    written, rewritten = _versions(start), False
     held: list[tuple[Tie, Tensor]] = []  # weights that are coefficients for a while, and their gradients
 
     def prepare() -> None:
         """The gradients of tied weights; kernels of patterns become their coefficients."""
         mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         with torch.no_grad():
-            for tie in start.ties:
+            for tie, patterned in ties:
                 tensor = tie.tensor
                 if (grad := tensor.grad) is None:
                     continue
-                if not tie.patterned:
+                if not patterned:
                     grad.copy_(tie.nearest(grad))
                 elif id(tensor) in mine:
                     held.append((tie, grad))
@@ -83,9 +84,9 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
                 tie.tensor.grad = grad
 
     def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
-        nonlocal changed
+        nonlocal rewritten
         restore()  # after a step that an error ended
-        changed = _versions(start)
+        rewritten = _versions(start) != written
         closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
         if closure is None:
             prepare()
@@ -104,7 +105,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         tied = {id(tie.tensor) for tie, _ in held}  # whatever the step did to their coefficients
         restore()
         with torch.no_grad():
-            for tie in start.ties if stray or changed != written else moving:
+            for tie in start.ties if stray or rewritten else moving:
                 if id(tie.tensor) not in tied:
                     tie.tensor.copy_(tie.nearest(tie.tensor))
         written = _versions(start)
