@@ -450,29 +450,149 @@ def test_adam_steps_are_those_of_coefficients_that_are_parameters() -> None:
     assert (kept[2].weight - first).abs().max() > 0.02
 
 
-class Failing(torch.optim.SGD):
-    fails = False
+class Stopping(torch.optim.Adam):
+    """Stops within a step, as Ctrl-C or a full memory do: before anything is written, or in the middle."""
+
+    when = ""
 
     def step(self, closure: Any = None) -> Any:
-        if self.fails:
-            raise RuntimeError("no step")
-        return super().step(closure)
+        if self.when == "before":
+            raise KeyboardInterrupt
+        loss = super().step(closure)
+        if self.when == "after":
+            raise KeyboardInterrupt
+        if self.when == "within":
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].add_(1)
+            raise KeyboardInterrupt
+        return loss
 
 
-def test_a_step_that_fails_is_undone_by_the_next() -> None:
+def backward(model: nn.Module, seed: int = 0) -> None:
+    F.cross_entropy(model(images(seed=seed)), torch.arange(8) % 5).backward()
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+def test_a_step_that_is_stopped_leaves_weights_that_can_be_used(when: str) -> None:
     torch.manual_seed(0)
     model = network(8)
     start = ien.start_equivariant(model, "rot8", 8, images())
-    optimizer = Failing(model.parameters(), lr=0.0)
+    optimizer = Stopping(model.parameters(), lr=0.01)
     ien.keep_equivariant(start, optimizer)
-    before = copy.deepcopy(model[3].weight.detach())
-    F.cross_entropy(model(images()), torch.arange(8) % 5).backward()
-    optimizer.fails = True
-    with pytest.raises(RuntimeError, match="no step"):
+    train(model, optimizer, 2)
+    before = copy.deepcopy(model.state_dict())
+    backward(model)
+    optimizer.when = when
+    with pytest.raises(KeyboardInterrupt):
         optimizer.step()
-    optimizer.fails = False
+    assert error(model, "rot8", 8) < 1e-9
+    if when == "before":
+        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    optimizer.when = ""
+    train(model, optimizer, 2)
+    assert error(model, "rot8", 8) < 1e-9
+
+
+def test_after_a_step_that_was_stopped_gradients_count_once() -> None:
+    def run(stop: bool) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        model = network(8)
+        optimizer = Stopping(model.parameters(), lr=0.01)
+        ien.keep_equivariant(ien.start_equivariant(model, "rot8", 8, images()), optimizer)
+        train(model, optimizer, 2)
+        if stop:
+            backward(model)
+            optimizer.when = "before"
+            with pytest.raises(KeyboardInterrupt):
+                optimizer.step()
+            optimizer.when = ""
+        optimizer.zero_grad()
+        backward(model, seed=7)
+        optimizer.step()
+        return model.state_dict()
+
+    torch.testing.assert_close(run(stop=True), run(stop=False))
+
+
+def test_weights_that_are_loaded_after_a_step_was_stopped_stay() -> None:
+    torch.manual_seed(0)
+    model = network(8)
+    optimizer = Stopping(model.parameters(), lr=0.0)
+    ien.keep_equivariant(ien.start_equivariant(model, "rot8", 8, images()), optimizer)
+    saved = copy.deepcopy(model.state_dict())
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    train(model, optimizer, 2)
+    backward(model)
+    optimizer.when = "before"
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    model.load_state_dict(saved)
+    optimizer.when = ""
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    backward(model)
     optimizer.step()
-    torch.testing.assert_close(model[3].weight.detach(), before)
+    torch.testing.assert_close(model.state_dict(), saved)
+
+
+class Decaying(torch.optim.SGD):
+    """Writes what it has before it calls the step of another optimizer, whose hooks then run twice."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.mul_(0.9)
+        return super().step(closure)
+
+
+def test_what_an_optimizer_does_before_its_step_is_kept_too() -> None:
+    torch.manual_seed(0)
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))])  # from here on a step of SGD has hooks of its own
+    model = network(8)
+    start = ien.start_equivariant(model, "rot8", 8, images())
+    optimizer = Decaying(model.parameters(), lr=0.0)
+    ien.keep_equivariant(start, optimizer)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    backward(model)
+    optimizer.step()
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.detach(), 0.9 * before[name])
+
+
+@pytest.mark.parametrize("first", ["rot8", "flip"])
+def test_of_two_calls_for_the_same_weights_the_last_one_counts(first: str) -> None:
+    def run(*groups: str) -> tuple[nn.Module, ien.Start]:
+        torch.manual_seed(0)
+        model = network(8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        last = network(8)
+        starts = [ien.start_equivariant(last, "rot4", 4, images())]  # other weights, which nothing ties
+        for group in groups:
+            starts.append(ien.start_equivariant(model, group, len(ien.group(group)), images()))
+            model.load_state_dict(last.state_dict())
+            ien.keep_equivariant(starts[-1], optimizer)
+        train(model, optimizer, 3)
+        return model, starts[-1]
+
+    (twice, start), (once, _) = run(first, "rot4"), run("rot4")
+    assert distance(start) < 1e-6 and error(twice, "rot4", 4) < 1e-9
+    torch.testing.assert_close(twice.state_dict(), once.state_dict())
+
+
+def test_two_models_may_share_an_optimizer() -> None:
+    torch.manual_seed(0)
+    models = [network(), network(8)]
+    optimizer = torch.optim.Adam([p for model in models for p in model.parameters()], lr=0.01)
+    for model, (group, members) in zip(models, [("rot4", 4), ("rot8", 8)], strict=True):
+        ien.keep_equivariant(ien.start_equivariant(model, group, members, images()), optimizer)
+    for step in range(4):
+        optimizer.zero_grad()
+        for model in models:
+            backward(model, seed=step)
+        optimizer.step()
+    assert error(models[0].eval(), "rot4", 4) < 1e-9 and error(models[1].eval(), "rot8", 8) < 1e-9
 
 
 class Lifted(nn.Module):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ ELEMENTWISE = tuple(
     for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
 )
 """Optimizers that do to each number what its own gradients say."""
+KEPT = "_kept_equivariant"
+"""Where an optimizer has what keeps its weights; a copy of it has neither this nor the hooks."""
 
 
 def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
@@ -29,10 +31,11 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     of norms are put back to the nearest equivariant ones, and so are the weights where they may have moved
     off: if kernels are smooth, in half precision, if the optimizer is fused, took steps before, or is not
     known to treat each number by itself, as SGD and Adam do; and once after others wrote them, as
-    ``load_state_dict`` does. Where an element resamples, kernels are coefficients of patterns while the
-    optimizer steps: its state is of these. The model and its loop stay as they are. It needs no loss, and no
+    ``load_state_dict`` does. Where an element resamples, the optimizer steps on coefficients of patterns in
+    place of kernels: its state is of these. The model and its loop stay as they are. It needs no loss, and no
     transformed copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a
-    loss. A copy of the model or of the optimizer is not kept.
+    loss. A copy of the model or of the optimizer is not kept, and of several calls for the same weights the
+    last one counts.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -50,73 +53,126 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         )
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
-    stray = bool(optimizer.state) or not _even(optimizer)
-    ties = [(tie, tie.patterned) for tie in start.ties]
-    moving = [
-        tie
-        for tie, patterned in ties
-        if not isinstance(tie.tensor, nn.Parameter) or not (tie.copies or patterned)
-    ]
-    written, rewritten = _versions(start), False
-    held: list[tuple[Tie, Tensor]] = []  # weights that are coefficients for a while, and their gradients
+    kept: list[_Keeper] = vars(optimizer).setdefault(KEPT, [])
+    tied = {id(tie.tensor) for tie in start.ties}
+    for other in [other for other in kept if not tied.isdisjoint(id(tie.tensor) for tie, _ in other.ties)]:
+        other.remove(optimizer)
+        kept.remove(other)
+    kept.append(_Keeper(start, optimizer))
 
-    def prepare() -> None:
-        """The gradients of tied weights; kernels of patterns become their coefficients."""
-        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        with torch.no_grad():
-            for tie, patterned in ties:
-                tensor = tie.tensor
-                if (grad := tensor.grad) is None:
-                    continue
-                if not patterned:
-                    grad.copy_(tie.nearest(grad))
-                elif id(tensor) in mine:
-                    held.append((tie, grad))
-                    tensor.copy_(tie.to_coefficients(tensor))
-                    tensor.grad = tie.to_coefficients(grad)
 
-    def restore() -> None:
-        """Weights instead of coefficients, as a closure and everything else but a step needs them."""
-        with torch.no_grad():
-            while held:
-                tie, grad = held.pop()
-                tie.tensor.copy_(tie.from_coefficients(tie.tensor))
-                tie.tensor.grad = grad
+class _StandIn(NamedTuple):
+    """Coefficients that an optimizer has for a while in place of a weight."""
 
-    def before(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
-        nonlocal rewritten
-        restore()  # after a step that an error ended
-        rewritten = _versions(start) != written
+    tie: Tie
+    weight: Tensor
+    grad: Tensor
+    version: int
+    """How often the weight was written before."""
+    coefficients: nn.Parameter
+
+
+class _Keeper:
+    """What is done before and after the steps of an optimizer.
+
+    The weights of the model are never anything else: whatever ends a step, they can be used and saved.
+    """
+
+    def __init__(self, start: Start, optimizer: torch.optim.Optimizer) -> None:
+        self.ties = [(tie, tie.patterned) for tie in start.ties]
+        self.moving = [
+            tie
+            for tie, patterned in self.ties
+            if not isinstance(tie.tensor, nn.Parameter) or not (tie.copies or patterned)
+        ]
+        self.stray = bool(optimizer.state) or not _even(optimizer)
+        self.written, self.rewritten = self._versions(), False
+        self.stand_ins: list[_StandIn] = []
+        self.handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
+        ]
+
+    def remove(self, optimizer: torch.optim.Optimizer) -> None:
+        self._restore(optimizer)
+        for handle in self.handles:
+            handle.remove()
+
+    def _before(
+        self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, Any] | None:
+        self._restore(optimizer)  # after a step that an error ended
+        self.rewritten = self._versions() != self.written
         closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
         if closure is None:
-            prepare()
+            self._prepare(optimizer)
             return None
 
         def prepared() -> Any:
-            restore()
+            self._restore(optimizer)
             loss = closure()
-            prepare()
+            self._prepare(optimizer)
             return loss
 
         return (arguments[0], prepared), {}
 
-    def after(*_: object) -> None:
-        nonlocal written
-        tied = {id(tie.tensor) for tie, _ in held}  # whatever the step did to their coefficients
-        restore()
+    def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        tied = {id(each.weight) for each in self.stand_ins}  # whatever the step did to their coefficients
+        self._restore(optimizer)
         with torch.no_grad():
-            for tie in start.ties if stray or rewritten else moving:
+            for tie in [tie for tie, _ in self.ties] if self.stray or self.rewritten else self.moving:
                 if id(tie.tensor) not in tied:
                     tie.tensor.copy_(tie.nearest(tie.tensor))
-        written = _versions(start)
+        self.written = self._versions()
 
-    def loaded(_: object) -> None:
-        nonlocal stray
-        stray = True
+    def _loaded(self, _: object) -> None:
+        self.stray = True
 
-    optimizer.register_step_pre_hook(before)
-    optimizer.register_step_post_hook(after)
-    optimizer.register_load_state_dict_post_hook(loaded)
+    def _prepare(self, optimizer: torch.optim.Optimizer) -> None:
+        """The gradients of tied weights; coefficients stand in for kernels of patterns."""
+        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        with torch.no_grad():
+            for tie, patterned in self.ties:
+                weight = tie.tensor
+                if (grad := weight.grad) is None:
+                    continue
+                if not patterned:
+                    grad.copy_(tie.nearest(grad))
+                elif id(weight) in mine:
+                    coefficients = nn.Parameter(tie.to_coefficients(weight))
+                    coefficients.grad = tie.to_coefficients(grad)
+                    self.stand_ins.append(_StandIn(tie, weight, grad, weight._version, coefficients))
+        _exchange(optimizer, {each.weight: each.coefficients for each in self.stand_ins})
+        for each in self.stand_ins:
+            each.weight.grad = None
+
+    def _restore(self, optimizer: torch.optim.Optimizer) -> None:
+        """Weights of the coefficients that stand in for them, in the optimizer and in the model."""
+        _exchange(optimizer, {each.coefficients: each.weight for each in self.stand_ins})
+        with torch.no_grad():
+            while self.stand_ins:
+                tie, weight, grad, version, coefficients = self.stand_ins.pop()
+                others = weight._version != version  # as load_state_dict, after a step that an error ended
+                weight.copy_(tie.nearest(weight) if others else tie.from_coefficients(coefficients))
+                weight.grad = grad if weight.grad is None else weight.grad
+
+    def _versions(self) -> list[tuple[int, int]]:
+        """Which tensors the tied weights are, and how often each was written."""
+        return [
+            (id(tie.tensor), tie.tensor._version)
+            for tie, _ in self.ties
+            if isinstance(tie.tensor, nn.Parameter)
+        ]
+
+
+def _exchange(optimizer: torch.optim.Optimizer, pairs: Mapping[Tensor, Tensor]) -> None:
+    """Give an optimizer other parameters in the place of some, with the state that it had for these."""
+    for group in optimizer.param_groups if pairs else ():
+        group["params"][:] = [pairs.get(parameter, parameter) for parameter in group["params"]]
+    for old, new in pairs.items():
+        if old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
 
 
 def _even(optimizer: torch.optim.Optimizer) -> bool:
@@ -131,13 +187,6 @@ def _even(optimizer: torch.optim.Optimizer) -> bool:
     )
     fused = any(group.get("fused") for group in optimizer.param_groups)
     return not half and not fused
-
-
-def _versions(start: Start) -> list[tuple[int, int]]:
-    """Which tensors the tied weights are, and how often each was written."""
-    return [
-        (id(tie.tensor), tie.tensor._version) for tie in start.ties if isinstance(tie.tensor, nn.Parameter)
-    ]
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
