@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import ien
 from ien._regular import channels_moved, num_channels
@@ -579,6 +580,148 @@ def test_of_two_calls_for_the_same_weights_the_last_one_counts(first: str) -> No
     (twice, start), (once, _) = run(first, "rot4"), run("rot4")
     assert distance(start) < 1e-6 and error(twice, "rot4", 4) < 1e-9
     torch.testing.assert_close(twice.state_dict(), once.state_dict())
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Sharpness-aware steps (Foret et al., 2021): weights are moved, and put back before the step."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.base = torch.optim.SGD(self.param_groups, lr=lr)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            closure()
+        its = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p in its]).norm()
+        for p in its:
+            self.state[p]["old"] = p.clone()
+            p.add_(0.05 * p.grad / norm)
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.copy_(self.state[p]["old"])
+        self.base.step()
+        return loss
+
+
+class Listed(torch.optim.Optimizer):
+    """Has a list of its own of what it trains, and takes a factor beside a closure."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.its = [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, factor: float = 0.0) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        for p in self.its:
+            p.sub_(factor * self.defaults["lr"] * p.grad)
+        return loss
+
+
+@pytest.mark.parametrize("kind", [Sharpness, Listed])
+@pytest.mark.parametrize(("group", "members"), [("rot4", 4), ("rot8", 8)])
+def test_optimizers_that_do_as_they_like_train_all_weights(kind: Any, group: str, members: int) -> None:
+    torch.manual_seed(0)
+    model = network(members).train()
+    start = ien.start_equivariant(model, group, members, images())
+    optimizer = kind(model.parameters(), lr=0.2)
+    ien.keep_equivariant(start, optimizer)
+    kernels = [model[i].weight for i in (0, 3, 7)]
+    before = [weight.detach().clone() for weight in kernels]
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images()), torch.arange(8) % 5)
+        loss.backward()
+        return loss
+
+    named = {"factor": 1.0} if kind is Listed else {}
+    losses = [optimizer.step(closure, **named).item() for _ in range(12)]
+    moved = [
+        float((now.detach() - was).norm() / was.norm()) for now, was in zip(kernels, before, strict=True)
+    ]
+    assert losses[-1] < losses[0] and 1e-3 < min(moved) and max(moved) < 2
+    assert error(model.eval(), group, members) < 1e-9
+    assert len(optimizer.state) <= len(list(model.parameters()))
+
+
+def test_a_shared_backbone_and_both_heads_are_kept() -> None:
+    torch.manual_seed(0)
+    body = network(8)[:6]
+    models = [nn.Sequential(*body, nn.Flatten(), nn.Linear(24, 5)) for _ in range(2)]
+    shared = {p: None for model in models for p in model.parameters()}
+    optimizer = torch.optim.Adam(shared, lr=0.01)
+    for model in models:
+        ien.keep_equivariant(ien.start_equivariant(model, "rot8", 8, images()), optimizer)
+    for step in range(4):
+        optimizer.zero_grad()
+        for model in models:
+            backward(model, seed=step)
+        optimizer.step()
+    assert all(error(model.eval(), "rot8", 8) < 1e-9 for model in models)
+
+
+@pytest.mark.parametrize(("group", "members"), [("rot4", 4), ("rot8", 8)])
+def test_a_step_writes_only_what_its_optimizer_has(group: str, members: int) -> None:
+    torch.manual_seed(0)
+    model = network(members).train()
+    start = ien.start_equivariant(model, group, members, images(), kernels="smooth")
+    first, last = (torch.optim.Adam(part.parameters(), lr=0.01) for part in (model[:3], model[3:]))
+    for optimizer in (first, last):
+        ien.keep_equivariant(start, optimizer)
+    for _ in range(3):
+        for optimizer in (first, last):
+            optimizer.zero_grad()
+        features = model[:3](images())
+        losses = [F.cross_entropy(model[3:](h), torch.arange(8) % 5) for h in (features.detach(), features)]
+        losses[0].backward()
+        (2 * features.square().mean()).backward(retain_graph=True)
+        first.step()  # the last loss has yet to go backward through weights of the other optimizer
+        torch.autograd.grad(losses[1], list(model[3:].parameters()))
+        last.step()
+    assert error(model.eval(), group, members) < 1e-9
+
+
+def test_what_an_optimizer_knew_of_pixels_is_not_taken_for_coefficients() -> None:
+    torch.manual_seed(0)
+    model = network(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    train(model, optimizer, 3)
+    start = ien.start_equivariant(model, "rot8", 8, images(), weights="project")
+    ien.keep_equivariant(start, optimizer)
+    before = model[3].weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    torch.testing.assert_close(model[3].weight.detach(), before)
+
+
+@pytest.mark.parametrize(("group", "members"), [("rot4", 4), ("rot8", 8)])
+def test_what_follows_the_weights_sees_them_after_the_step(group: str, members: int) -> None:
+    torch.manual_seed(0)
+    model = network(members)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    seen: list[Tensor] = []
+    optimizer.register_step_post_hook(lambda *_: seen.append(model[3].weight.detach().clone()))
+    start = ien.start_equivariant(model, group, members, images(), kernels="smooth")
+    ien.keep_equivariant(start, optimizer)
+    train(model, optimizer, 1)
+    assert torch.equal(seen[0], model[3].weight.detach())
+
+
+def test_a_weight_that_is_no_parameter_any_more_is_an_error() -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    ien.recommended(model, "rot4", 4, images(), optimizer)
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    backward(model)
+    with pytest.raises(RuntimeError, match="the weight of a Conv2d is no longer a parameter"):
+        optimizer.step()
 
 
 def test_two_models_may_share_an_optimizer() -> None:

@@ -31,11 +31,11 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     of norms are put back to the nearest equivariant ones, and so are the weights where they may have moved
     off: if kernels are smooth, in half precision, if the optimizer is fused, took steps before, or is not
     known to treat each number by itself, as SGD and Adam do; and once after others wrote them, as
-    ``load_state_dict`` does. Where an element resamples, the optimizer steps on coefficients of patterns in
-    place of kernels: its state is of these. The model and its loop stay as they are. It needs no loss, and no
-    transformed copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a
-    loss. A copy of the model or of the optimizer is not kept, and of several calls for the same weights the
-    last one counts.
+    ``load_state_dict`` does (what is written through ``.data`` is not seen). Where an element resamples,
+    optimizers that are known to step on coefficients of patterns in place of kernels: their state is of
+    these, and begins anew. The model and its loop stay as they are. It needs no loss, and no transformed
+    copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy
+    of the model or of the optimizer is not kept, and of several calls for one weight the last one counts.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -54,11 +54,19 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
     kept: list[_Keeper] = vars(optimizer).setdefault(KEPT, [])
-    tied = {id(tie.tensor) for tie in start.ties}
-    for other in [other for other in kept if not tied.isdisjoint(id(tie.tensor) for tie, _ in other.ties)]:
-        other.remove(optimizer)
-        kept.remove(other)
+    for other in kept:
+        other.leave(optimizer, start.ties)
     kept.append(_Keeper(start, optimizer))
+
+
+class _Kept(NamedTuple):
+    """A weight that is kept."""
+
+    tie: Tie
+    patterned: bool
+    """Whether the optimizer steps on coefficients in its place."""
+    moves: bool
+    """Whether a step with tied gradients may leave it untied."""
 
 
 class _StandIn(NamedTuple):
@@ -79,73 +87,97 @@ class _Keeper:
     """
 
     def __init__(self, start: Start, optimizer: torch.optim.Optimizer) -> None:
-        self.ties = [(tie, tie.patterned) for tie in start.ties]
-        self.moving = [
-            tie
-            for tie, patterned in self.ties
-            if not isinstance(tie.tensor, nn.Parameter) or not (tie.copies or patterned)
-        ]
+        self.weights, self.statistics = list[_Kept](), list[Tie]()
+        known = isinstance(optimizer, ELEMENTWISE)
+        for tie in start.ties:
+            if not isinstance(tie.tensor, nn.Parameter):
+                self.statistics.append(tie)
+                continue
+            patterned = known and tie.patterned
+            if patterned:
+                optimizer.state.pop(tie.tensor, None)  # what it knows is of pixels
+            self.weights.append(_Kept(tie, patterned, moves=not (tie.copies or patterned)))
         self.stray = bool(optimizer.state) or not _even(optimizer)
-        self.written, self.rewritten = self._versions(), False
+        self.written, self.rewritten = self._versions(optimizer), False
         self.stand_ins: list[_StandIn] = []
-        self.handles = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-            optimizer.register_load_state_dict_post_hook(self._loaded),
-        ]
+        optimizer.register_step_pre_hook(self._before)
+        handle = optimizer.register_step_post_hook(self._after)
+        hooks = optimizer._optimizer_step_post_hooks  # this one first: others may follow the weights
+        hooks.update({key: hooks.pop(key) for key in list(hooks) if key != handle.id})
+        optimizer.register_load_state_dict_post_hook(self._loaded)
 
-    def remove(self, optimizer: torch.optim.Optimizer) -> None:
+    def leave(self, optimizer: torch.optim.Optimizer, ties: Sequence[Tie]) -> None:
+        """Keep no longer what these tie."""
         self._restore(optimizer)
-        for handle in self.handles:
-            handle.remove()
+        tensors = {id(tie.tensor) for tie in ties}
+        self.weights = [kept for kept in self.weights if id(kept.tie.tensor) not in tensors]
+        self.statistics = [tie for tie in self.statistics if id(tie.tensor) not in tensors]
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Any, Any] | None:
         self._restore(optimizer)  # after a step that an error ended
-        self.rewritten = self._versions() != self.written
-        closure = next((each for each in (*arguments[1:], *named.values()) if callable(each)), None)
-        if closure is None:
+        self.rewritten = self._versions(optimizer) != self.written
+        closures = [each for each in (*arguments[1:], *named.values()) if callable(each)]
+        if not closures:
             self._prepare(optimizer)
             return None
 
         def prepared() -> Any:
             self._restore(optimizer)
-            loss = closure()
+            loss = closures[0]()
             self._prepare(optimizer)
             return loss
 
-        return (arguments[0], prepared), {}
+        def instead(each: Any) -> Any:
+            return prepared if each is closures[0] else each
+
+        return tuple(map(instead, arguments)), {name: instead(each) for name, each in named.items()}
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         tied = {id(each.weight) for each in self.stand_ins}  # whatever the step did to their coefficients
         self._restore(optimizer)
         with torch.no_grad():
-            for tie in [tie for tie, _ in self.ties] if self.stray or self.rewritten else self.moving:
-                if id(tie.tensor) not in tied:
-                    tie.tensor.copy_(tie.nearest(tie.tensor))
-        self.written = self._versions()
+            for kept in self._mine(optimizer):
+                weight = kept.tie.tensor
+                if (kept.moves or self.stray or self.rewritten) and id(weight) not in tied:
+                    weight.copy_(kept.tie.nearest(weight))
+            for tie in self.statistics:  # as a norm writes them: another loss may be yet to go backward
+                tie.tensor.data.copy_(tie.nearest(tie.tensor))
+        self.written = self._versions(optimizer)
 
     def _loaded(self, _: object) -> None:
         self.stray = True
 
     def _prepare(self, optimizer: torch.optim.Optimizer) -> None:
         """The gradients of tied weights; coefficients stand in for kernels of patterns."""
-        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         with torch.no_grad():
-            for tie, patterned in self.ties:
+            for tie, patterned, _ in self._mine(optimizer):
                 weight = tie.tensor
                 if (grad := weight.grad) is None:
                     continue
                 if not patterned:
                     grad.copy_(tie.nearest(grad))
-                elif id(weight) in mine:
+                else:
                     coefficients = nn.Parameter(tie.to_coefficients(weight))
                     coefficients.grad = tie.to_coefficients(grad)
                     self.stand_ins.append(_StandIn(tie, weight, grad, weight._version, coefficients))
+                    weight.grad = None
         _exchange(optimizer, {each.weight: each.coefficients for each in self.stand_ins})
-        for each in self.stand_ins:
-            each.weight.grad = None
+
+    def _mine(self, optimizer: torch.optim.Optimizer) -> list[_Kept]:
+        """The weights that the optimizer has, and those that nothing trains."""
+        its = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for tie, _, _ in self.weights:
+            if not isinstance(tie.tensor, nn.Parameter):
+                raise RuntimeError(
+                    f"the {tie.name} of a {type(tie.module).__name__} is no longer a parameter, so that it "
+                    f"cannot be kept (pruned, or computed by a weight norm?): take that off, or do it after "
+                    f"training"
+                )
+        return [
+            kept for kept in self.weights if id(kept.tie.tensor) in its or not kept.tie.tensor.requires_grad
+        ]
 
     def _restore(self, optimizer: torch.optim.Optimizer) -> None:
         """Weights of the coefficients that stand in for them, in the optimizer and in the model."""
@@ -157,13 +189,9 @@ class _Keeper:
                 weight.copy_(tie.nearest(weight) if others else tie.from_coefficients(coefficients))
                 weight.grad = grad if weight.grad is None else weight.grad
 
-    def _versions(self) -> list[tuple[int, int]]:
+    def _versions(self, optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:
         """Which tensors the tied weights are, and how often each was written."""
-        return [
-            (id(tie.tensor), tie.tensor._version)
-            for tie, _ in self.ties
-            if isinstance(tie.tensor, nn.Parameter)
-        ]
+        return [(id(tie.tensor), tie.tensor._version) for tie, _, _ in self._mine(optimizer)]
 
 
 def _exchange(optimizer: torch.optim.Optimizer, pairs: Mapping[Tensor, Tensor]) -> None:
