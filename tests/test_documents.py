@@ -28,7 +28,7 @@ def readme_names() -> dict[str, object]:
     model = nn.Sequential()
     for i, channels in enumerate([3, 8, 8, 8], start=1):
         model.add_module(f"layer{i}", nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU()))
-    model.add_module("classify", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    model.add_module("classify", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8)))
     x, y = torch.rand(6, 3, 9, 9), torch.randint(8, (6,))
     return {
         "torch": torch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import ien
 from ien import models
-from ien._tied import tie
+from ien._tied import tie, ungrouped
 from tests.blocks import BasicBlock
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -542,6 +543,37 @@ def test_depthwise_is_tied_and_conv_groups_that_cut_feature_groups_are_named() -
         ien.start_equivariant(net[:2], "rot4xflip", 8, x)
 
 
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize(
+    ("group", "conv_groups", "after", "before"),
+    [
+        ("rot4", 8, [(4, 8)], [(4, 8)]),  # depthwise
+        ("rot8", 12, [(8, 8), (2, 4)], [(8, 8), (2, 4)]),
+        ("rot4", 2, [(4, 8), (2, 4), (1, 4)], [(4, 16)]),
+        ("rot4xflip", 2, [(8, 16)], [(8, 32)]),
+        ("rot8", 3, [(8, 24)], [(4, 24)]),
+    ],
+)
+def test_conv_groups_are_tied_as_kernels_with_zeros_between_them(
+    group, conv_groups: int, after, before, smooth: bool
+) -> None:
+    group = ien.group(group)
+    rows, columns = (sum(channels for _, channels in blocks) for blocks in (after, before))
+    weight = torch.randn(rows, columns // conv_groups, 3, 3, dtype=torch.float64)
+    sides = ungrouped(conv_groups, after, before, group)
+    assert sides[2] == 1
+    tied, distance = tie(weight, sides[0], sides[1], group, smooth=smooth)
+    expected, same = tie(weight, after, before, group, conv_groups, smooth=smooth)
+    torch.testing.assert_close(tied, expected)
+    assert abs(distance - same) < 1e-9 and distance > 0.1
+
+
+def test_conv_groups_of_several_sizes_are_left_as_they_are() -> None:
+    blocks = [(4, 4), (2, 4)]
+    assert ungrouped(2, blocks, blocks, ien.rotation(4)) == (blocks, blocks, 2)
+    assert ungrouped(4, [(4, 8)], [(4, 8)], ien.rotation(4)) == ([(4, 8)], [(4, 8)], 4)  # cut: told elsewhere
+
+
 def test_grid_that_is_not_exact_is_named_with_sizes_that_are_and_the_net_is_as_it_was() -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1))
     before = copy.deepcopy(net.state_dict())
@@ -711,13 +743,65 @@ class Several(nn.Module):
     def forward(self, x: Tensor) -> Any:
         h = self.conv(x)
         parts = {"maps": h, "size": h.shape, "larger": F.interpolate(h, size=11, mode="nearest")}
-        return parts if self.container is dict else self.container(parts.values())
+        if self.container in (dict, Parts):
+            return self.container(**parts)
+        return self.container(parts.values())
 
 
-@pytest.mark.parametrize("container", [dict, tuple, list])
+@dataclass
+class Parts:
+    maps: Tensor
+    size: torch.Size
+    larger: Tensor
+
+
+def nested(parts: Any) -> Any:
+    """A loss that is not known yet, and parts within others."""
+    return {"loss": None, "of": [{"stage": tuple(parts)}]}
+
+
+@pytest.mark.parametrize("container", [dict, tuple, list, Parts, nested])
 def test_all_that_a_model_returns_must_turn(container: type) -> None:
     with pytest.raises(ValueError, match=r"the model itself breaks rot4: what it returns, 8×11×11, turns"):
         ien.start_equivariant(Several(container), "rot4", 4, torch.rand(2, 1, 9, 9))
+
+
+def test_vectors_whose_numbers_an_element_exchanges_are_no_classes() -> None:
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    net, x = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1), *head), torch.rand(4, 1, 9, 9)
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(ValueError, match=r"vectors of 4, .* linear layer, or .*\{\"\": …, \"2\": 1\}; name"):
+        ien.start_equivariant(net, "rot4", 4, x)
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    turned = x.rot90(1, (-2, -1))
+    ien.start_equivariant(net, "rot4", {"": 4, "2": 4}, x)
+    torch.testing.assert_close(net(turned), net(x).roll(1, 1))  # features that turn, as asked for
+    ien.start_equivariant(net, "rot4", {"": 4, "2": 1}, x)
+    torch.testing.assert_close(net(turned), net(x))
+
+
+def test_maps_that_are_feature_groups_are_told_with_how_to_have_classes() -> None:
+    net, x = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1)), torch.rand(4, 1, 9, 9)
+    told = 'returns feature groups, not classes; if it shall be classes: feature_groups={"": …, "2": 1}'
+    assert told in str(ien.start_equivariant(net, "rot4", 4, x))
+    for asked in (1, 4):
+        assert "classes" not in str(ien.start_equivariant(net, "rot4", {"": 4, "2": asked}, x))
+    assert "classes" not in str(
+        ien.start_equivariant(nn.Sequential(*net, nn.Conv2d(4, 3, 1)), "rot4", {"": 4, "3": 1}, x)
+    )
+
+
+def test_tokens_are_told_from_maps() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.mix = nn.Conv2d(1, 8, 3), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.mix(self.conv(x).flatten(2).mT)
+
+    with pytest.raises(ValueError, match=r"'mix' .* of shape \(8, 49, 8\), is neither maps .* keep height"):
+        ien.start_equivariant(Tokens(), "rot4", 4, torch.rand(2, 1, 9, 9))
 
 
 def test_images_are_single_maps_also_where_their_channels_are_equal() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from ._compare import full_precision
 from ._feature_groups import FeatureGroups, holder
 from ._regular import Blocks
 from ._seen import Views
-from ._tied import LOST, Tie, cuts
+from ._tied import LOST, Tie, cuts, ungrouped
 
 __all__ = ["Breaks", "LayerStart", "Mixing", "Work", "spreads_of"]
 
@@ -60,6 +60,7 @@ class Work:
         self.ties: dict[int, Tie] = {}
         self.written: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a tensor, and what it was
         self.changed = False  # whether weights so far were not equivariant before
+        self.last = ""  # the layer that mixed channels last
 
     def start(self, name: str, module: nn.Module, x: Any) -> None:
         stale = self.changed and not self.spreads and name not in self.ran
@@ -67,6 +68,7 @@ class Work:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return
         if isinstance(module, Mixing):
+            self.last = name
             self._kernels(name, module, x)
         else:
             self._numbers(name, module, x)
@@ -75,10 +77,9 @@ class Work:
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
         """An error if what a layer returns does not turn; the model itself may return several tensors."""
-        if not name and isinstance(output, Mapping | Sequence):
-            for part in output.values() if isinstance(output, Mapping) else output:
-                if isinstance(part, Tensor):
-                    self.check(name, module, part)
+        if not name and not isinstance(output, Tensor):
+            for part in _parts_of(output):
+                self.check(name, module, part)
         if not isinstance(output, Tensor) or not output.is_floating_point() or not _layouts(output):
             return
         maps, given = _layouts(output), self.returned.get(name, ())
@@ -91,6 +92,13 @@ class Work:
                 f"(relative error {error:.2g}){self._left(module)}"
             )
         self.returned[name] = seen.blocks
+        if not name and output.ndim == 2 and self.exchanged:
+            raise ValueError(
+                f"the model returns vectors of {output.shape[1]}, whose numbers {self.views.group} exchanges "
+                f"within feature groups {_text(seen.blocks)}, as those of classes must not be: end it in a "
+                f"linear layer, or make its last layer return single maps, {self.exchanged}; name that layer "
+                f"with its feature groups if they are what you want"
+            )
         if name in self.layers and math.isnan(self.layers[name].exact):
             self.layers[name] = replace(self.layers[name], exact=seen.exact, between=seen.between)
 
@@ -98,35 +106,13 @@ class Work:
     def tied(self) -> tuple[Tie, ...]:
         return tuple(tie for tie in self.ties.values() if id(tie.tensor) in self.written)
 
-    def loose(self, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor) -> tuple[str, ...]:
-        """Parameters that are not tied, and with other numbers would break what turns now."""
-
-        def breaks(*parameters: Tensor) -> bool:
-            before, returned = [parameter.clone() for parameter in parameters], dict(self.returned)
-            try:
-                for parameter in parameters:
-                    noise = torch.rand(
-                        parameter.shape, generator=torch.Generator().manual_seed(0), device="cpu"
-                    )
-                    parameter.add_(noise.to(parameter) * (float(parameter.abs().max()) or 1.0))
-                with hooked(modules, after=self.check):
-                    model(images.clone())
-            except Breaks:
-                return True
-            finally:
-                self.returned = returned
-                for parameter, old in zip(parameters, before, strict=True):
-                    parameter.copy_(old)
-            return False
-
-        others = {
-            name: parameter
-            for name, parameter in model.named_parameters()
-            if id(parameter) not in self.ties and parameter.numel() > 1
-        }
-        if not others or not breaks(*others.values()):  # one pass is enough for most models
-            return ()
-        return tuple(name for name, parameter in others.items() if breaks(parameter))
+    @property
+    def exchanged(self) -> str:
+        """How to say that what the model returns are single maps, if it is feature groups, unasked."""
+        if set(_sizes(self.returned.get("", ()))) <= {1} or not self.last:
+            return ""
+        named = holder(self.last, {"", *self.specs})
+        return "" if named else f'feature_groups={{"": …, "{self.last}": 1}}'
 
     def undo(self) -> None:
         for tensor, old in self.written.values():
@@ -144,7 +130,8 @@ class Work:
         before = self._blocks(name, module, x, maps)
         after = self.returned[name] = self._after(name, module, pixels=x.ndim == 4)
         sides = (before, after) if isinstance(module, nn.ConvTranspose2d) else (after, before)
-        ties = [Tie(module, "weight", self.views.group, *sides, getattr(module, "groups", 1), self.smooth)]
+        ungrouped_sides = ungrouped(getattr(module, "groups", 1), *sides, self.views.group)
+        ties = [Tie(module, "weight", self.views.group, *ungrouped_sides, self.smooth)]
         if module.bias is not None:
             ties.append(Tie(module, "bias", self.views.group, after))
         if any(self.ties.setdefault(id(tie.tensor), tie)[2:] != tie[2:] for tie in ties):
@@ -238,7 +225,13 @@ class Work:
 
     def _blocks(self, name: str, module: nn.Module, x: Tensor, maps: list[Tensor]) -> Blocks:
         """The feature groups seen in what comes into a layer."""
-        seen = self.views.look(maps[0]) if maps else None
+        if not maps:
+            raise ValueError(
+                f"what comes into {_called(name, module)}, {_shape(x)}, is neither maps (B, C, H, W) or "
+                f"(B, H, W, C) nor vectors (B, C), so that it cannot be seen to turn: keep height and width "
+                f"as dims of their own"
+            )
+        seen = self.views.look(maps[0])
         if seen is None:
             raise Breaks(
                 f"what comes into {_called(name, module)}, {_shape(x)}, turns neither as feature groups "
@@ -311,6 +304,15 @@ def _of_channels(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
     place = next((d for d in range(-numbers.ndim, 0) if numbers.shape[d] > 1), -1)
     channels = -x.ndim + 1 if maps is x or x.ndim == 2 else -1
     return numbers.ndim == 1 or place == channels
+
+
+def _parts_of(output: Any) -> Iterable[Any]:
+    """What a model returned together."""
+    if isinstance(output, Mapping):
+        return output.values()
+    if is_dataclass(output):
+        return [getattr(output, each.name) for each in fields(output)]
+    return output if isinstance(output, Sequence) and not isinstance(output, str) else ()
 
 
 def _sizes(blocks: Blocks) -> list[int]:

@@ -16,6 +16,7 @@ from ._groups import Group
 from ._groups import group as parse_group
 from ._inputs import eval_mode, try_model
 from ._layerwise import Breaks, LayerStart, Mixing, Work, spreads_of
+from ._loose import loose_parameters
 from ._measured import ROOT
 from ._names import nearest
 from ._page import columns, number
@@ -46,11 +47,15 @@ class Start:
     loose: tuple[str, ...] = ()
     """Parameters that are not tied, and with other numbers would break the symmetry, as a map of zeros."""
     model: nn.Module | None = field(default=None, repr=False, compare=False)
+    exchanged: str = ""
+    """How to ask for single maps, if the model returns feature groups, whose members elements exchange."""
 
     def __str__(self) -> str:
-        unused = [f"did not run, and are as they were: {', '.join(self.unused)}"] * bool(self.unused)
+        classes = f"returns feature groups, not classes; if it shall be classes: {self.exchanged}"
+        unused = f"did not run, and are as they were: {', '.join(self.unused)}"
+        notes = [*[classes] * bool(self.exchanged), *[unused] * bool(self.unused)]
         if not self.layers:
-            return "\n".join([f"equivariant to {self.group} as it was: no weight had to change", *unused])
+            return "\n".join([f"equivariant to {self.group} as it was: no weight had to change", *notes])
         between = any(layer.between is not None for layer in self.layers.values())
         rows = [["layer", "before", "after", "distance", "exact", *["between"] * between]]
         for name, layer in self.layers.items():
@@ -59,7 +64,7 @@ class Start:
         title = (
             f"equivariant to {self.group}, weights {self.weights}: relative errors of {len(rows) - 1} layers"
         )
-        return "\n".join([title, *columns(rows), *unused])
+        return "\n".join([title, *columns(rows), *notes])
 
 
 def start_equivariant(
@@ -130,7 +135,7 @@ def start_after(
         try:
             with hooked(modules, before=work.start, after=work.check):
                 model(images.clone())
-            loose = work.loose(model, modules, images)
+            loose = loose_parameters(work, model, modules, images)
             settle(work.returned, loose)
         except BaseException as error:
             work.undo()
@@ -145,7 +150,7 @@ def start_after(
         for name, module in modules.items()
         if module._parameters and name not in work.ran and not isinstance(module, Listed)
     )
-    return Start(str(group), weights, work.layers, unused, work.tied, loose, model)
+    return Start(str(group), weights, work.layers, unused, work.tied, loose, model, work.exchanged)
 
 
 def _checked(

@@ -15,7 +15,7 @@ from ._pairs import nearest, precise, to_coefficients, to_kernels
 from ._patterns import smoothing
 from ._regular import Blocks, members, num_channels
 
-__all__ = ["Tie", "cuts", "tie"]
+__all__ = ["Tie", "cuts", "tie", "ungrouped"]
 
 LOST = 1e-6
 """Kernels of which no more than this share is left are as good as 0."""
@@ -141,6 +141,23 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
     shape = num_channels(after), num_channels(before) // parts, 1, 1
     pattern = _whole(torch.ones(shape, dtype=torch.float64, device="cpu"), parts)
     return not torch.allclose(_mean(pattern, after, before, group), pattern)
+
+
+def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks, int]:
+    """The feature groups on both sides of a weight, without conv groups where it is tied alike without them.
+
+    So it is if each holds whole feature groups of one size, or a single channel, which is depthwise.
+
+    >>> ungrouped(8, [(4, 8)], [(4, 8)], rotation(4)), ungrouped(2, [(4, 8)], [(4, 16)], rotation(4))
+    (([(4, 8)], [(1, 1)], 1), ([(4, 8)], [(4, 8)], 1))
+    """
+    if conv_groups > 1 and not cuts(conv_groups, after, before, group):
+        (size, *others), channels = {size for size, _ in before}, num_channels(before) // conv_groups
+        if channels == 1 and list(after) == list(before):
+            return after, [(1, 1)], 1
+        if not others and channels % size == 0:
+            return after, [(size, channels)], 1
+    return after, before, conv_groups
 
 
 def _mean(kernels: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:

@@ -1,0 +1,69 @@
+"""What could come to break a network as it learns: zeros that hide it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Residual(nn.Module):
+    """A block that adds nothing at first, as its last norm or scale is small."""
+
+    def __init__(self, first: float) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 3)
+        self.block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8))
+        nn.init.constant_(self.block[1].weight, first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return F.relu(h + self.block(h))
+
+
+class Excited(nn.Module):
+    """Channels weighed by linear layers on their means, of which the last is 0 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.squeeze, self.excite = nn.Conv2d(1, 8, 3), nn.Linear(8, 4), nn.Linear(4, 8)
+        for parameter in self.excite.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        weights = torch.sigmoid(self.excite(F.relu(self.squeeze(h.mean((2, 3))))))
+        return h * weights[:, :, None, None]
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-6])
+def test_a_block_that_adds_nothing_yet_must_fit_what_it_will_be_added_to(first: float) -> None:
+    net, x = Residual(first), torch.rand(4, 1, 9, 9)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(ValueError, match=r"breaks rot4: .*, with numbers other than 0 in 'block.1.weight'"):
+        ien.start_equivariant(net, "rot4", {"": 4, "block": 2}, x)
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    start = ien.start_equivariant(net, "rot4", 4, x)
+    assert start.loose == () and torch.equal(net.block[1].weight, before["block.1.weight"])
+
+
+def test_weights_of_channels_that_are_equal_yet_must_stay_so_in_a_feature_group() -> None:
+    net, x = Excited(), torch.rand(4, 1, 9, 9)
+    with pytest.raises(ValueError, match=r"with numbers other than 0 in 'excite.weight'"):
+        ien.start_equivariant(net, "rot4", 4, x)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    ien.recommended(net, "rot4", {"": 4, "excite": 4}, x, optimizer)
+    target = torch.rand(4, 8, 7, 7)
+    for _ in range(20):
+        optimizer.zero_grad()
+        F.mse_loss(net(x), target).backward()
+        optimizer.step()
+    assert net.excite.weight.abs().max() > 0.1
+    turned = net(x.rot90(1, (-2, -1))).unflatten(1, (2, 4))
+    expected = net(x).rot90(1, (-2, -1)).unflatten(1, (2, 4)).roll(1, 2)
+    torch.testing.assert_close(turned, expected, rtol=1e-4, atol=1e-5)
