@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -451,22 +453,23 @@ def test_adam_steps_are_those_of_coefficients_that_are_parameters() -> None:
     assert (kept[2].weight - first).abs().max() > 0.02
 
 
-class Stopping(torch.optim.Adam):
-    """Stops within a step, as Ctrl-C or a full memory do: before anything is written, or in the middle."""
+@contextmanager
+def stopped(when: str) -> Iterator[None]:
+    """A step of Adam that stops, as with Ctrl-C or a full memory: before, within or after its arithmetic."""
+    module = sys.modules["torch.optim.adam"]
+    whole = module.adam  # type: ignore[attr-defined]
 
-    when = ""
+    def adam(parameters: list[Tensor], *arguments: Any, **named: Any) -> None:
+        if when != "before":
+            half = len(parameters) // 2 if when == "within" else len(parameters)
+            lists = [each[:half] if isinstance(each, list) else each for each in arguments]
+            whole(parameters[:half], *lists, **named)
+        raise KeyboardInterrupt
 
-    def step(self, closure: Any = None) -> Any:
-        if self.when == "before":
-            raise KeyboardInterrupt
-        loss = super().step(closure)
-        if self.when == "after":
-            raise KeyboardInterrupt
-        if self.when == "within":
-            with torch.no_grad():
-                self.param_groups[0]["params"][0].add_(1)
-            raise KeyboardInterrupt
-        return loss
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "adam", adam)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def backward(model: nn.Module, seed: int = 0) -> None:
@@ -478,18 +481,16 @@ def test_a_step_that_is_stopped_leaves_weights_that_can_be_used(when: str) -> No
     torch.manual_seed(0)
     model = network(8)
     start = ien.start_equivariant(model, "rot8", 8, images())
-    optimizer = Stopping(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     ien.keep_equivariant(start, optimizer)
     train(model, optimizer, 2)
     before = copy.deepcopy(model.state_dict())
     backward(model)
-    optimizer.when = when
-    with pytest.raises(KeyboardInterrupt):
+    with stopped(when):
         optimizer.step()
     assert error(model, "rot8", 8) < 1e-9
     if when == "before":
         torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-    optimizer.when = ""
     train(model, optimizer, 2)
     assert error(model, "rot8", 8) < 1e-9
 
@@ -498,15 +499,15 @@ def test_after_a_step_that_was_stopped_gradients_count_once() -> None:
     def run(stop: bool) -> dict[str, Tensor]:
         torch.manual_seed(0)
         model = network(8)
-        optimizer = Stopping(model.parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         ien.keep_equivariant(ien.start_equivariant(model, "rot8", 8, images()), optimizer)
         train(model, optimizer, 2)
         if stop:
             backward(model)
-            optimizer.when = "before"
-            with pytest.raises(KeyboardInterrupt):
+            with stopped("before"):
                 optimizer.step()
-            optimizer.when = ""
+            optimizer.zero_grad()
+            optimizer.step()  # there is nothing to step on
         optimizer.zero_grad()
         backward(model, seed=7)
         optimizer.step()
@@ -518,18 +519,16 @@ def test_after_a_step_that_was_stopped_gradients_count_once() -> None:
 def test_weights_that_are_loaded_after_a_step_was_stopped_stay() -> None:
     torch.manual_seed(0)
     model = network(8)
-    optimizer = Stopping(model.parameters(), lr=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
     ien.keep_equivariant(ien.start_equivariant(model, "rot8", 8, images()), optimizer)
     saved = copy.deepcopy(model.state_dict())
     for group in optimizer.param_groups:
         group["lr"] = 0.1
     train(model, optimizer, 2)
     backward(model)
-    optimizer.when = "before"
-    with pytest.raises(KeyboardInterrupt):
+    with stopped("before"):
         optimizer.step()
     model.load_state_dict(saved)
-    optimizer.when = ""
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     backward(model)
@@ -717,11 +716,43 @@ def test_what_follows_the_weights_sees_them_after_the_step(group: str, members: 
 def test_a_weight_that_is_no_parameter_any_more_is_an_error() -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    ien.recommended(model, "rot4", 4, images(), optimizer)
+    start = ien.start_equivariant(model, "rot4", 4, images())
+    ien.keep_equivariant(start, optimizer)
     prune.l1_unstructured(model[0], "weight", 0.5)
     backward(model)
     with pytest.raises(RuntimeError, match="the weight of a Conv2d is no longer a parameter"):
         optimizer.step()
+    with pytest.raises(RuntimeError, match="the weight of a Conv2d is no longer a parameter"):
+        ien.keep_equivariant(start, optimizer)
+
+
+def test_a_second_start_ties_no_more_than_it_says_and_leaves_no_hooks_behind() -> None:
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        ien.recommended(model, "rot4", 4, images(), optimizer)
+    for i in (0, 3, 7):
+        model[i].reset_parameters()
+    ien.recommended(model, "rot4", 1, images(), optimizer)
+    assert len(optimizer._optimizer_step_pre_hooks) == len(optimizer._optimizer_step_post_hooks) == 1
+    train(model, optimizer, 3)
+    weight = model[7].weight.detach().unflatten(1, (-1, 4))
+    assert (weight - weight.mean(2, keepdim=True)).abs().max() > 1e-2  # single maps, each with its own number
+
+
+def test_what_an_optimizer_knew_of_coefficients_is_not_taken_for_pixels() -> None:
+    torch.manual_seed(0)
+    model = network(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    ien.recommended(model, "rot8", 8, images(), optimizer)
+    train(model, optimizer, 3)
+    ien.recommended(model, "rot4", 4, images(), optimizer, weights="project")
+    before = model[3].weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    torch.testing.assert_close(model[3].weight.detach(), before)
 
 
 def test_two_models_may_share_an_optimizer() -> None:

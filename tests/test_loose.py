@@ -67,3 +67,35 @@ def test_weights_of_channels_that_are_equal_yet_must_stay_so_in_a_feature_group(
     turned = net(x.rot90(1, (-2, -1))).unflatten(1, (2, 4))
     expected = net(x).rot90(1, (-2, -1)).unflatten(1, (2, 4)).roll(1, 2)
     torch.testing.assert_close(turned, expected, rtol=1e-4, atol=1e-5)
+
+
+class Placed(Residual):
+    """The block adds a learnt map of positions as well, which its norm hides."""
+
+    def __init__(self, first: float) -> None:
+        super().__init__(first)
+        self.position = nn.Parameter(torch.zeros(8, 7, 7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return F.relu(h + self.block[1](self.block[0](h) + self.position))
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_a_loose_parameter_is_found_behind_zeros(first: float) -> None:
+    assert ien.start_equivariant(Placed(first), "rot4", 4, torch.rand(4, 1, 9, 9)).loose == ("position",)
+
+
+def test_many_blocks_that_start_at_zero_are_no_reason_to_refuse() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+            nn.init.zeros_(self.last.weight)
+
+        def forward(self, h: Tensor) -> Tensor:
+            return h + self.last(F.relu(self.first(h)))
+
+    net = nn.Sequential(nn.Conv2d(1, 16, 3), *(Block() for _ in range(48)))
+    start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 7, 7))
+    assert start.loose == () and not net[1].last.weight.any()

@@ -791,6 +791,25 @@ def test_maps_that_are_feature_groups_are_told_with_how_to_have_classes() -> Non
     )
 
 
+def test_features_may_be_returned_beside_classes_and_what_is_no_batch_is_not_looked_at() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.classify = nn.Conv2d(1, 8, 3), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Any:
+            features = self.conv(x).mean((2, 3))
+            anchors = torch.rand(7, 4)
+            return {"classes": self.classify(features), "of": [features, anchors, Parts, torch.tensor(1.0)]}
+
+    net, x = Both(), torch.rand(2, 1, 9, 9)
+    assert "classes" not in str(ien.start_equivariant(net, "rot4", 4, x))
+    turned, upright = net(x.rot90(1, (-2, -1))), net(x)
+    torch.testing.assert_close(turned["classes"], upright["classes"])
+    expected = upright["of"][0].unflatten(1, (2, 4)).roll(1, 2).flatten(1)
+    torch.testing.assert_close(turned["of"][0], expected)
+
+
 def test_tokens_are_told_from_maps() -> None:
     class Tokens(nn.Module):
         def __init__(self) -> None:

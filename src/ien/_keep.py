@@ -31,9 +31,9 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     of norms are put back to the nearest equivariant ones, and so are the weights where they may have moved
     off: if kernels are smooth, in half precision, if the optimizer is fused, took steps before, or is not
     known to treat each number by itself, as SGD and Adam do; and once after others wrote them, as
-    ``load_state_dict`` does (what is written through ``.data`` is not seen). Where an element resamples,
-    optimizers that are known to step on coefficients of patterns in place of kernels: their state is of
-    these, and begins anew. The model and its loop stay as they are. It needs no loss, and no transformed
+    ``load_state_dict`` does (what is written through ``.data`` is not seen). Where an element resamples, such
+    known optimizers step on coefficients of patterns in place of kernels: their state is of these, and begins
+    anew. The model and its loop stay as they are. It needs no loss, and no transformed
     copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy
     of the model or of the optimizer is not kept, and of several calls for one weight the last one counts.
 
@@ -54,8 +54,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     check_optimizer(optimizer, start.model)
     check_loose(start.model, start.loose)
     kept: list[_Keeper] = vars(optimizer).setdefault(KEPT, [])
-    for other in kept:
-        other.leave(optimizer, start.ties)
+    kept[:] = [other for other in kept if other.leave(optimizer, start.model)]
     kept.append(_Keeper(start, optimizer))
 
 
@@ -83,35 +82,41 @@ class _StandIn(NamedTuple):
 class _Keeper:
     """What is done before and after the steps of an optimizer.
 
-    The weights of the model are never anything else: whatever ends a step, they can be used and saved.
+    The model always holds its weights: whatever ends a step, they can be used and saved.
     """
 
     def __init__(self, start: Start, optimizer: torch.optim.Optimizer) -> None:
         self.weights, self.statistics = list[_Kept](), list[Tie]()
-        known = isinstance(optimizer, ELEMENTWISE)
         for tie in start.ties:
-            if not isinstance(tie.tensor, nn.Parameter):
+            if tie.name in tie.module._buffers:
                 self.statistics.append(tie)
                 continue
-            patterned = known and tie.patterned
+            patterned = type(optimizer) in ELEMENTWISE and tie.patterned
             if patterned:
                 optimizer.state.pop(tie.tensor, None)  # what it knows is of pixels
             self.weights.append(_Kept(tie, patterned, moves=not (tie.copies or patterned)))
         self.stray = bool(optimizer.state) or not _even(optimizer)
         self.written, self.rewritten = self._versions(optimizer), False
         self.stand_ins: list[_StandIn] = []
-        optimizer.register_step_pre_hook(self._before)
-        handle = optimizer.register_step_post_hook(self._after)
+        post = optimizer.register_step_post_hook(self._after)
         hooks = optimizer._optimizer_step_post_hooks  # this one first: others may follow the weights
-        hooks.update({key: hooks.pop(key) for key in list(hooks) if key != handle.id})
-        optimizer.register_load_state_dict_post_hook(self._loaded)
+        hooks.update({key: hooks.pop(key) for key in list(hooks) if key != post.id})
+        pre = optimizer.register_step_pre_hook(self._before)
+        self.handles = [pre, post, optimizer.register_load_state_dict_post_hook(self._loaded)]
 
-    def leave(self, optimizer: torch.optim.Optimizer, ties: Sequence[Tie]) -> None:
-        """Keep no longer what these tie."""
+    def leave(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
+        """Keep no longer what belongs to ``model``; whether anything is left to keep."""
         self._restore(optimizer)
-        tensors = {id(tie.tensor) for tie in ties}
-        self.weights = [kept for kept in self.weights if id(kept.tie.tensor) not in tensors]
-        self.statistics = [tie for tie in self.statistics if id(tie.tensor) not in tensors]
+        its = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        for tie, patterned, _ in self.weights:
+            if patterned and id(tie.tensor) in its:
+                optimizer.state.pop(tie.tensor, None)  # what it knows is of coefficients
+        self.weights = [kept for kept in self.weights if id(kept.tie.tensor) not in its]
+        self.statistics = [tie for tie in self.statistics if id(tie.tensor) not in its]
+        if not self.weights:
+            for handle in self.handles:
+                handle.remove()
+        return bool(self.weights)
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -140,7 +145,8 @@ class _Keeper:
         with torch.no_grad():
             for kept in self._mine(optimizer):
                 weight = kept.tie.tensor
-                if (kept.moves or self.stray or self.rewritten) and id(weight) not in tied:
+                moved = self.rewritten or (weight.requires_grad and (kept.moves or self.stray))
+                if moved and id(weight) not in tied:
                     weight.copy_(kept.tie.nearest(weight))
             for tie in self.statistics:  # as a norm writes them: another loss may be yet to go backward
                 tie.tensor.data.copy_(tie.nearest(tie.tensor))
@@ -187,7 +193,8 @@ class _Keeper:
                 tie, weight, grad, version, coefficients = self.stand_ins.pop()
                 others = weight._version != version  # as load_state_dict, after a step that an error ended
                 weight.copy_(tie.nearest(weight) if others else tie.from_coefficients(coefficients))
-                weight.grad = grad if weight.grad is None else weight.grad
+                if weight.grad is None and coefficients.grad is not None:  # else it was zeroed since
+                    weight.grad = grad
 
     def _versions(self, optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:
         """Which tensors the tied weights are, and how often each was written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -61,6 +61,7 @@ class Work:
         self.written: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a tensor, and what it was
         self.changed = False  # whether weights so far were not equivariant before
         self.last = ""  # the layer that mixed channels last
+        self.exchanged = ""  # how to have the model return single maps, if it returns feature groups, unasked
 
     def start(self, name: str, module: nn.Module, x: Any) -> None:
         stale = self.changed and not self.spreads and name not in self.ran
@@ -77,9 +78,16 @@ class Work:
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
         """An error if what a layer returns does not turn; the model itself may return several tensors."""
-        if not name and not isinstance(output, Tensor):
-            for part in _parts_of(output):
-                self.check(name, module, part)
+        if name or isinstance(output, Tensor):
+            parts = [output]
+        else:
+            parts = [part for part in _tensors_in(output) if part.ndim and len(part) == self.views.count]
+        for part in parts:
+            self._check_part(name, module, part)
+        if not name and len(parts) == 1:  # of several it is not known which layer made which
+            self._check_classes(parts[0])
+
+    def _check_part(self, name: str, module: nn.Module, output: Any) -> None:
         if not isinstance(output, Tensor) or not output.is_floating_point() or not _layouts(output):
             return
         maps, given = _layouts(output), self.returned.get(name, ())
@@ -92,27 +100,26 @@ class Work:
                 f"(relative error {error:.2g}){self._left(module)}"
             )
         self.returned[name] = seen.blocks
-        if not name and output.ndim == 2 and self.exchanged:
+        if name in self.layers and math.isnan(self.layers[name].exact):
+            self.layers[name] = replace(self.layers[name], exact=seen.exact, between=seen.between)
+
+    def _check_classes(self, output: Tensor) -> None:
+        """An error if the model returns vectors in feature groups, unasked; of maps it is noted."""
+        blocks = self.returned.get("", ())
+        if set(_sizes(blocks)) <= {1} or not self.last or holder(self.last, {"", *self.specs}):
+            return
+        self.exchanged = f'feature_groups={{"": …, "{self.last}": 1}}'
+        if output.ndim == 2:
             raise ValueError(
                 f"the model returns vectors of {output.shape[1]}, whose numbers {self.views.group} exchanges "
-                f"within feature groups {_text(seen.blocks)}, as those of classes must not be: end it in a "
+                f"within feature groups {_text(blocks)}, as those of classes must not be: end it in a "
                 f"linear layer, or make its last layer return single maps, {self.exchanged}; name that layer "
                 f"with its feature groups if they are what you want"
             )
-        if name in self.layers and math.isnan(self.layers[name].exact):
-            self.layers[name] = replace(self.layers[name], exact=seen.exact, between=seen.between)
 
     @property
     def tied(self) -> tuple[Tie, ...]:
         return tuple(tie for tie in self.ties.values() if id(tie.tensor) in self.written)
-
-    @property
-    def exchanged(self) -> str:
-        """How to say that what the model returns are single maps, if it is feature groups, unasked."""
-        if set(_sizes(self.returned.get("", ()))) <= {1} or not self.last:
-            return ""
-        named = holder(self.last, {"", *self.specs})
-        return "" if named else f'feature_groups={{"": …, "{self.last}": 1}}'
 
     def undo(self) -> None:
         for tensor, old in self.written.values():
@@ -306,13 +313,17 @@ def _of_channels(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
     return numbers.ndim == 1 or place == channels
 
 
-def _parts_of(output: Any) -> Iterable[Any]:
-    """What a model returned together."""
-    if isinstance(output, Mapping):
-        return output.values()
-    if is_dataclass(output):
-        return [getattr(output, each.name) for each in fields(output)]
-    return output if isinstance(output, Sequence) and not isinstance(output, str) else ()
+def _tensors_in(output: Any) -> Iterator[Tensor]:
+    """What a model returned, in containers in one another."""
+    if isinstance(output, Tensor):
+        yield output
+    elif is_dataclass(output) and not isinstance(output, type):
+        yield from _tensors_in([getattr(output, each.name, None) for each in fields(output)])
+    elif isinstance(output, Mapping):
+        yield from _tensors_in(list(output.values()))
+    elif isinstance(output, Sequence) and not isinstance(output, str):
+        for part in output:
+            yield from _tensors_in(part)
 
 
 def _sizes(blocks: Blocks) -> list[int]:

@@ -21,17 +21,16 @@ def loose_parameters(
 ) -> tuple[str, ...]:
     """Parameters that are not tied, and with other numbers would break what turns now: found by trying.
 
-    It is an error if tied ones would, which are about 0 and hide it.
+    Tied weights near 0 that hide a break are an error.
     """
     weights = {name: weight for name, weight in model.named_parameters() if weight.numel() > 1}
     free, hidden = dict[str, Tensor](), dict[str, Tensor]()
     for name, weight in weights.items():
-        noise = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), device="cpu").to(weight)
         largest, usual = float(weight.abs().max()), weight[0].numel() ** -0.5
         if (tie := work.ties.get(id(weight))) is None:
-            free[name] = weight + noise * (largest or 1.0)
+            free[name] = weight + _noise(weight) * (largest or 1.0)
         elif largest < SMALL * usual and tie.name != "bias":  # adds equal numbers, which hide nothing
-            hidden[name] = tie.nearest(usual * noise)
+            hidden[name] = tie.nearest(_noise(weight) * usual)
 
     def broken(others: Mapping[str, Tensor]) -> Breaks | None:
         before, returned = {name: weights[name].clone() for name in others}, dict(work.returned)
@@ -52,4 +51,10 @@ def loose_parameters(
         return ()
     if error := broken(hidden):
         raise Breaks(f"{error}, with numbers other than 0 in {', '.join(map(repr, hidden))}")
-    return tuple(name for name, other in free.items() if broken({name: other}))
+    return tuple(name for name, other in free.items() if broken(hidden | {name: other}))
+
+
+def _noise(like: Tensor) -> Tensor:
+    """Numbers from -1 to 1, the same for the same shape."""
+    generator = torch.Generator().manual_seed(0)
+    return (2 * torch.rand(like.shape, generator=generator, device="cpu") - 1).to(like)

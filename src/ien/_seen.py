@@ -38,6 +38,7 @@ class Views:
         self.group = group
         self.specs = list(dict.fromkeys(specs))
         self.swaps_sides = bool(group.matrices[:, 0, 1].any())
+        self.count = 0  # images and their copies
         self._recent: deque[tuple[Tensor, int, Seen | None]] = deque(maxlen=4)
 
     def of(self, x: Tensor) -> Tensor:
@@ -49,6 +50,7 @@ class Views:
                 f"give images, or noise such as torch.rand{tuple(x.shape)}"
             )
         images = torch.cat(views)
+        self.count = len(images)
         self._recent.append((images, images._version, Seen(((1, x.shape[1]),), 0.0, None)))  # never members
         return images
 

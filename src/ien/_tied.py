@@ -152,10 +152,10 @@ def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> 
     (([(4, 8)], [(1, 1)], 1), ([(4, 8)], [(4, 8)], 1))
     """
     if conv_groups > 1 and not cuts(conv_groups, after, before, group):
-        (size, *others), channels = {size for size, _ in before}, num_channels(before) // conv_groups
+        channels, size = num_channels(before) // conv_groups, before[0][0]
         if channels == 1 and list(after) == list(before):
             return after, [(1, 1)], 1
-        if not others and channels % size == 0:
+        if channels % size == 0 and all(other == size for other, _ in before):
             return after, [(size, channels)], 1
     return after, before, conv_groups
 
