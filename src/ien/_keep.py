@@ -33,9 +33,9 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     known to treat each number by itself, as SGD and Adam do; and once after others wrote them, as
     ``load_state_dict`` does (what is written through ``.data`` is not seen). Where an element resamples, such
     known optimizers step on coefficients of patterns in place of kernels: their state is of these, and begins
-    anew. The model and its loop stay as they are. It needs no loss, and no transformed
-    copies of images. It cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy
-    of the model or of the optimizer is not kept, and of several calls for one weight the last one counts.
+    anew. The model and its loop stay as they are. It needs no loss, and no transformed copies of images. It
+    cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy of the model or of
+    the optimizer is not kept, and of several calls for one weight the last one counts.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
