@@ -28,15 +28,17 @@ from torch.profiler import ProfilerActivity, profile
 
 import ien
 from ien import experiments
-from ien.data import Clips, Dataset
-from ien.data.clips import otb
-from ien.data.rot_otb import write
-from ien.data.synthetic_clips import synthetic
-from ien.training import ALONE, change, tracking_task
-from ien.training.image_task import prepare
+from ien.data import Dataset
+from ien.tracking.data.clips import otb
+from ien.tracking.data.rot_otb import write
+from ien.tracking.data.sets import Clips
+from ien.tracking.data.synthetic import synthetic
+from ien.tracking.training import task as tracking_task
+from ien.training import ALONE, change
+from ien.training.classify import prepare
 from ien.training.loop import take_step, train
+from ien.training.network import channels_last
 from ien.training.run import processor
-from ien.training.setup import channels_last
 
 BATCH = 64
 R4 = ien.rotation(4)

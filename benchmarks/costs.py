@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import ien
+from ien.training.network import channels_last, keep_freed_memory
 from ien.training.run import processor
-from ien.training.setup import channels_last, keep_freed_memory
 
 PAGE = Path(__file__).parents[1] / "docs" / "costs.md"
 NETS = ("resnet18", "vgg")

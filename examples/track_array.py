@@ -3,8 +3,8 @@
 import numpy as np
 from torch import Tensor, nn
 
-from ien.data.synthetic_clips import synthetic
 from ien.tracking import Tracker, score
+from ien.tracking.data.synthetic import synthetic
 
 
 class Pixels(nn.Module):

@@ -74,11 +74,11 @@ def test_the_guide_to_tracking_runs(
 ) -> None:
     pytest.importorskip("av", reason="videos need av: pip install 'ien[track]'")
     pytest.importorskip("PIL", reason="frames need pillow: pip install 'ien[track]'")
-    from ien.data.clips import otb
-    from ien.data.rot_otb import write
-    from ien.data.synthetic_clips import synthetic
+    from ien.tracking.data.clips import otb
+    from ien.tracking.data.rot_otb import write
+    from ien.tracking.data.synthetic import synthetic
     from ien.tracking.video import footage, write_video
-    from tests.test_track_command import stub
+    from tests.cli.test_track import stub
 
     clip = synthetic(seed=4, frames=3, size=(120, 160))
     write(clip, "data/otb")

@@ -3,34 +3,34 @@
 import importlib as _importlib
 from typing import Any as _Any
 
-from ._capture import Features as Features
-from ._capture import capture as capture
-from ._doctor import Diagnosis as Diagnosis
-from ._doctor import Finding as Finding
-from ._doctor import doctor as doctor
-from ._feature_groups import FeatureGroups as FeatureGroups
-from ._feature_groups import GroupPool as GroupPool
-from ._feature_groups import group_pool as group_pool
-from ._groups import Group as Group
-from ._groups import custom as custom
-from ._groups import group as group
-from ._groups import reflection as reflection
-from ._groups import rotation as rotation
-from ._groups import scale as scale
-from ._keep import keep_equivariant as keep_equivariant
-from ._loss import Equivariance as Equivariance
-from ._loss import EquivarianceLoss as EquivarianceLoss
-from ._loss import equivariance_loss as equivariance_loss
-from ._measure import measure as measure
-from ._measured import ElementReport as ElementReport
-from ._measured import LayerReport as LayerReport
-from ._measured import OutputReport as OutputReport
-from ._measured import Report as Report
-from ._recommended import Recommended as Recommended
-from ._recommended import recommended as recommended
-from ._start import LayerStart as LayerStart
-from ._start import Start as Start
-from ._start import start_equivariant as start_equivariant
+from .geometry.doctor import Diagnosis as Diagnosis
+from .geometry.doctor import Finding as Finding
+from .geometry.doctor import doctor as doctor
+from .groups.group import Group as Group
+from .groups.group import custom as custom
+from .groups.group import group as group
+from .groups.group import reflection as reflection
+from .groups.group import rotation as rotation
+from .groups.group import scale as scale
+from .loss.capture import Features as Features
+from .loss.capture import capture as capture
+from .loss.feature_groups import FeatureGroups as FeatureGroups
+from .loss.feature_groups import GroupPool as GroupPool
+from .loss.feature_groups import group_pool as group_pool
+from .loss.objective import Equivariance as Equivariance
+from .loss.objective import EquivarianceLoss as EquivarianceLoss
+from .loss.objective import equivariance_loss as equivariance_loss
+from .measuring.measure import measure as measure
+from .measuring.report import ElementReport as ElementReport
+from .measuring.report import LayerReport as LayerReport
+from .measuring.report import OutputReport as OutputReport
+from .measuring.report import Report as Report
+from .tying.keep import keep_equivariant as keep_equivariant
+from .tying.recommended import Recommended as Recommended
+from .tying.recommended import recommended as recommended
+from .tying.start import LayerStart as LayerStart
+from .tying.start import Start as Start
+from .tying.start import start_equivariant as start_equivariant
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,5 @@
 """``python -m ien`` is the command ``ien``."""
 
-from .cli import app
+from .cli.app import app
 
 app()

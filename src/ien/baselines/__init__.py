@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from .._names import nearest
+from .._text import nearest
 from .dss import dss as dss
 from .dss import dss_wrn as dss_wrn
-from .re_siamfc import ReSiamFC as ReSiamFC
-from .re_siamfc import re_siamfc as re_siamfc
 from .sesn_nets import sesn_scalar as sesn_scalar
 from .sesn_nets import sesn_vector as sesn_vector
 from .sesn_nets import sesn_wrn as sesn_wrn
@@ -26,14 +25,14 @@ from .steerable_nets import steerable_vgg as steerable_vgg
 
 __all__ = [
     "BASELINES",
-    "ReSiamFC",
+    "NAMES",
     "SteerableCNN6",
     "SteerableResNet18",
     "SteerableVGG",
     "create",
     "dss",
     "dss_wrn",
-    "re_siamfc",
+    "factory",
     "sesn_scalar",
     "sesn_vector",
     "sesn_wrn",
@@ -55,8 +54,8 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "sesn-wrn": sesn_wrn,
     "dss-wrn": dss_wrn,
     "ss-cnn-wrn": ss_cnn_wrn,
-    "re-siamfc": re_siamfc,
 }
+NAMES = (*BASELINES, "re-siamfc")
 
 
 def create(name: str, **options: Any) -> nn.Module:
@@ -67,6 +66,13 @@ def create(name: str, **options: Any) -> nn.Module:
     to a plain net; ``re-siamfc`` takes a ``backbone`` too. The nets for scaled digits (``sesn-vector``,
     ``sesn-scalar``, ``dss``, ``ss-cnn``) take the ``size`` at which they see one, 28 or 56.
     """
+    return factory(name)(**options)
+
+
+def factory(name: str) -> Callable[..., nn.Module]:
+    """The function that builds the baseline of this name."""
+    if name == "re-siamfc":
+        return pkgutil.resolve_name("ien.tracking.re_siamfc:re_siamfc")
     if name not in BASELINES:
-        raise ValueError(f"there is no baseline {name!r}; {nearest(name, BASELINES)}")
-    return BASELINES[name](**options)
+        raise ValueError(f"there is no baseline {name!r}; {nearest(name, NAMES)}")
+    return BASELINES[name]

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups
+from ..loss.feature_groups import FeatureGroups
 from ..models.cnn3 import CNN3
 from ..models.cnn3 import num_groups as cnn3_fields
 from ..models.resnet18 import Block

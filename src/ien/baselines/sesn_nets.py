@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from .._feature_groups import FeatureGroups, GroupPool
+from ..loss.feature_groups import FeatureGroups, GroupPool
 from ..models.cnn3 import CNN3
 from ..models.cnn3 import num_groups as cnn3_fields
 from ..models.wide_resnet import WideResNet, wide_stages

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups, group_pool
+from ..loss.feature_groups import FeatureGroups, group_pool
 from ..models.cnn3 import CNN3
 from ..models.wide_resnet import WideResNet, plain_conv, wide_stages
 from ..models.widths import rounded

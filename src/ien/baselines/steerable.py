@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups
-from .._groups import Group, reflection, rotation
-from .._groups import group as parse_group
+from ..groups.group import Group, reflection, rotation
+from ..groups.group import group as parse_group
+from ..loss.feature_groups import FeatureGroups
 
 __all__ = ["DEFAULT", "WIDE", "FieldNorm", "Functions", "SteerableConv2d", "Symmetry", "library", "steer"]
 

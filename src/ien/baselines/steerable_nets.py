@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from .._groups import Group
+from ..groups.group import Group
 from ..models.cnn6 import CNN6, cnn6
 from ..models.cnn6 import num_groups as cnn6_fields
 from ..models.resnet18 import ResNet18, resnet18

@@ -6,15 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .._names import nearest
+from .._text import nearest
 from . import rot_mnist, rot_tim, scale_mnist, stl10
 from .dataset import Dataset as Dataset
 from .dataset import data_folder as data_folder
 from .dataset import to_float as to_float
 from .digits import embedded_digits as embedded_digits
-from .tracking_sets import SETS as CLIP_SETS
-from .tracking_sets import Clips as Clips
-from .tracking_sets import load_clips as load_clips
 
 DATASETS: dict[str, tuple[Callable[..., Dataset], Callable[[int], Dataset] | None]] = {
     "rot-mnist": (rot_mnist.rot_mnist, rot_mnist.embedded),
@@ -44,10 +41,8 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0,
     not read, everything random about it comes from ``seed``. The ``settings`` are those that it takes:
     ``classes``, ``image_size`` and ``mask`` for ``rot-tim`` and ``r2-tim``, ``image_size`` for ``stl10``.
     """
-    if name in CLIP_SETS:
-        raise ValueError(f"{name} holds clips, not images: load_clips({name!r}) gives them")
     if name not in DATASETS:
-        raise ValueError(f"there is no data set {name!r}; {nearest(name, [*DATASETS, *CLIP_SETS])}")
+        raise ValueError(f"there is no data set {name!r}; {nearest(name, DATASETS)}")
     known = SETTINGS.get(name, ())
     for setting in settings:
         if setting not in known:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._similarity import Mode
+from ..groups.similarity import Mode
 
 __all__ = ["cutout", "mirror", "rescale", "rotate", "shift", "turn_and_scale"]
 

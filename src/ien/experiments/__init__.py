@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Mapping
 from types import ModuleType
 
-from .._names import nearest
+from .._text import nearest
 from ..report import PaperRow
 from ..training import Config
 from . import rot_mnist

@@ -32,7 +32,7 @@ def demo(
     print_table("rot-mnist", out / "results", console=console)
     folders = [out / run_name(config, "embedded") for config in configs]
     try:
-        from ..report.html import write_report
+        from ..report.page.build import write_report
 
         with console.status("writing the report") as status:
             page = write_report(folders, out / "report.html", measured=100, progress=status.update)

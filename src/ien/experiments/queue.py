@@ -16,7 +16,7 @@ from ..data import data_folder
 from ..data.rot_mnist import find_original
 from ..report import read
 from ..training import ALONE, MACHINE, Config, Diverged, Processes, Stopped, change, differences, run
-from ..training.folder import read_config, read_data, read_result, write_json
+from ..training.run_folder import read_config, read_data, read_result, write_json
 from . import config as preset_config
 
 __all__ = ["outcome", "plan", "resume", "run_all", "run_name"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from .._files import replace_file
-from .._names import nearest
+from .._text import nearest
 from ..report import PaperRow, Part, Row, Section, as_rich, collect, page, summarise
 from . import check_preset, names, paper
 from .study import LABELS, NOTES

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from .._feature_groups import FeatureGroups, Spec
-from .._names import nearest
+from .._text import nearest
+from ..loss.feature_groups import FeatureGroups, Spec
 from . import cnn3 as _cnn3
 from . import cnn6 as _cnn6
 from . import resnet18 as _resnet18
-from . import siamfc as _siamfc
 from . import vgg as _vgg
 from . import wide_resnet as _wide_resnet
 from .cnn3 import CNN3 as CNN3
@@ -21,8 +21,6 @@ from .cnn6 import CNN6 as CNN6
 from .cnn6 import cnn6 as cnn6
 from .resnet18 import ResNet18 as ResNet18
 from .resnet18 import resnet18 as resnet18
-from .siamfc import SiamFC as SiamFC
-from .siamfc import siamfc as siamfc
 from .vgg import VGG as VGG
 from .vgg import vgg as vgg
 from .wide_resnet import WideResNet as WideResNet
@@ -32,16 +30,16 @@ __all__ = [
     "CNN3",
     "CNN6",
     "MODELS",
+    "NAMES",
     "VGG",
     "ResNet18",
-    "SiamFC",
     "WideResNet",
     "channel_share",
     "cnn3",
     "cnn6",
     "create",
+    "factory",
     "resnet18",
-    "siamfc",
     "vgg",
     "wide_resnet",
 ]
@@ -52,15 +50,16 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "vgg": vgg,
     "cnn3": cnn3,
     "wide-resnet": wide_resnet,
-    "siamfc": siamfc,
 }
+_TRACKERS = "ien.tracking.siamfc"
+"""Where siamfc is: loaded when it is asked for."""
+NAMES = (*MODELS, "siamfc")
 _NUM_GROUPS = {
     "cnn6": _cnn6.num_groups,
     "resnet18": _resnet18.num_groups,
     "vgg": _vgg.num_groups,
     "cnn3": _cnn3.num_groups,
     "wide-resnet": _wide_resnet.num_groups,
-    "siamfc": _siamfc.num_groups,
 }
 
 
@@ -70,9 +69,16 @@ def create(name: str, **options: Any) -> nn.Module:
     >>> create("cnn6", feature_groups="4-2-1", width=1 / 8).conv1[0].out_channels
     11
     """
+    return factory(name)(**options)
+
+
+def factory(name: str) -> Callable[..., nn.Module]:
+    """The function that builds the model of this name."""
+    if name == "siamfc":
+        return pkgutil.resolve_name(f"{_TRACKERS}:siamfc")
     if name not in MODELS:
-        raise ValueError(f"there is no model {name!r}; {nearest(name, MODELS)}")
-    return MODELS[name](**options)
+        raise ValueError(f"there is no model {name!r}; {nearest(name, NAMES)}")
+    return MODELS[name]
 
 
 def channel_share(name: str, feature_groups: Spec, width: float = 1) -> float:
@@ -83,6 +89,7 @@ def channel_share(name: str, feature_groups: Spec, width: float = 1) -> float:
     """
     spec = FeatureGroups.of(feature_groups)
     whole = FeatureGroups.of(spec.sizes[0])
-    num_groups = _NUM_GROUPS[name]
+    later = name == "siamfc"
+    num_groups = pkgutil.resolve_name(f"{_TRACKERS}:num_groups") if later else _NUM_GROUPS[name]
     channels = [sum(map(mix.channels, num_groups(mix, width))) for mix in (spec, whole)]
     return channels[0] / channels[1]

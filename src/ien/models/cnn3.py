@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups, GroupPool, Spec
+from ..loss.feature_groups import FeatureGroups, GroupPool, Spec
 from .normalize import Normalize
 from .widths import rounded
 

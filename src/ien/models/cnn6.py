@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups, GroupPool, Spec
+from ..loss.feature_groups import FeatureGroups, GroupPool, Spec
 from .widths import rounded
 
 __all__ = ["CNN6", "cnn6"]

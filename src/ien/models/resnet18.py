@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups, GroupPool, Spec
+from ..loss.feature_groups import FeatureGroups, GroupPool, Spec
 from .widths import of_largest_size, rounded
 
 __all__ = ["Block", "ResNet18", "resnet18"]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups, GroupPool, Spec
+from ..loss.feature_groups import FeatureGroups, GroupPool, Spec
 from .widths import of_largest_size, rounded
 
 __all__ = ["VGG", "vgg"]

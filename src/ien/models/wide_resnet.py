@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from .._feature_groups import FeatureGroups, GroupPool, Spec
+from ..loss.feature_groups import FeatureGroups, GroupPool, Spec
 from .normalize import Normalize
 from .resnet18 import Block, odd_sized
 from .widths import rounded

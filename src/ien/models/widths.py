@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from .._feature_groups import FeatureGroups, Spec
+from ..loss.feature_groups import FeatureGroups, Spec
 
 __all__ = ["of_largest_size", "rounded"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .accuracies import AccuracyAxis, span
-from .figures import GREY, LogAxis, look, plain, styled
+from .plots.style import GREY, LogAxis, look, plain, styled
 from .recipes import Block, blocks_of, check_dataset, has_loss, row_names, settings_of
 from .records import Record, Row
 

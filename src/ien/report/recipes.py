@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from ..models import MODELS
+from ..models import NAMES as MODELS
 from ..training.config import MACHINE, Config
-from .figures import needs
+from .plots.runs import row_labels
+from .plots.style import needs
 from .records import Row
-from .run_plots import row_labels
 
 __all__ = [
     "IMAGES",

@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .._groups import group as parse_group
-from ..models import MODELS, channel_share
+from ..groups.group import group as parse_group
+from ..models import NAMES, channel_share
+from ..tracking.report.records import Tracking, tracker_share, tracking_of
 from .fields import number, take
 from .seen import images_seen
-from .tracking_records import Tracking, tracker_share, tracking_of
 
 __all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
 
@@ -268,7 +268,7 @@ def _channel_share(config: Mapping[str, object]) -> float | None:
     if model in ("siamfc", "re-siamfc"):
         return tracker_share(mix, width, str(config.get("backbone", "alexnet-v2")), str(config.get("group")))
     name = model.removeprefix("e2cnn-")
-    return channel_share(name, mix, width) if name in MODELS else None
+    return channel_share(name, mix, width) if name in NAMES else None
 
 
 def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .accuracies import AccuracyAxis, span
-from .figures import GREY, Look, look, plain, styled
-from .labels import label_ends
+from .plots.labels import label_ends
+from .plots.style import GREY, Look, look, plain, styled
 from .recipes import IMAGES, check_dataset, recipe_of, row_names
 from .records import Row
 

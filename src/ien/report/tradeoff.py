@@ -9,9 +9,9 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from .figures import look, power, styled
+from .plots.runs import accuracy_axes, check_rows, draw_rows
+from .plots.style import look, power, styled
 from .records import Row
-from .run_plots import accuracy_axes, check_rows, draw_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._files import replace_file
-from ..data.boxes import as_boxes
-from ..data.crops import Image, check_image
+from .data.boxes import as_boxes
+from .data.crops import Image, check_image
 
 __all__ = ["annotate", "write_strip"]
 

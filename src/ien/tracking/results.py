@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._files import replace_file
-from .._names import nearest
-from ..data.boxes import Array, as_boxes
-from ..data.clips import Clip
-from ..data.frames import read_numbers
+from .._text import nearest
+from .data.boxes import Array, as_boxes
+from .data.clips import Clip
+from .data.frames import read_numbers
 from .score import Score, score
 from .tracks import Track
 

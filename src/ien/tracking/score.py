@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..data.boxes import Array, as_boxes, in_frame
+from .data.boxes import Array, as_boxes, in_frame
 
 __all__ = [
     "NORMALISED_THRESHOLDS",

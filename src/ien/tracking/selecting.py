@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..data.boxes import Array
-from ..data.crops import Image, check_image
+from .data.boxes import Array
+from .data.crops import Image, check_image
 
 __all__ = ["select_box"]
 

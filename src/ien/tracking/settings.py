@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from .._names import nearest
+from .._text import nearest
 
 __all__ = ["SETTINGS", "Settings", "settings_for"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.clips import Clip, Frames, otb
+from .data.clips import Clip, Frames, otb
 from .video import Footage, footage
 
 __all__ = ["Source", "open_source"]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._files import replace_file
-from ..data.boxes import Array, as_boxes
-from ..data.clips import Clip
-from ..data.crops import Image
+from .data.boxes import Array, as_boxes
+from .data.clips import Clip
+from .data.crops import Image
 
 __all__ = ["Step", "Track", "TrackerLike", "follow", "gather", "still", "track", "write_csv"]
 

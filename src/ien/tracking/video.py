@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..data.boxes import Array
-from ..data.clips import Clip
-from ..data.crops import Image, check_image
-from ..data.frames import Files, image_names, read_frame
+from .data.boxes import Array
+from .data.clips import Clip
+from .data.crops import Image, check_image
+from .data.frames import Files, image_names, read_frame
 from .drawing import annotate
 from .tracks import Step, Track, TrackerLike, follow, gather
 

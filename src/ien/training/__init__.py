@@ -7,8 +7,8 @@ from .distributed import Processes as Processes
 from .distributed import joined as joined
 from .loop import Diverged as Diverged
 from .loop import Stopped as Stopped
+from .overrides import change as change
+from .overrides import differences as differences
+from .overrides import field_help as field_help
 from .run import load as load
 from .run import run as run
-from .settings import change as change
-from .settings import differences as differences
-from .settings import field_help as field_help

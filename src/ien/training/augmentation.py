@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..data.augment import cutout, mirror, rescale, rotate, shift
 from .config import Config
-from .draws import generator
+from .randomness import generator
 
 __all__ = ["augmented"]
 

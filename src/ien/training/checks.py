@@ -6,13 +6,12 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from .._feature_groups import FeatureGroups
-from .._names import nearest
-from .._regular import check_members, permutes
-from ..baselines import BASELINES
-from ..data.tracking_sets import SETS
-from ..models import MODELS
-from ..models.siamfc import BACKBONES
+from .. import baselines, models
+from .._text import nearest
+from ..groups.members import check_members, permutes
+from ..loss.feature_groups import FeatureGroups
+from ..tracking.data.sets import SETS
+from ..tracking.siamfc import BACKBONES
 
 if TYPE_CHECKING:
     from .config import Config
@@ -54,7 +53,7 @@ def wanted(kind: Any) -> str:
 
 
 def _check_model(config: Config) -> None:
-    if config.model not in (known := [*MODELS, *BASELINES]):
+    if config.model not in (known := [*models.NAMES, *baselines.NAMES]):
         raise ValueError(f"there is no model {config.model!r}; {nearest(config.model, known)}")
     if config.model in DIGIT_NETS and config.image_size not in (28, 56):
         raise ValueError(f"image_size is 28 or 56 for {config.model}; got {config.image_size}")
@@ -115,9 +114,9 @@ def _check_groups(config: Config) -> None:
 def _check_action(config: Config) -> None:
     """Whether the groups can permute the members of feature groups, where the run needs it."""
     if config.start == "equivariant":
-        if config.model not in MODELS:
+        if config.model not in models.NAMES:
             raise ValueError(
-                f"start=equivariant is for plain networks, {', '.join(MODELS)}; got {config.model}"
+                f"start=equivariant is for plain networks, {', '.join(models.NAMES)}; got {config.model}"
             )
         if len(config.groups) > 1 or not any(next(iter(config.groups)).exact[1:]):
             raise ValueError(

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
-from .._feature_groups import FeatureGroups
-from .._groups import Group, rotation
-from .._groups import group as parse_group
-from ..data.tracking_sets import SETS
+from ..groups.group import Group, rotation
+from ..groups.group import group as parse_group
+from ..loss.feature_groups import FeatureGroups
+from ..tracking.data.sets import SETS
 from .checks import check
 
 __all__ = ["MACHINE", "Config", "field_types"]

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from .._feature_groups import per_layer
-from .._measure import measure
-from .._measured import Report
-from .._regular import permutes
-from .._regular import sizes as regular_sizes
 from ..data import to_float
+from ..groups.members import permutes
+from ..groups.members import sizes as regular_sizes
+from ..loss.feature_groups import per_layer
+from ..measuring.measure import measure
+from ..measuring.report import Report
 from .config import Config
 
 __all__ = ["REGULAR_IMAGES", "cost", "evaluate", "inference_speed", "layer_errors"]

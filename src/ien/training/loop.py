@@ -21,14 +21,16 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..data import Clips, Dataset
-from . import folder as run_folder
-from . import image_task, tracking_task
+from ..data import Dataset
+from ..tracking.data.sets import Clips
+from ..tracking.training import task as tracking_task
+from . import classify as image_task
+from . import run_folder as run_folder
 from .config import Config
 from .distributed import Processes
-from .draws import seed_of
+from .network import Forward
+from .randomness import seed_of
 from .schedule import learning_rate
-from .setup import Forward
 
 __all__ = ["Diverged", "Status", "Stopped", "Task", "Trained", "take_step", "train"]
 

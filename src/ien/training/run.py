@@ -18,18 +18,19 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from ..data import SETTINGS, Clips, Dataset, data_folder, load_clips, to_float
+from ..data import SETTINGS, Dataset, data_folder, to_float
 from ..data import load as load_data
-from ..data.tracking_sets import digest as digest_of_clips
-from . import folder as run_folder
+from ..tracking.data.sets import Clips, load_clips
+from ..tracking.data.sets import digest as digest_of_clips
+from ..tracking.training.evaluate import evaluate_tracker, search_crops
+from ..tracking.training.task import sequences, untrained
+from . import run_folder as run_folder
 from .config import Config
 from .distributed import ALONE, Processes
 from .evaluate import cost, evaluate, inference_speed
 from .loop import Stopped, train
+from .network import channels_last, exported, images, network_of
 from .progress import shown
-from .setup import channels_last, exported, images, network_of
-from .track_evaluate import evaluate_tracker, search_crops
-from .tracking_task import sequences, untrained
 
 __all__ = ["clips_of", "dataset_of", "load", "processor", "run"]
 

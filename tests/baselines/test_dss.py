@@ -1,0 +1,288 @@
+"""Deep scale-spaces: the blur and the correlation by their formulas, sizes, and the shift of the scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+from ien.baselines.dss import DilatedConv2d, ScaleSpace, discrete_gaussian, dss, dss_wrn
+from ien.models.cnn3 import CNN3
+from tests.helpers.nets import assert_trains
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WIDTHS = (1, 1 / 2, Fraction(1, 8), 1 / 1000)
+
+
+def waves(
+    size: int, scales: Sequence[float], wavelengths: tuple[float, float], seed: int, channels: int = 1
+) -> list[Tensor]:
+    """Two images (2, C, size, size) drawn at each of the scales, about their centre and without resampling.
+
+    A channel is the sum of 20 plane waves of random direction and phase, their wavelengths between two limits
+    in pixels: smooth, band-limited, and as large at a border as in the middle.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.rand(3, 2, channels, 20, 1, 1, generator=generator, dtype=torch.float64)
+    shortest, longest = wavelengths
+    frequency = 2 * math.pi / (shortest * (longest / shortest) ** draws[0])
+    angle, phase = 2 * math.pi * draws[1], 2 * math.pi * draws[2]
+    place = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+    along = angle.cos() * place + angle.sin() * place[:, None]  # (2, C, 20, size, size)
+    return [(frequency * along / scale + phase).cos().sum(2).float() / 10**0.5 for scale in scales]
+
+
+def middle(h: Tensor, half: float) -> Tensor:
+    """The pixels at most ``half`` of a side away from the centre."""
+    centre = h.shape[-1] // 2
+    kept = slice(centre - int(half), centre + int(half))
+    return h[..., kept, kept]
+
+
+def like(kernel: Tensor) -> Tensor:
+    """Free random filters of the same size, each of the same norm."""
+    free = torch.randn_like(kernel)
+    norms = kernel.flatten(1).norm(dim=1) / free.flatten(1).norm(dim=1)
+    return (free * norms.view(-1, *[1] * (kernel.ndim - 1))).detach()
+
+
+def with_free_filters(net: nn.Module) -> nn.Module:
+    """The same net, each scale of each layer now with filters of its own."""
+    for layer in net.modules():
+        if isinstance(layer, DilatedConv2d):
+            kernels = [like(kernel) for kernel in layer.kernels()]
+            layer.kernels = lambda kernels=kernels: kernels  # type: ignore[method-assign]
+    return net
+
+
+def maps(net: CNN3, x: Tensor) -> list[Tensor]:
+    """The taps on images larger than the classifier takes, with BatchNorm's statistics from these images."""
+    h1 = net.conv1(x)
+    h2 = net.conv2(net.norm1(F.max_pool2d(h1, 2)))
+    return [h1, h2, net.conv3(net.norm2(F.max_pool2d(h2, 2)))]
+
+
+def settled(net: CNN3, x: Tensor) -> CNN3:
+    for layer in net.train().modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.momentum = 1.0
+    maps(net, x)
+    return net.eval()
+
+
+@torch.no_grad()
+def shift_errors(net: CNN3, seed: int) -> list[float]:
+    """For each tap, the relative error of: scale 0 of the halved image = scale 1 of the image, halved.
+
+    The shortest wave has 24 pixels, 12 in the halved image: 3 of the pixels of the last tap, above the limit
+    of 2. Pixels that see a border are left out.
+    """
+    size, half = 176, ien.scale([0.5])
+    x, halved = waves(size, [1, 0.5], (24, 48), seed)
+    settled(net, x)
+    errors = []
+    for k, (h, h_g) in enumerate(zip(maps(net, x), maps(net, halved), strict=True)):
+        inside = (size / 2 - (10, 24, 52)[k]) / 2**k
+        h, h_g = (value.unflatten(1, (-1, 2)) for value in (h, h_g))
+        moved = half.act_on_features(h[:, :, 1], torch.tensor([1, 1]))
+        difference = middle(h_g[:, :, 0] - moved, inside / 2)
+        errors.append(float(difference.square().mean() / middle(h, inside).var()))
+    return errors
+
+
+def bessel(order: int, t: float) -> float:
+    """The modified Bessel function I by its power series."""
+    terms = ((t / 2) ** (2 * m + order) / (math.factorial(m) * math.factorial(m + order)) for m in range(60))
+    return math.fsum(terms)
+
+
+@pytest.mark.parametrize("variance", [0.1875, 0.75, 3.75, 15.75])
+def test_the_blur_is_the_discrete_gaussian_of_bessel_functions(variance: float) -> None:
+    kernel = discrete_gaussian(variance, 16)
+    expected = [math.exp(-variance) * bessel(abs(n), variance) for n in range(-16, 17)]
+    expected = torch.tensor(expected, dtype=torch.float64) / math.fsum(expected)
+    assert (kernel - expected).abs().max() < 1e-13
+    places = torch.arange(-16, 17, dtype=torch.float64)
+    assert abs(float((kernel * places**2).sum()) - variance) < 0.02 * variance
+
+
+def test_each_scale_is_blurred_to_twice_the_deviation_of_the_one_before() -> None:
+    lifted = ScaleSpace(4, zero_scale=0.5)(torch.eye(65)[32].view(1, 1, 1, 65) * torch.eye(65)[32][:, None])
+    assert lifted.shape == (1, 4, 65, 65)
+    for k in range(4):
+        row = torch.tensor([math.exp(-(t := 0.25 * (4**k - 1))) * bessel(abs(n), t) for n in range(-32, 33)])
+        assert (lifted[0, k] - row * row[:, None]).abs().max() < 1e-5
+
+
+def test_the_lifting_treats_channels_alike_and_keeps_the_image_as_first_scale() -> None:
+    x = torch.rand(2, 3, 12, 10)
+    lifted = ScaleSpace(3, zero_scale=0.25)(x)
+    assert (lifted[:, ::3] - x).abs().max() < 1e-6
+    for channel in range(3):
+        alone = ScaleSpace(3, zero_scale=0.25)(x[:, channel : channel + 1])
+        assert (lifted[:, 3 * channel : 3 * channel + 3] - alone).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("extent", [1, 2])
+def test_the_correlation_equals_its_sum_written_out(extent: int) -> None:
+    scales, size = 3, 7
+    conv = DilatedConv2d(2, 2, 3, scales, extent).double().requires_grad_(False)
+    x = torch.rand(1, 2 * scales, size, size, dtype=torch.float64)
+    out = conv(x)
+    assert out.shape == (1, 2 * (scales - extent + 1), size, size)
+    taps = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+    for field in range(2):
+        for k in range(scales - extent + 1):
+            for row, column in [(0, 0), (3, 3), (2, 5), (6, 1)]:
+                total = 0.0
+                for before in range(2):
+                    for level in range(extent):
+                        for i, j in taps:
+                            y, z = row + 2**k * i, column + 2**k * j
+                            if 0 <= y < size and 0 <= z < size:
+                                weight = conv.weight[field, before, level, i + 1, j + 1]
+                                total += float(weight * x[0, before * scales + k + level, y, z])
+                found = float(out[0, field * (scales - extent + 1) + k, row, column])
+                assert abs(found - total) < 1e-12
+
+
+@pytest.mark.parametrize("extent", [0, 4])
+def test_an_extent_beyond_the_scales_is_refused(extent: int) -> None:
+    with pytest.raises(ValueError, match=f"from 1 to 3; got {extent}"):
+        DilatedConv2d(1, 1, 3, scales=3, extent=extent)
+
+
+def test_a_delta_start_passes_fields_through_and_adds_a_little_noise() -> None:
+    weight = DilatedConv2d(4, 6, 3, scales=2, extent=2, delta=True).weight.detach()
+    expected = torch.zeros(6, 4, 2, 3, 3)
+    for b in range(6):
+        for a in range(4):
+            if math.floor(a * 2 / 4) == math.floor(b * 2 / 6):  # 2 is the common divisor
+                expected[b, a, :, 1, 1] = 2 / 6
+    noise = weight - expected
+    assert 0.005 < noise.abs().max() <= 0.01 and (noise[expected > 0].abs() < 1e-7).all()
+
+
+def test_parameters_are_those_of_the_plain_net_without_its_190_biases() -> None:
+    net = dss()
+    plain = sum(p.numel() for p in ien.models.create("cnn3").parameters())
+    assert sum(p.numel() for p in net.parameters()) == plain - (32 + 63 + 95) == 494_359
+    assert sum(p.numel() for p in dss(size=56, plus=False).parameters()) == 494_359
+
+
+def test_parameters_of_the_wide_net_add_up() -> None:
+    a, b, c, d = 16, 128, 240, 512
+    stem, last = 3 * a * 9, 2 * d + d * 10 + 10
+    kernels = 9 * (2 * a * b + 3 * b * b + 2 * b * c + 3 * c * c + c * d + 3 * d * d) + a * b + b * c + c * d
+    norms = 2 * (a + 3 * b + b + 3 * c + c + 3 * d)
+    total = sum(p.numel() for p in dss_wrn().parameters())
+    assert total == stem + kernels + norms + last
+    assert abs(total / 10_961_370 - 1) < 0.003  # of the plain one
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("build", [dss, dss_wrn])
+def test_every_width_runs_and_every_parameter_gets_a_gradient(build, width) -> None:
+    x = torch.rand(3, 1, 28, 28) if build is dss else torch.rand(3, 3, 12, 12)
+    # at one field for each layer a single dead unit stops all
+    assert_trains(build(width=width, num_classes=7), x, 7, moves=width > 1 / 1000)
+
+
+@pytest.mark.parametrize("size", [28, 56])
+def test_taps_of_the_net_pool_to_a_map_for_each_field(size: int) -> None:
+    net = dss(size=size, width=1 / 8).eval()
+    with torch.no_grad(), ien.capture(net, net.taps) as features:
+        net(torch.rand(2, 1, 28, 28))
+    for tap, fields, side in zip(net.taps, (4, 8, 12), (size, size // 2, size // 4), strict=True):
+        assert features[tap].shape == (2, 2 * fields, side, side)
+        pooled = ien.group_pool(features[tap], net.feature_groups)
+        assert torch.equal(pooled, torch.maximum(features[tap][:, ::2], features[tap][:, 1::2]))
+
+
+def test_taps_of_the_wide_net_have_three_two_and_two_scales() -> None:
+    net = dss_wrn(width=1 / 8).eval()
+    x = torch.rand(2, 3, 16, 16)
+    with torch.no_grad(), ien.capture(net, net.taps) as features:
+        net(x)
+    shapes = [tuple(features[tap].shape) for tap in net.taps]
+    assert shapes == [(2, 16 * 3, 17, 17), (2, 30 * 2, 9, 9), (2, 64 * 2, 5, 5)]
+    pooled = [ien.group_pool(features[tap], net.feature_groups[tap]).shape[1] for tap in net.taps]
+    assert pooled == [16, 30, 64]
+    report = ien.measure(net, x, ien.scale([0.8]), net.taps, net.feature_groups)
+    assert tuple(report.layers) == net.taps
+
+
+@pytest.mark.parametrize("build", [dss, dss_wrn])
+def test_the_state_carries_over_and_holds_no_derived_filters(build) -> None:
+    net, other = build(width=1 / 8), build(width=1 / 8)
+    x = torch.rand(4, 1, 28, 28) if build is dss else torch.rand(4, 3, 13, 13)
+    net(x)  # moves the statistics
+    other.load_state_dict(net.state_dict())
+    with torch.no_grad():
+        assert torch.equal(net.eval()(x), other.eval()(x))
+    assert not [name for name in net.state_dict() if name.endswith("kernels")]
+
+
+def test_halving_an_image_shifts_the_scales_of_every_tap() -> None:
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = dss(width=1 / 4)
+        found = shift_errors(net, seed)
+        free = shift_errors(with_free_filters(net), seed)
+        for tap, error, control in zip(net.taps, found, free, strict=True):
+            print(f"dss {tap}, seed {seed}: {error:.4f}, free filters {control:.3f}, {control / error:.0f}×")
+            assert control > 5 * error
+
+
+@torch.no_grad()
+def test_halving_an_image_shifts_the_scales_where_two_are_seen_at_once() -> None:
+    """Four scales, extent 2, on waves of 12 to 24 pixels: scale k of the halved is scale k + 1, halved."""
+    size, half = 160, ien.scale([0.5])
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x, halved = waves(size, [1, 0.5], (12, 24), seed)
+        net = nn.Sequential(ScaleSpace(4, zero_scale=0.5), DilatedConv2d(1, 8, 3, scales=4, extent=2))
+        errors = []
+        for change in (nn.Module.eval, with_free_filters):
+            model = change(net)
+            h, h_g = (model(value).relu().unflatten(1, (-1, 3)) for value in (x, halved))
+            moved = half.act_on_features(h[:, :, 1:].flatten(1, 2), torch.tensor([1, 1]))
+            difference = middle(h_g[:, :, :2].flatten(1, 2) - moved, (size / 2 - 24) / 2)
+            errors.append(float(difference.square().mean() / middle(h, size / 2 - 24).var()))
+        print(f"extent 2, seed {seed}: {errors[0]:.4f}, free filters {errors[1]:.3f}")
+        assert errors[1] > 5 * errors[0]
+
+
+@torch.no_grad()
+def test_halving_an_image_shifts_the_scales_of_every_tap_of_the_wide_net() -> None:
+    """Waves of 24 to 48 pixels; kernels drawn at random, as near identities would commute with anything."""
+    size, half = 225, ien.scale([0.5])
+    for seed in range(2):
+        torch.manual_seed(seed)
+        net, errors = dss_wrn(width=1 / 8), []
+        for layer in net.modules():
+            if isinstance(layer, DilatedConv2d):
+                nn.init.kaiming_normal_(layer.weight)
+            elif isinstance(layer, nn.BatchNorm3d):
+                layer.momentum = 1.0
+        views = [image[:1] for image in waves(size, [1, 0.5], (24, 48), seed, channels=3)]
+        for change in (nn.Module.eval, with_free_filters):
+            change(net).train()(views[0])  # BatchNorm's statistics
+            with ien.capture(net.eval(), net.taps) as features:
+                net(torch.cat(views))
+            for k, tap in enumerate(net.taps):
+                inside = (size / 2 - (40, 54, 82)[k]) / 2**k
+                h, h_g = features[tap].unflatten(1, (-1, net.feature_groups[tap])).chunk(2)
+                moved = half.act_on_features(h[:, :, 1:].flatten(1, 2), torch.tensor([1]))
+                difference = middle(h_g[:, :, :-1].flatten(1, 2) - moved, inside / 2)
+                errors.append(float(difference.square().mean() / middle(h, inside).var()))
+        for tap, error, control in zip(net.taps, errors[:3], errors[3:], strict=True):
+            print(f"dss-wrn {tap}, seed {seed}: {error:.4f}, free filters {control:.3f}")
+            assert control > 5 * error

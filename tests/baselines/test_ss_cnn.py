@@ -1,0 +1,250 @@
+"""SS-CNN: the filters by their formula, the sizes, and what the scales of a layer see of a scaled image."""
+
+from __future__ import annotations
+
+import cmath
+import importlib
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ien
+from ien.baselines.ss_cnn import (
+    CNN3_FILTERS,
+    WRN_FILTERS,
+    LogRadial,
+    ScaleSteerableConv2d,
+    log_radial_basis,
+    ss_cnn,
+    ss_cnn_wrn,
+)
+from tests.baselines.test_dss import like, middle, waves
+from tests.helpers.nets import assert_trains
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WIDTHS = (1, 1 / 2, Fraction(1, 8), 1 / 1000)
+module = importlib.import_module("ien.baselines.ss_cnn")  # its name is also that of the function
+LISTS = {"28": CNN3_FILTERS[28], "56": CNN3_FILTERS[56], "wrn": WRN_FILTERS}
+
+
+def harmonic(filters: LogRadial, order: float, direction: float, x: Tensor, y: Tensor) -> Tensor:
+    """The unsteered function at points, written from the definition; 0 outside of its disc."""
+    z = torch.complex(x, y)
+    k = 2 * math.pi * order / math.log(math.sqrt(2) * (filters.sizes[-1] // 2))
+    # twice the angle forgets the sign of the direction
+    away = (z / z.abs()).square().mul(cmath.exp(-2j * direction)).angle() / 2
+    angular = torch.exp(-(away**2) / (2 * filters.sigma**2))
+    value = angular / z.abs() * torch.exp(1j * (k * z.abs().log() + filters.phase))
+    return torch.where(z.abs() <= filters.unit / 2, value, 0)
+
+
+def pixels(filters: LogRadial, size: int, order: float, direction: float) -> Tensor:
+    """S(u / s) / s², no phase turned: the mean over points of each pixel, rows from the top."""
+    s, n = size / filters.unit, module.SAMPLES
+    inner = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    means = torch.zeros(size, size, dtype=torch.complex128)
+    for row in range(size):
+        for column in range(size):
+            x, y = torch.meshgrid(column + inner - size / 2, size / 2 - row - inner, indexing="ij")
+            means[row, column] = harmonic(filters, order, direction, x / s, y / s).mean() / s**2
+    # the centre pixel on a polar grid, which is fine where the function is
+    t = ((torch.arange(400, dtype=torch.float64) + 0.5) / 400)[:, None]
+    r = t**3  # the way from the centre to the edge, in steps that grow
+    angle = (torch.arange(400, dtype=torch.float64) + 0.5) * (2 * math.pi / 400)
+    edge = torch.minimum(0.5 / angle.cos().abs(), 0.5 / angle.sin().abs())
+    x, y = r * edge * angle.cos(), r * edge * angle.sin()
+    values = harmonic(filters, order, direction, x / s, y / s) / s**2 * r * edge**2 * 3 * t**2
+    means[size // 2, size // 2] = values.mean() * 2 * math.pi
+    return means
+
+
+def with_free_filters(conv: ScaleSteerableConv2d) -> ScaleSteerableConv2d:
+    """The same layer, each size now with filters of its own."""
+    kernels = [like(kernel) for kernel in conv.kernels()]
+    conv.kernels = lambda: kernels  # type: ignore[method-assign]
+    return conv
+
+
+@torch.no_grad()
+def steering_error(conv: ScaleSteerableConv2d, small: int, large: int, seed: int) -> float:
+    """Relative error of: the large kernel on an enlarged image = the small one on the image, enlarged."""
+    sizes, size = conv.filters.sizes, 64
+    factor = sizes[large] / sizes[small]
+    x, enlarged = waves(size, [1, factor], (6, 12), seed, conv.weight.shape[1])
+    h, h_g = (conv.responses(value).unflatten(1, (-1, len(sizes))) for value in (x, enlarged))
+    moved = ien.scale([factor]).act_on_features(h[:, :, small], torch.tensor([1, 1]), mode="bicubic")
+    border = sizes[-1] // 2
+    difference = middle(h_g[:, :, large] - moved, size / 2 - border)
+    return float(difference.square().mean() / middle(h[:, :, small], size / 2 - border).var())
+
+
+@torch.no_grad()
+def scaling_errors(conv: ScaleSteerableConv2d, seed: int) -> tuple[float, float, float]:
+    """Relative error of h(s·x) = s·h(x) for s = 0.7, over valid pixels, over all pixels; the share of valid.
+
+    A pixel is valid when the scale that wins there, on either side, has its counterpart in the range: a
+    feature that wins at 5 pixels would win at 3.5 in the smaller image, and no kernel is as small.
+    """
+    sizes, size, s = torch.tensor(conv.filters.sizes), 64, 0.7
+    group, g = ien.scale([s]), torch.tensor([1, 1])
+    x, smaller = waves(size, [1, s], (6, 12), seed, conv.weight.shape[1])
+    h, h_g = (conv.responses(value).unflatten(1, (-1, len(sizes))).max(2) for value in (x, smaller))
+    difference = h_g.values.relu() - group.act_on_features(h.values.relu(), g)
+    valid = group.act_on_features((sizes[h.indices] * s > sizes[0] * 0.99).float(), g) > 0.999
+    valid &= sizes[h_g.indices] / s < sizes[-1] * 1.01
+    inside = size / 2 - sizes[-1] // 2
+    squares, valid = (middle(value, inside * s) for value in (difference.square(), valid))
+    variance = middle(h.values.relu(), inside).var()
+    return (
+        float(squares[valid].mean() / variance),
+        float(squares.mean() / variance),
+        float(valid.float().mean()),
+    )
+
+
+def test_the_filters_are_the_scaled_function_itself() -> None:
+    filters = LogRadial((3, 5, 7), unit=5, orders=(0.5, 2), angles=4)
+    directions = [0, math.pi / 3, 2 * math.pi / 3, math.pi]
+    bases = log_radial_basis(filters)
+    assert [basis.shape for basis in bases] == [(16, n, n) for n in filters.sizes]
+    for f, (order, direction) in enumerate((k, d) for k in filters.orders for d in directions):
+        expected = {size: pixels(filters, size, order, direction) for size in filters.sizes}
+        norm = math.sqrt(float(expected[5].abs().square().sum()) / 2)
+        for basis, size in zip(bases, filters.sizes, strict=True):
+            found = torch.complex(basis[2 * f], -basis[2 * f + 1])
+            assert (found - expected[size] / norm).abs().max() < 5e-4  # what the polar grid is good for
+
+
+def test_the_first_and_the_last_direction_are_one_and_the_others_differ() -> None:
+    basis = log_radial_basis(CNN3_FILTERS[28])[-1].unflatten(0, (3, 9, 2)).flatten(3)
+    assert (basis[:, 0] - basis[:, -1]).abs().max() < 1e-12
+    distinct = basis[:, :-1].flatten(0, 2)
+    assert torch.linalg.matrix_rank(distinct) == len(distinct) == 48
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_finer_means_over_the_pixels_hardly_change_the_filters(name: str, monkeypatch) -> None:
+    coarse = torch.cat([basis.flatten(1) for basis in log_radial_basis(LISTS[name])], 1)
+    monkeypatch.setattr(module, "SAMPLES", 32)
+    fine = torch.cat([basis.flatten(1) for basis in log_radial_basis(LISTS[name])], 1)
+    assert (coarse - fine).norm() < 0.02 * fine.norm()
+
+
+def test_parameters_are_the_published_ones_without_those_that_do_nothing() -> None:
+    pairs = 1 * 30 + 30 * 60 + 60 * 90
+    total = sum(p.numel() for p in ss_cnn().parameters())
+    head = 4 * 90 * 256 + 2 * 256 + 256 * 10 + 10
+    assert total == 54 * pairs + 2 * (30 + 60 + 90) + head == 486_022
+    # never used there: a constant for each pair and a BatchNorm; without effect: biases before a BatchNorm
+    assert total + pairs + 2 * 90 + 256 == 493_688
+    assert sum(p.numel() for p in ss_cnn(size=56, plus=False).parameters()) == total
+
+
+def test_parameters_of_the_wide_net_add_up() -> None:
+    fields = (11, 88, 176, 352)
+    pairs = 3 * 11 + sum(a * b + 3 * b * b for a, b in pairwise(fields))
+    shortcuts = sum(a * b for a, b in pairwise(fields))
+    norms = 2 * sum(a + 3 * b for a, b in pairwise(fields)) + 2 * 352
+    total = sum(p.numel() for p in ss_cnn_wrn().parameters())
+    assert total == 18 * pairs + shortcuts + norms + 352 * 10 + 10 == 10_280_522
+    assert round((total + pairs) / 1e6, 2) == 10.85  # with the published constants that nothing uses
+
+
+def test_every_layer_of_the_wide_net_but_shortcuts_has_three_scales() -> None:
+    convs = [m for m in ss_cnn_wrn(width=1 / 8).modules() if isinstance(m, ScaleSteerableConv2d)]
+    assert len(convs) == 13 and all(conv.filters.sizes == (3, 5, 7) for conv in convs)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("build", [ss_cnn, ss_cnn_wrn])
+def test_every_width_runs_and_every_parameter_gets_a_gradient(build, width) -> None:
+    x = torch.rand(3, 1, 28, 28) if build is ss_cnn else torch.rand(3, 3, 12, 12)
+    # at one field for each layer a single dead unit stops all
+    assert_trains(build(width=width, num_classes=7), x, 7, moves=width > 1 / 1000)
+
+
+@pytest.mark.parametrize("size", [28, 56])
+def test_taps_give_one_map_for_each_field(size: int) -> None:
+    net = ss_cnn(size=size, width=1 / 6).eval()
+    with torch.no_grad(), ien.capture(net, net.taps) as features:
+        net(torch.rand(2, 1, 28, 28))
+    for tap, fields, side in zip(net.taps, (5, 10, 15), (size, size // 2, size // 4), strict=True):
+        assert ien.group_pool(features[tap], net.feature_groups).shape == (2, fields, side, side)
+    with pytest.raises(ValueError, match="size is 28, or 56"):
+        ss_cnn(size=32, width=1 / 6)
+
+
+def test_taps_of_the_wide_net_give_one_map_for_each_field() -> None:
+    net = ss_cnn_wrn(width=1 / 11).eval()
+    with torch.no_grad(), ien.capture(net, net.taps) as features:
+        net(torch.rand(2, 3, 16, 16))
+    shapes = [tuple(ien.group_pool(features[tap], net.feature_groups).shape) for tap in net.taps]
+    assert shapes == [(2, 8, 17, 17), (2, 16, 9, 9), (2, 32, 5, 5)]
+
+
+def test_a_layer_is_the_largest_of_its_plain_convolutions() -> None:
+    conv, x = ScaleSteerableConv2d(2, 3, WRN_FILTERS, stride=2), torch.rand(1, 2, 9, 9)
+    each = [F.conv2d(x, kernel, stride=2, padding=kernel.shape[-1] // 2) for kernel in conv.kernels()]
+    assert [kernel.shape[-1] for kernel in conv.kernels()] == [3, 5, 7]
+    assert torch.equal(conv(x), torch.maximum(torch.maximum(each[0], each[1]), each[2]))
+    assert ien.group_pool(conv.responses(x), 3).equal(conv(x))
+
+
+@pytest.mark.parametrize("build", [ss_cnn, ss_cnn_wrn])
+def test_the_state_carries_over_and_holds_no_derived_filters(build) -> None:
+    net, other = build(width=1 / 8), build(width=1 / 8)
+    x = torch.rand(4, 1, 28, 28) if build is ss_cnn else torch.rand(4, 3, 13, 13)
+    net(x)  # moves the statistics
+    other.load_state_dict(net.state_dict())
+    with torch.no_grad():
+        assert torch.equal(net.eval()(x), other.eval()(x))
+    assert not [name for name in net.state_dict() if "basis" in name]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_each_kernel_sees_of_a_scaled_image_what_another_saw_of_the_image(name: str) -> None:
+    """The paper's theorem, before the maximum, for neighbours and for the ends; waves of 6 to 12 pixels."""
+    for seed in range(2):
+        torch.manual_seed(seed)
+        conv = ScaleSteerableConv2d(4, 8, LISTS[name])
+        last = len(conv.filters.sizes) - 1
+        pairs = [*pairwise(range(last + 1)), (0, last)]
+        found = [steering_error(conv, *pair, seed) for pair in pairs]
+        with_free_filters(conv)
+        free = [steering_error(conv, *pair, seed) for pair in pairs]
+        ratio, pair = min((b / a, pair) for a, b, pair in zip(found, free, pairs, strict=True))
+        sizes = [conv.filters.sizes[k] for k in pair]
+        mean = [sum(errors) / len(pairs) for errors in (found, free)]
+        print(
+            f"{name}, seed {seed}: {mean[0]:.3f}, free filters {mean[1]:.3f}; worst {ratio:.1f}× at {sizes}"
+        )
+        assert ratio > 5
+
+
+@pytest.mark.parametrize("size", [28, 56])
+def test_scaling_an_image_scales_the_maximum_where_the_winning_scale_stays_in_range(size: int) -> None:
+    """Each layer gets maps made of waves of 6 to 12 pixels, as many as it takes.
+
+    Over all pixels a layer is hardly better than free filters, and after several layers not at all: the
+    range of the kernels, 5 to 13 or 7 to 17 pixels, is short, and the maximum often sits at its end.
+    """
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = ss_cnn(size=size, width=1 / 6)
+        for tap in net.taps:
+            conv = net.get_submodule(tap)[0]
+            valid, everywhere, share = scaling_errors(conv, seed)
+            control, control_everywhere, _ = scaling_errors(with_free_filters(conv), seed)
+            print(
+                f"ss-cnn {size} {tap}, seed {seed}: {valid:.3f}, free filters {control:.3f}, "
+                f"{control / valid:.0f}× on {share:.0%} of the pixels; "
+                f"on all {everywhere:.3f} and {control_everywhere:.3f}"
+            )
+            assert share > 0.1
+            assert control > 5 * valid

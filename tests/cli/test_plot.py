@@ -1,0 +1,69 @@
+"""The commands ``ien plot`` on toy runs: what they write, and how they end when something is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_app import error_of, invoke
+from tests.helpers import toy
+
+pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'ien[plots]'")
+pytestmark = pytest.mark.usefixtures("elsewhere", "toy_data")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two finished toy runs, with the loss and without."""
+    folders = [tmp_path_factory.mktemp("plots") / name for name in ("ien-r4", "cnn-aug")]
+    processes = [
+        toy.start(toy.train, folder, "", {"beta": beta})
+        for folder, beta in zip(folders, (1.0, 0.0), strict=True)
+    ]
+    assert [toy.finish(process) for process in processes] == [0, 0]
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("features", ["--layers", "conv1,conv2", "--image", "1", "--group", "rot4"]),
+        ("errors", ["--number", "8"]),
+        ("angles", ["--number", "8", "--step", "45"]),
+        ("factors", ["--number", "4", "--reach", "1.5", "--steps", "2"]),
+        ("training", []),
+    ],
+)
+def test_plots_of_runs_are_written_as_png_and_svg(runs: list[Path], kind: str, options: list[str]) -> None:
+    done = invoke("plot", kind, *runs, *options, "--out", f"here/{kind}.png")
+    assert done.stdout.splitlines() == [f"here/{kind}.png is written", f"here/{kind}.svg is written"]
+    assert Path(f"here/{kind}.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in Path(f"here/{kind}.svg").read_text()
+
+
+def test_costs_are_drawn_from_records_or_run_folders(runs: list[Path]) -> None:
+    for kind in ("costs", "tradeoff"):
+        invoke("plot", kind, runs[0].parent)
+        assert Path(f"plots/{kind}.png").exists() and Path(f"plots/{kind}.svg").exists()
+    assert "no records of preset 'paper'" in error_of("plot", "costs", runs[0].parent, "--preset", "paper")
+    assert "no records of *" in error_of("plot", "costs", ".")
+    assert "there is no folder nowhere" in error_of("plot", "costs", "nowhere")
+
+
+def test_runs_of_one_name_are_told_apart_and_a_run_is_drawn_once(runs: list[Path]) -> None:
+    copy = runs[0].parent / "copy"
+    shutil.copytree(runs[0], copy, dirs_exist_ok=True)
+    invoke("plot", "errors", runs[0], copy, "--number", "4", "--out", "two")
+    text = Path("two.svg").read_text()
+    assert "copy)" in text and "ien-r4)" in text
+    assert "was given twice" in error_of("plot", "errors", copy, copy)
+
+
+def test_bad_input_is_one_line(runs: list[Path]) -> None:
+    assert "is not a run folder" in error_of("plot", "features", ".")
+    assert "conv9" in error_of("plot", "features", runs[0], "--layers", "conv9")
+    assert "images 0 to 39" in error_of("plot", "features", runs[0], "--image", "40")
+    assert "--step must divide 360" in error_of("plot", "angles", runs[0], "--step", "7")
+    assert "--reach must be 1.01 to 100" in error_of("plot", "factors", runs[0], "--reach", "0.5")

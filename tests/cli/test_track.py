@@ -1,0 +1,378 @@
+"""``ien track`` as a user runs it: what it writes and says, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import re
+import shutil
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ien.tracking import Tracker, footage, score, track
+from ien.tracking import demo as demo_module
+from ien.tracking.data.clips import Clip, otb
+from ien.tracking.data.rot_otb import rotated, write
+from ien.tracking.data.synthetic import synthetic
+from ien.tracking.demo import tracker_of
+from ien.tracking.live import make
+from ien.tracking.selecting import select_box
+from ien.tracking.video import write_video
+from ien.training import Config
+from ien.training.network import build
+from ien.training.run_folder import create, read_config, save_weights
+from tests.cli.test_app import error_of, invoke
+
+pytest.importorskip("av", reason="videos need av: pip install 'ien[track]'")
+pytest.importorskip("PIL", reason="frames need pillow: pip install 'ien[track]'")
+pytestmark = pytest.mark.usefixtures("elsewhere", "one_thread")
+
+FRAMES = 8
+BOX = "40,30,24,20"
+DATA = {"folder": "", "name": "synthetic-clips", "source": "generated", "train": 1, "test": 1, "digest": ""}
+
+
+def stub(folder: Path, feature_groups: str) -> Path:
+    """A run folder whose network was not trained."""
+    settings: dict[str, Any] = {"dataset": "synthetic-clips", "model": "siamfc", "width": 1 / 16, "beta": 0.1}
+    if feature_groups == "1":
+        settings |= {"augment": False, "beta": 0.0}
+    config = Config("tracking/stub", "smoke", feature_groups=feature_groups, **settings)
+    save_weights(folder, build(create(folder, config, DATA)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stub(tmp_path_factory.mktemp("runs") / "ien", "4")
+
+
+@pytest.fixture(scope="module")
+def clip() -> Clip:
+    return synthetic(seed=4, frames=FRAMES, size=(96, 128))
+
+
+@pytest.fixture(scope="module")
+def video(clip: Clip, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("video") / "clip.mp4"
+    write_video(path, footage(clip), 12.5)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sequence(clip: Clip, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sequence of OTB that turns, with its angles."""
+    return write(rotated(clip, turns_per_second=1), tmp_path_factory.mktemp("otb"), suffix=".png")
+
+
+def table(path: Path | str) -> dict[str, np.ndarray]:
+    rows = list(csv.DictReader(Path(path).read_text().splitlines()))
+    columns = {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+    return columns | {"box": np.stack([columns[name] for name in "xywh"], 1)}
+
+
+def test_help_teaches_by_example() -> None:
+    text = " ".join(invoke("track", "--help").output.split())
+    assert "Example: ien track --demo" in text and "--box 40,25,60,80" in text and "data/otb/Crossing" in text
+    assert "ien track --demo" in invoke("--help").output
+
+
+def test_a_video_gives_a_video_and_a_table_of_what_the_tracker_saw(video: Path, run: Path) -> None:
+    done = invoke("track", video, "--run", run, "--box", BOX, "--out", "here/out.mp4", columns=300)
+    shown, found = footage("here/out.mp4"), table("here/out.csv")
+    assert shown.count == FRAMES and shown.fps == Fraction(25, 2)
+    expected = track(tracker_of(run), footage(video), [40, 30, 24, 20])
+    assert np.abs(found["box"] - expected.boxes).max() < 1e-3
+    assert np.abs(found["score"] - expected.scores).max() < 1e-5
+    assert found["angle"].tolist() == expected.angles.tolist()
+    assert found["frame"].tolist() == list(range(FRAMES)) and (found["seconds"] > 0).all()
+    first, second, third = done.stdout.splitlines()
+    assert re.fullmatch(r"clip: 8 frames in \S+ s, \S+ fps; the tracker alone \S+ fps", first)
+    assert re.fullmatch(r"video: here/out\.mp4, .+ \(.+\)", second) and third.startswith(
+        "table: here/out.csv"
+    )
+
+
+def test_files_are_named_after_the_source_and_a_start_is_a_frame(video: Path, run: Path) -> None:
+    invoke("track", video, "--run", run, "--box", BOX, "--start", "3")
+    assert table("tracks/clip.csv")["frame"].tolist() == [3, 4, 5, 6, 7]
+    for found, plain in zip(footage("tracks/clip.mp4"), list(footage(video))[3:], strict=True):
+        assert np.abs(found[:20, -30:].astype(int) - plain[:20, -30:]).mean() < 6
+    invoke("track", video, "--run", run, "--box", BOX, "--csv", "other.csv")
+    assert len(table("other.csv")["frame"]) == FRAMES
+
+
+def test_images_have_the_rate_that_is_given(sequence: Path, run: Path) -> None:
+    images = Path(shutil.copytree(sequence / "img", "photos"))
+    invoke("track", images, "--run", run, "--box", BOX, "--fps", "12.5", "-o", "x.mp4")
+    assert footage("x.mp4").fps == Fraction(25, 2) and footage("x.mp4").count == FRAMES
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_sequence_of_otb_is_begun_at_its_true_box_and_scored(sequence: Path, run: Path, start: int) -> None:
+    done = invoke("track", sequence, "--run", run, "--start", str(start), "-o", "x.mp4", columns=400)
+    (truth,), found = otb(sequence.parent), table("x.csv")
+    true, angles = truth.boxes[start:], truth.angles[start:] - truth.angles[start]  # type: ignore[index]
+    assert np.abs(found["box"][0] - true[0]).max() < 1e-3
+    expected = score(found["box"], true, found["angle"], angles)
+    scores, still = done.stdout.splitlines()[-2:]
+    assert scores.startswith(f"scores: {expected}, ") and scores.endswith(" fps") and "within 45°" in scores
+    never = score(np.repeat(true[:1], len(true), 0), true)
+    text = f"success {never.success:.3f}, precision {never.precision:.3f}"
+    assert still == f"a box that never moves: {text}"
+    own = invoke("track", sequence, "--run", run, "--box", BOX, "-o", "y.mp4").stdout
+    assert "scores" not in own  # another target may be meant
+
+
+def test_boxes_that_are_not_known_are_left_out_of_the_scores(sequence: Path, run: Path) -> None:
+    copy = shutil.copytree(sequence, Path("otb", "Part"))
+    lines = (copy / "groundtruth_rect.txt").read_text().splitlines()
+    lines[3], lines[4] = "NaN,NaN,NaN,NaN", "5,5,0,0"
+    (copy / "groundtruth_rect.txt").write_text("\n".join(lines))
+    assert "scores: success" in invoke("track", copy, "--run", run, columns=400).stdout
+    assert "no true box in frame 3" in error_of("track", copy, "--run", run, "--start", "3")
+    (copy / "groundtruth_rect.txt").write_text("\n".join([*lines, lines[0]]))
+    assert "has 9 boxes for 8 frames" in error_of("track", copy, "--run", run)
+
+
+def test_of_two_targets_one_is_named(sequence: Path, run: Path) -> None:
+    copy = shutil.copytree(sequence, Path("otb", "Two"))
+    text = (copy / "groundtruth_rect.txt").read_text()
+    (copy / "groundtruth_rect.txt").rename(copy / "groundtruth_rect.1.txt")
+    other = "".join(f"{line.split(',')[0]},30,22,20\n" for line in text.splitlines())
+    (copy / "groundtruth_rect.2.txt").write_text(other)
+    message = error_of("track", copy, "--run", run)
+    assert "2 targets: name one of them, otb/Two-1 or otb/Two-2" in message
+    invoke("track", "otb/Two-2", "--run", run)
+    assert table("tracks/Two-2.csv")["box"][0][1:].tolist() == [29, 22, 20]
+
+
+def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(
+    run: Path, video: Path, tmp_path: Path
+) -> None:
+    assert tracker_of(run).rotations == 4 and tracker_of(stub(tmp_path / "plain", "1")).rotations == 1
+    invoke("track", video, "--run", tmp_path / "plain", "--box", BOX)
+    assert not table("tracks/clip.csv")["angle"].any()
+    invoke("track", video, "--run", run, "--box", BOX, "--templates", "8")
+    expected = track(Tracker(tracker_of(run).model, 8), footage(video), [40, 30, 24, 20])
+    assert table("tracks/clip.csv")["angle"].tolist() == expected.angles.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        ((), "name a video, a folder of images or a sequence of OTB; or take --demo"),
+        (("VIDEO",), "--run RUN: ien run tracking/ien-siamfc --preset small trains one; ien track --demo"),
+        (("VIDEO", "--run", "nowhere"), "nowhere is not a run folder"),
+        (
+            ("VIDEO", "--run", "RUN"),
+            "in frame 0 of VIDEO, which has 128×96 pixels: --box x,y,w,h, or --select",
+        ),
+        (("VIDEO", "--run", "RUN", "--box", "1,2,3"), "such as 40,25,60,80; got '1,2,3'"),
+        (("VIDEO", "--run", "RUN", "--box", "1,2,3,x"), "got '1,2,3,x'"),
+        (("VIDEO", "--run", "RUN", "--box", "1,2,nan,4"), "got '1,2,nan,4'"),
+        (("VIDEO", "--run", "RUN", "--box", "1,2,0,4"), "w and h above 0"),
+        (("VIDEO", "--run", "RUN", "--box", "128,2,9,9"), "is outside of the frame of 128×96 pixels"),
+        (("VIDEO", "--run", "RUN", "--box", "-9,2,8,9"), "is outside of the frame of 128×96 pixels"),
+        (("VIDEO", "--run", "RUN", "--box", BOX, "--select"), "give --box or --select"),
+        (("VIDEO", "--run", "RUN", "--box", BOX, "--start", "8"), "start is 0 to 7; got 8"),
+        (("VIDEO", "--run", "RUN", "--box", BOX, "--fps", "5"), "has its own frame rate"),
+        (("VIDEO", "--run", "RUN", "--box", BOX, "--out", "x.avi"), "name it x.mp4"),
+        (("VIDEO", "--run", "RUN", "--box", BOX, "--out", "VIDEO"), "would be written over what is tracked"),
+        (("VIDEO", "--run", "RUN", "--box", BOX, "--csv", "x.txt"), "the table is a csv file; got x.txt"),
+        (("gone.mp4", "--run", "RUN", "--box", BOX), "there is no video or folder gone.mp4"),
+        (("RUN", "--run", "RUN", "--box", BOX), "holds no images"),
+        (("SEQUENCE", "--run", "RUN", "--fps", "-1"), "fps is the number of frames a second"),
+        (("SEQUENCE", "--run", "RUN", "--start", "99"), "start is 0 to 7; got 99"),
+        (("VIDEO", "--demo"), "--demo makes a clip of its own"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    arguments: tuple[str, ...], fragment: str, video: Path, run: Path, sequence: Path
+) -> None:
+    places = {"VIDEO": str(video), "RUN": str(run), "SEQUENCE": str(sequence)}
+    given = [places.get(argument, argument) for argument in arguments]
+    message = error_of("track", *given)
+    assert fragment.replace("VIDEO", str(video)) in message, message
+    assert not [path for path in Path.cwd().rglob("*") if path.is_file()]
+
+
+def test_a_run_that_is_no_tracker_is_told_from_one(video: Path, tmp_path: Path) -> None:
+    create(tmp_path / "digits", Config("rot-mnist/ien-r4", "smoke"), DATA)
+    message = error_of("track", video, "--run", "digits", "--box", BOX)
+    assert "digits is a run of rot-mnist/ien-r4, whose network cnn6 is no tracker" in message
+    stub(tmp_path / "runs" / "tracking" / "row" / "smoke-seed1", "4")  # one that could be taken instead
+    assert "--run runs/tracking/row/smoke-seed1 is one, and ien run" in error_of("track", video)
+
+
+def test_a_video_that_does_not_decode_is_one_line_and_one_that_ends_early_a_warning(
+    video: Path, run: Path
+) -> None:
+    whole = video.read_bytes()
+    Path("none.mp4").write_bytes(b"no video at all\n" * 40)
+    assert "does not decode as a video" in error_of("track", "none.mp4", "--run", run, "--box", BOX)
+    Path("cut.mp4").write_bytes(whole[: len(whole) * 2 // 3])
+    done = invoke("track", "cut.mp4", "--run", run, "--box", BOX)
+    assert re.fullmatch(r"warning: cut\.mp4 gave \d of 8 frames: it ends early[^\n]*\n", done.stderr)
+    assert 1 <= len(table("tracks/cut.csv")["frame"]) < FRAMES
+
+
+def test_a_frame_of_another_size_or_that_is_none_is_one_line(sequence: Path, run: Path) -> None:
+    from PIL import Image
+
+    images = Path(shutil.copytree(sequence / "img", "photos"))
+    Image.new("RGB", (64, 64)).save(images / "0005.png")
+    message = error_of("track", images, "--run", run, "--box", BOX)
+    assert "frame 5: a frame of 64×64 pixels came after a first one" in message
+    (images / "0005.png").write_bytes(b"none")
+    assert "0005.png cannot be read as an image" in error_of("track", images, "--run", run, "--box", BOX)
+    assert not [path for path in Path("tracks").rglob("*") if path.is_file()]
+
+
+def test_ctrl_c_ends_with_130_and_leaves_no_half_video(
+    video: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tracker, "update", interrupt)
+    done = invoke("track", video, "--run", run, "--box", BOX, code=130)
+    assert done.stderr == "stopped; nothing was written\n" and not list(Path("tracks").iterdir())
+
+
+def test_a_line_shows_frame_speed_score_and_angle_on_a_terminal(clip: Clip, run: Path) -> None:
+    seen = io.StringIO()
+    console = Console(file=seen, force_terminal=True, width=120)
+    make(tracker_of(run), footage(clip), clip.boxes[0], Path("a.mp4"), Path("a.csv"), console)
+    plain = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", seen.getvalue())
+    assert re.search(r"synthetic-4 .+ 8/8 \d+\.\d fps  score [01]\.\d\d  angle +\d+°", plain)
+
+
+def test_without_a_screen_the_box_is_asked_for_in_numbers(video: Path, run: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    message = error_of("track", video, "--run", run, "--select")
+    assert "no screen" in message and "--box x,y,w,h in the frame of 128×96 pixels" in message
+
+
+@pytest.mark.parametrize(
+    ("drags", "expected"),
+    [
+        ([((19.5, 9.5), (59.5, 39.5))], [20, 10, 40, 30]),
+        ([((70, 70), (75, 75)), ((59.5, 39.5), (19.5, 9.5))], [20, 10, 40, 30]),  # the last one, either way
+        ([((99.5, 79.5), (127.5, 95.5))], [100, 80, 28, 16]),
+        ([((50, 50), (50.5, 50.5))], None),
+        ([], None),
+    ],
+)
+def test_a_box_is_drawn_with_the_mouse(
+    drags: list[tuple[tuple[float, float], tuple[float, float]]],
+    expected: list[float] | None,
+    clip: Clip,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.backend_bases import KeyEvent, MouseEvent
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    def draw(block: bool) -> None:
+        """What a person does in the window."""
+        (axes,) = plt.gcf().axes
+        canvas = plt.gcf().canvas
+        canvas.draw()
+        for press, release in drags:
+            moves = (
+                ("button_press_event", press),
+                ("motion_notify_event", release),
+                ("button_release_event", release),
+            )
+            for name, place in moves:
+                x, y = axes.transData.transform(place)
+                canvas.callbacks.process(name, MouseEvent(name, canvas, x, y, 1))
+        canvas.callbacks.process("key_press_event", KeyEvent("key_press_event", canvas, "enter"))
+        assert not plt.get_fignums()
+
+    monkeypatch.setattr(FigureCanvasAgg, "required_interactive_framework", "headless")
+    monkeypatch.setattr(plt, "show", draw)
+    if expected is None:
+        with pytest.raises(ValueError, match=r"no box was drawn.*128×96 pixels"):
+            select_box(clip.frame(0))
+    else:
+        assert np.abs(select_box(clip.frame(0)) - expected).max() < 1e-6
+    assert not plt.get_fignums()
+
+
+def test_the_demo_of_a_run_writes_video_table_and_strip_and_prints_the_scores_of_all_three(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import Image
+
+    trained = Path(shutil.copytree(run, "trained"))
+    config = read_config(trained)
+    save_weights(trained, build(replace(config, seed=7)))  # others than it begins with
+    monkeypatch.setattr(demo_module, "FRAMES", FRAMES)
+    text = invoke("track", "--demo", "--run", trained, "--out", "demo", columns=400).output
+    assert sorted(path.name for path in Path("demo").iterdir()) == [
+        "turning.csv",
+        "turning.mp4",
+        "turning.png",
+    ]
+    clip = synthetic(demo_module.SEED, FRAMES, distractors=2, alike=True, speed=1.5)
+    found, before = table("demo/turning.csv"), track(Tracker(build(config), 4), clip)
+    expected = {
+        "the tracker": score(found["box"], clip.boxes, found["angle"], clip.angles),
+        "its network, untrained": score(before.boxes, clip.boxes, before.angles, clip.angles),
+        "a box that never moves": score(np.repeat(clip.boxes[:1], FRAMES, 0), clip.boxes),
+    }
+    rows = dict(re.findall(rf"^({'|'.join(expected)}) +(\S.*\S)$", text, flags=re.MULTILINE))
+    assert list(rows) == list(expected)
+    for name, one in expected.items():
+        within = "–" if one.within_45 is None else f"{one.within_45:.0%}"
+        numbers = [f"{value:.3f}" for value in (one.success, one.precision, one.mean_overlap)]
+        assert rows[name].split() == [*numbers, within]
+    assert rows["the tracker"] != rows["its network, untrained"]
+    with Image.open("demo/turning.png") as strip:
+        assert strip.size == (3 * 320 + 8, 2 * 240 + 4)
+    assert footage("demo/turning.mp4").count == FRAMES
+
+
+def test_the_demo_asks_for_what_it_needs_before_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module, "run_all", lambda *arguments, **settings: pytest.fail("it trains"))
+    there = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "av" else there(name))
+    assert 'needs av: pip install "ien[track]"' in error_of("track", "--demo")
+
+
+def test_the_demo_trains_the_papers_tracker_at_its_smallest_and_goes_on_where_it_was_stopped(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ien.training import Stopped
+
+    asked: list[Any] = []
+
+    def plan(*arguments: Any) -> list[Config]:
+        asked.append(arguments)
+        return [Config("tracking/ien-siamfc", "demo")]
+
+    def run_all(configs: list[Config], runs: Path, results: Path, console: Console) -> None:
+        if len(asked) == 1:
+            raise Stopped(runs)
+        shutil.copytree(run, runs / "trained")
+
+    monkeypatch.setattr(demo_module, "FRAMES", 2)
+    monkeypatch.setattr(demo_module, "plan", plan)
+    monkeypatch.setattr(demo_module, "run_all", run_all)
+    monkeypatch.setattr(demo_module, "run_name", lambda config: "trained")
+    assert "the same command goes on" in invoke("track", "--demo", "-o", "demo", code=130).stderr
+    invoke("track", "--demo", "-o", "demo")
+    assert asked == [(["tracking/ien-siamfc"], "demo", [1])] * 2 and Path("demo/turning.mp4").exists()

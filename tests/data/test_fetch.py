@@ -1,0 +1,307 @@
+"""Downloads against a real HTTP server on the loopback device: mirrors that work, lie, stop and stall."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ien.cli import data as commands
+from ien.data.fetch import RemoteFile, fetch, fetch_all
+
+BODY = random.Random(0).randbytes(600_000)
+HALF = len(BODY) // 2
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The first folder of the address says how the mirror behaves."""
+
+    server: Mirror
+
+    def do_GET(self) -> None:
+        behaviour, wanted = self.path.split("/")[1], self.headers.get("Range")
+        self.server.asked.append((behaviour, wanted))
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+        if behaviour == "missing":
+            return self.send_error(404)
+        if behaviour == "redirect":
+            return self.answer(302, b"", Location="ftp://127.0.0.1/file")
+        if behaviour == "norange":
+            return self.answer(200, BODY)
+        if behaviour == "refuses" and start:
+            return self.send_error(416)
+        if behaviour == "shifted" and start:
+            return self.answer(206, BODY[start + 1 :], **{"Content-Range": f"bytes {start + 1}-"})
+        if behaviour == "short":
+            return self.answer(200, b"please log in")
+        if behaviour == "chatty":  # says nothing of the length, and sends too much
+            self.send_response(200)
+            self.end_headers()
+            return self.send(BODY + b"and more")
+        body = bytes(len(BODY)) if behaviour == "wrong" else BODY
+        ranged = {"Content-Range": f"bytes {start}-{len(BODY) - 1}/{len(BODY)}"} if start else {}
+        sent = HALF if behaviour in ("truncated", "stalls") else len(BODY)
+        self.answer(206 if start else 200, body[start:], sent - start, **ranged)
+        if behaviour == "stalls":
+            self.server.released.wait(30)
+
+    def answer(self, status: int, body: bytes, sent: int | None = None, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.send(body[:sent])
+
+    def send(self, body: bytes) -> None:
+        try:
+            self.wfile.write(body)
+            self.wfile.flush()
+        except ConnectionError:
+            pass  # the other side has seen enough
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Mirror(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str | None]] = []
+        self.released = threading.Event()
+
+    def file(self, *behaviours: str, name: str = "file.gz") -> RemoteFile:
+        address = f"http://127.0.0.1:{self.server_port}"
+        urls = tuple(f"{address}/{behaviour}/{name}" for behaviour in behaviours)
+        return RemoteFile(name, len(BODY), hashlib.md5(BODY).hexdigest(), urls)
+
+
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    monkeypatch.setenv("no_proxy", "*")
+    with Mirror() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        thread.join()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_good_file_arrives_whole_and_progress_ends_at_its_size(mirror: Mirror, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    path = fetch(mirror.file("good"), tmp_path / "new" / "folder", lambda *numbers: seen.append(numbers))
+    assert path == tmp_path / "new" / "folder" / "file.gz" and path.read_bytes() == BODY
+    assert names_in(path.parent) == ["file.gz"]
+    done = [count for count, _ in seen]
+    assert done == sorted(done) and done[0] == 0 and done[-1] == len(BODY) and len(done) > 3
+    assert {total for _, total in seen} == {len(BODY)}
+
+
+def test_file_that_is_there_is_not_downloaded_again(mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz").write_bytes(BODY)
+    fetch(mirror.file("good"), tmp_path)
+    assert mirror.asked == []
+
+
+@pytest.mark.parametrize("content", [b"short", bytes(len(BODY))], ids=["size", "md5"])
+def test_another_file_of_that_name_is_an_error_and_stays(content, mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"file\.gz is not the published file .* move or delete it"):
+        fetch(mirror.file("good"), tmp_path)
+    assert (tmp_path / "file.gz").read_bytes() == content and mirror.asked == []
+
+
+@pytest.mark.parametrize("behaviour", ["wrong", "chatty"])
+def test_wrong_content_is_thrown_away(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match=r"sent another file \(wrong md5\)"):
+        fetch(mirror.file(behaviour), tmp_path)
+    assert names_in(tmp_path) == []
+
+
+def test_wrong_content_falls_to_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
+    assert fetch(mirror.file("wrong", "good"), tmp_path).read_bytes() == BODY
+    assert mirror.asked == [("wrong", None), ("good", None)]
+
+
+def test_truncated_body_is_kept_apart_and_continued(mirror: Mirror, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match=r"ended after 300,000 of 600,000 bytes"):
+        fetch(mirror.file("truncated"), tmp_path)
+    assert names_in(tmp_path) == ["file.gz.part"]
+    assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
+    assert fetch(mirror.file("good"), tmp_path).read_bytes() == BODY
+    assert mirror.asked[-1] == ("good", f"bytes={HALF}-") and names_in(tmp_path) == ["file.gz"]
+
+
+def test_missing_file_falls_to_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
+    assert fetch(mirror.file("missing", "good"), tmp_path).read_bytes() == BODY
+    assert mirror.asked == [("missing", None), ("good", None)]
+
+
+def test_without_a_mirror_that_has_it_one_error_names_what_to_put_where(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    files = [mirror.file("good", name="a"), *(mirror.file("missing", "missing", name=n) for n in "bc")]
+    with pytest.raises(ConnectionError) as caught:
+        fetch_all(files, tmp_path / "mnist")
+    message = str(caught.value)
+    md5 = hashlib.md5(BODY).hexdigest()
+    assert f"put into {tmp_path / 'mnist'}: b (600,000 bytes, md5 {md5}), c (600,000 bytes" in message
+    assert message.count("404 Not Found") == 2 and " a (" not in message and "\n" not in message
+
+
+def test_no_network_names_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    file = RemoteFile("file.gz", 5, "0" * 32, (f"http://127.0.0.1:{port}/file.gz",))
+    with pytest.raises(ConnectionError, match=r"refused.*put into .*: file\.gz \(5 bytes, md5 0{32}\)"):
+        fetch(file, tmp_path)
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("behaviour", ["norange", "refuses"])
+def test_mirror_that_cannot_continue_starts_anew(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
+    assert fetch(mirror.file(behaviour), tmp_path).read_bytes() == BODY
+    assert mirror.asked[0] == (behaviour, f"bytes={HALF}-")
+
+
+def test_other_bytes_than_asked_for_are_not_appended(mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
+    with pytest.raises(ConnectionError, match="answered 206 to a request for bytes 300000-"):
+        fetch(mirror.file("shifted"), tmp_path)
+    assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
+
+
+@pytest.mark.parametrize(
+    "part", [bytes(HALF), bytes(len(BODY)), bytes(len(BODY) + 1)], ids=["half", "whole", "too long"]
+)
+def test_damaged_part_is_replaced_within_one_call(part: bytes, mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz.part").write_bytes(part)
+    assert fetch(mirror.file("refuses" if len(part) > len(BODY) else "good"), tmp_path).read_bytes() == BODY
+    assert names_in(tmp_path) == ["file.gz"]
+
+
+def test_complete_part_needs_no_request(mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz.part").write_bytes(BODY)
+    assert fetch(mirror.file("missing"), tmp_path).read_bytes() == BODY
+    assert mirror.asked == []
+
+
+def test_page_of_another_length_does_not_cost_what_was_downloaded(mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
+    with pytest.raises(ConnectionError, match="offers 13 bytes where 600000 are needed"):
+        fetch(mirror.file("short"), tmp_path)
+    assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
+
+
+def test_stalled_mirror_is_left_for_the_next_one_which_continues(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ien.data.fetch.TIMEOUT", 1.0)
+    assert fetch(mirror.file("stalls", "good"), tmp_path).read_bytes() == BODY
+    (_, first), (_, second) = mirror.asked
+    assert first is None and second is not None and second.startswith("bytes=")
+
+
+@pytest.mark.parametrize(
+    ("url", "match"),
+    [("file:///etc/hostname", "unknown url type: file"), ("ftp://127.0.0.1/x", "unknown url type: ftp")],
+)
+def test_only_http_is_followed(url: str, match: str, mirror: Mirror, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match=match):
+        fetch(RemoteFile("x", 1, "", (url,)), tmp_path)
+
+
+def test_redirect_to_another_protocol_is_refused(mirror: Mirror, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match="unknown url type: ftp"):
+        fetch(mirror.file("redirect"), tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system with SIGKILL")
+def test_killed_half_way_leaves_no_file_and_is_continued(mirror: Mirror, tmp_path: Path) -> None:
+    file = mirror.file("stalls")
+    code = f"""if True:
+        from ien.data.fetch import RemoteFile, fetch
+        fetch({file!r}, {str(tmp_path)!r}, lambda done, total: print(done, flush=True))"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        for line in client.stdout:
+            if int(line) >= HALF // 2:
+                break
+        client.send_signal(signal.SIGKILL)
+        assert client.wait() == -signal.SIGKILL
+    assert names_in(tmp_path) == ["file.gz.part"]
+    kept = (tmp_path / "file.gz.part").stat().st_size
+    assert 0 < kept <= HALF
+    assert fetch(mirror.file("good"), tmp_path).read_bytes() == BODY
+    assert mirror.asked[-1] == ("good", f"bytes={kept}-") and names_in(tmp_path) == ["file.gz"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full to stand in for a full disk")
+def test_full_disk_says_how_much_is_needed(mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "file.gz.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"cannot write .*file\.gz \(No space left.*600,000 bytes are needed"):
+        fetch(mirror.file("good"), tmp_path)
+    assert not (tmp_path / "file.gz").exists()
+
+
+def test_folder_that_cannot_be_made_is_named(mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(OSError, match=r"cannot write .*taken/file\.gz \(File exists\)"):
+        fetch(mirror.file("good"), tmp_path / "taken")
+
+
+def get(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(commands.app, ["get", "mnist", "--data", str(folder), *arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_command_downloads_and_tells_the_files(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tuple(mirror.file("good", name=name) for name in ("a.gz", "b.gz"))
+    monkeypatch.setitem(commands.DOWNLOADS, "mnist", files)
+    code, out, err = get(tmp_path)
+    assert (code, err) == (0, "") and out.splitlines() == [
+        "a.gz: 600,000 bytes",
+        "b.gz: 600,000 bytes",
+        f"mnist: 2 files in {tmp_path / 'mnist'}, 1.2 MB, checked",
+    ]
+    assert names_in(tmp_path / "mnist") == ["a.gz", "b.gz"]
+    assert get(tmp_path)[0] == 0 and len(mirror.asked) == 2
+
+
+def test_command_fails_in_one_line(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = tuple(mirror.file("missing", name=name) for name in ("a.gz", "b.gz"))
+    monkeypatch.setitem(commands.DOWNLOADS, "mnist", files)
+    code, out, err = get(tmp_path)
+    assert (code, out) == (2, "") and err.startswith("error: cannot download a.gz")
+    assert err.count("\n") == 1 and "b.gz (600,000 bytes" in err and f"{tmp_path / 'mnist'}" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["get", "mnits"], "did you mean mnist"),
+        (["get", "mnist", "--data", "embedded"], "come with the installation"),
+    ],
+)
+def test_command_knows_what_can_be_downloaded(arguments: list[str], match: str) -> None:
+    done = CliRunner().invoke(commands.app, arguments)
+    assert done.exit_code == 2 and match in done.stderr and os.linesep not in done.stderr.rstrip()

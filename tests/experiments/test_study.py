@@ -1,0 +1,251 @@
+"""The study: its rows are every combination once, at equal compute, and each runs end to end."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import ien
+import ien.data
+from ien import FeatureGroups
+from ien.data import Dataset
+from ien.experiments import config, deviations, find
+from ien.experiments.describe import describe_run
+from ien.experiments.queue import plan, run_all, run_name
+from ien.experiments.rows import RECOMMENDED
+from ien.experiments.study import LABELS, LONGER
+from ien.experiments.tables import TABLES, print_table
+from ien.report.seen import images_seen
+from ien.training import ALONE, MACHINE, Config
+from ien.training.classify import ImageTask
+from ien.training.network import images, network_of, objective_of
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+RESULTS = Path(__file__).parents[2] / "results"
+ROWS = [name.removeprefix("study/") for name in find("study/*")]
+STEERABLE = [row for row in ROWS if "e2cnn" in row]
+GRID = [
+    row for row in ROWS if not row.startswith(("flip", "n500", "n2000", "tied", "free")) and row[-2:] != "2x"
+]
+NAMES = [*LABELS, *(f"study/{row}" for row in ROWS)]
+HALF = [name for name in NAMES if name.endswith(("recommended", "free"))]
+"""Rows without copies, which have half of the compute."""
+HALF_OF = {"study/recommended-2x": "rot-mnist/recommended", "study/free-2x": "study/free"}
+COMPARED = [name for name in NAMES if name not in [*HALF, *(f"study/{row}-2x" for row in LONGER)]]
+"""All rows that are to have equal compute."""
+
+
+def compute(name: str, preset: str, count: int, *settings: str) -> tuple[int, int]:
+    """Steps of a row on so many training images, and the views that its network sees in them."""
+    (planned,) = plan([name], preset, [1], settings)
+    x = torch.zeros(count, 1, 1, 1, dtype=torch.uint8)
+    data = Dataset("rot-mnist", "generated", x, x.flatten(), x, x.flatten(), classes=10)
+    (x, y), _ = images(planned, data)
+    network: Any = SimpleNamespace(taps=[], feature_groups=FeatureGroups.of(planned.feature_groups))
+    optimizer: Any = None
+    task = ImageTask(planned, network, network, objective_of(planned, network), optimizer, x, y, x, ALONE)
+    return planned.epochs * task.steps, planned.epochs * task.items * task.views
+
+
+def changed(name: str, other: str, preset: str = "small") -> dict[str, Any]:
+    """The fields in which one row differs from another, with their values."""
+    ours, theirs = (asdict(config(each, preset)) for each in (name, other))
+    return {field: ours[field] for field in ours if ours[field] != theirs[field] and field != "experiment"}
+
+
+def test_the_grid_is_every_combination_once_with_the_rows_of_rot_mnist_in_their_places() -> None:
+    places = {f"study/{row}": row for row in GRID}
+    places |= {name: label.split(" = ")[0] for name, label in LABELS.items() if " = " in label}
+    found = []
+    for name, place in places.items():
+        c = config(name, "small")
+        found.append((c.action if c.beta else "", c.start, c.orbits, c.beta))
+        *action, start, samples, beta = place.split("-")
+        assert c.start == start and c.orbits == (samples == "all")
+        assert f"beta{c.beta:g}" == beta and action == [c.action] * bool(c.beta)
+        assert changed(name, "rot-mnist/cnn-aug").keys() <= {"action", "start", "orbits", "beta"}
+    without = product([""], ["random", "equivariant"], [False, True], [0.0])
+    with_loss = product(["pooled", "regular"], ["random", "equivariant"], [False, True], [0.1, 1.0])
+    assert sorted(found) == sorted([*without, *with_loss]) and len(found) == 20
+    assert sorted(label.split(" = ")[-1] for label in LABELS.values()) == sorted(
+        ["cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "ien-r4-beta0.1", "recommended"]
+    )
+
+
+def test_what_stands_beside_the_grid() -> None:
+    assert changed("study/tied", "study/equivariant-1-beta0") == {"tied": True}
+    assert changed("study/cnn-aug-2x", "rot-mnist/cnn-aug") == {"epochs": 20, "cycle_epochs": 16}
+    assert any("twice the compute" in text for text in deviations("study/cnn-aug-2x"))
+    assert changed("study/free", "study/tied") == {"augment": False}
+    assert changed("rot-mnist/recommended", "study/free") == {"kernels": "smooth"}
+    for longer in ("study/recommended-2x", "study/free-2x"):
+        assert changed(longer, HALF_OF[longer]) == {"epochs": 20, "cycle_epochs": 16}
+    longer = {"augment": False, "epochs": 20, "cycle_epochs": 16}
+    assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn") == longer
+    slower = {"epochs": 60, "decay_after": 19, "decay": 0.8**0.5}
+    assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn", "paper") == slower
+    r8 = "rot-tim/resnet18-r8-recommended"
+    assert changed(f"{r8}-2x", r8) == {"epochs": 24, "cycle_epochs": 20}
+    assert config(f"{r8}-2x", "paper").epochs == 180
+    alone = {"augment": False, "transform": True, "epochs": 24, "cycle_epochs": 20}
+    for row in ("rot-tim/resnet18-r8-e2cnn", "rot-tim/resnet18-r8-cnn-aug"):
+        assert changed(f"{row}-alone-2x", row) == alone
+    assert config(r8, "small").transform and not config(f"{r8}-loss", "small").transform
+    assert {"tied", "recommended", "rows with 2x"} <= {
+        text.split(":")[0][:12] for text in deviations(f"{r8}-2x")
+    }
+
+
+def test_the_recommended_settings_are_the_same_everywhere() -> None:
+    names = ["rot-mnist/recommended", *(f"study/{row}" for row in ROWS if row.endswith("-recommended"))]
+    assert len(names) == 4
+    for name in [*names, "rot-tim/resnet18-r8-recommended"]:
+        settings = asdict(config(name, "small"))
+        assert {field: settings[field] for field in RECOMMENDED} == RECOMMENDED, name
+
+
+@pytest.mark.parametrize(
+    ("preset", "count", "settings", "expected"),
+    [
+        ("small", 12_000, [], (1880, 240_000)),
+        ("small", 12_000, ["test_on=validation"], (1570, 200_000)),
+        ("small", 12_000, ["batch_size=100"], (1200, 240_000)),
+        ("small", 12_000, ["epochs=3", "test_on=validation"], (471, 60_000)),
+        ("small", 4000, [], (630, 80_000)),
+        ("demo", 4000, [], (1000, 64_000)),
+        ("smoke", 4000, [], (8, 512)),
+    ],
+)
+def test_all_rows_have_as_many_steps_and_images_seen(
+    preset: str, count: int, settings: list[str], expected: tuple[int, int]
+) -> None:
+    found = {name: compute(name, preset, count, *settings) for name in COMPARED}
+    assert set(found.values()) == {expected}, found
+    assert {compute(name, preset, count, *settings) for name in HALF} == {(expected[0], expected[1] // 2)}
+
+
+def test_twice_the_compute_is_twice_and_the_papers_size_too() -> None:
+    assert compute("study/cnn-aug-2x", "small", 12_000) == (3760, 480_000)
+    assert compute("study/recommended-2x", "small", 12_000) == (3760, 240_000)
+    usual = [name for name in COMPARED if not name.endswith("e2cnn")]  # there it has a recipe of its own
+    assert {compute(name, "paper", 12_000) for name in usual} == {(16_920, 2_160_000)}
+
+
+def test_recorded_runs_are_those_of_the_rows_of_today() -> None:
+    """Fields that are newer than a record have the value that was done; a queue would skip each of them."""
+    paths = sorted(RESULTS.rglob("*.json"))
+    seen = {name: set() for name in LABELS}
+    for path in paths:
+        record = json.loads(path.read_text())
+        found = {**asdict(Config("", "")), **record["config"]}
+        wanted = {**asdict(config(found["experiment"], found["preset"])), **record["changes"]}
+        different = [f for f in wanted if f not in ("seed", *MACHINE) and wanted[f] != found[f]]
+        assert not different, (path, different)
+        if found["experiment"] in seen and not record["changes"]:
+            seen[found["experiment"]].add(images_seen(record))
+    assert len(paths) > 50
+    assert all(count == (120_000 if name in HALF else 240_000) for name in seen for count in seen[name])
+
+
+def test_the_wrong_group_has_one_network_with_the_channels_of_the_right_one() -> None:
+    flips = [row for row in ROWS if row.startswith("flip-")]
+    nets = [
+        network_of(config(name, "small")) for name in ["rot-mnist/cnn-aug", *(f"study/{r}" for r in flips)]
+    ]
+    channels = [[block[0].out_channels for block in list(net.children())[:6]] for net in nets]
+    assert len(flips) == 4 and channels == [[16, 24, 32, 32, 48, 64]] * 5
+    assert len({sum(weight.numel() for weight in net.parameters()) for net in nets[1:]}) == 1
+    for row in flips:
+        base = row.removeprefix("flip-")
+        fields = {"group", "feature_groups", "width"}
+        table = "study" if base == "free" else "rot-mnist"
+        assert changed(f"study/{row}", f"{table}/{base}").keys() == fields
+
+
+def test_rows_on_fewer_images_differ_in_these_alone() -> None:
+    for row in (row for row in ROWS if row.startswith("n")):
+        count, _, base = row.partition("-")
+        table = "study" if base == "free" else "rot-mnist"
+        for preset in ("small", "paper"):
+            assert changed(f"study/{row}", f"{table}/{base}", preset) == {"subset": int(count[1:])}
+        assert any("drawn by the seed" in text for text in deviations(f"study/{row}"))
+
+
+def test_every_row_stands_in_the_table_once() -> None:
+    patterns = [pattern for part in TABLES["study"].parts for pattern in part.patterns]
+    for name in [*LABELS, *(f"study/{row}" for row in ROWS)]:
+        assert sum(fnmatchcase(name, pattern) for pattern in patterns) == 1, name
+        assert deviations(name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("study")
+
+
+@pytest.fixture(autouse=True)
+def noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random images in place of digits, which take longer to read than to train on."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randint(256, (144, 1, 28, 28), generator=rng).to(torch.uint8), torch.arange(144) % 10
+    data = Dataset("rot-mnist", "embedded-5k", x[:128], y[:128], x[128:], y[128:], classes=10)
+    monkeypatch.setitem(ien.data.DATASETS, "rot-mnist", (lambda *_: data, lambda *_: data))
+
+
+def finished(name: str, folder: Path) -> Path:
+    """The run folder of a row at the preset smoke, at once where there is one."""
+    if "e2cnn" in name:
+        pytest.importorskip("e2cnn", reason="the steerable baseline: pip install 'ien[steerable]'")
+    configs = plan([name], "smoke", [1], ["test_images=16"], machine={"threads": 1})
+    run_all(configs, folder, folder / "results", "embedded", console=Console(file=io.StringIO()))
+    return folder / run_name(configs[0], "embedded")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_row_runs_end_to_end(row: str, folder: Path) -> None:
+    run = finished(f"study/{row}", folder)
+    record = json.loads((run / "result.json").read_text())
+    views = 1 if {"recommended", "free", "alone"} & set(row.split("-")) else 2
+    assert record["images_seen"] == 256 * views * (2 if row.endswith("-2x") else 1)
+    assert record["data"]["train"] == {"n500": 32, "n2000": 64}.get(row.split("-")[0], 128)
+    assert list(record["layers"]) == [f"conv{i}" for i in range(1, 7)]
+    for kind in ("relative", "relative_regular"):
+        errors = [layer[kind] for layer in record["layers"].values()]
+        if row in STEERABLE or {"recommended", "free", "tied"} & set(row.split("-")):
+            assert max(errors) < 1e-6
+        elif "regular-equivariant-all" in row:
+            assert max(errors) < 1e-2
+        elif "equivariant" not in row:
+            assert max(errors) > 0.05
+    assert not ien.load(run).training
+
+
+def test_a_run_on_a_subset_shows_it(folder: Path) -> None:
+    shown = describe_run(finished("study/n500-recommended", folder))
+    assert "32 images to train on" in shown and "8 steps, 256 images seen" in shown
+
+
+def test_the_table_shows_all_of_them_and_the_rows_of_rot_mnist_by_their_places(folder: Path) -> None:
+    for name in ("rot-mnist/cnn-aug-tta", "study/cnn-aug-2x"):  # the first trains rot-mnist/cnn-aug
+        finished(name, folder)
+    rows = [row for row in ROWS if (folder / "study" / row).exists()]
+    console = Console(file=io.StringIO(), width=250, record=True)
+    print_table("study", folder, console=console)
+    text = console.export_text()
+    assert {*rows, "cnn-aug-tta"} <= set(text.split())
+    assert "All digits: Accuracy and cost (smoke, embedded-5k)" in text
+    assert "All digits: Relative error, members one by one: lower is better" in text
+    lines = [line.split() for line in text.splitlines() if line.startswith(" random-1-beta0 = cnn-aug ")]
+    assert lines[0][-2] == "512"  # images seen, before images/s
+    assert "rows with 2x are trained for twice as many epochs" in " ".join(text.split())

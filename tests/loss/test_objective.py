@@ -1,0 +1,691 @@
+"""The loss against NumPy sums written from the paper's equations, and its promises to a training loop."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+import weakref
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import ien
+from tests.groups.test_group import bilinear, turn, valid_mask
+
+R4, R8, D4 = ien.rotation(4), ien.rotation(8), ien.rotation(4) * ien.reflection()
+
+
+def net(channels: int = 8, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """Two layers, '1' and '3', whose maps have 7×7 and 5×5 pixels for 9×9 images."""
+    layers = nn.Conv2d(1, channels, 3), nn.ELU(), nn.Conv2d(channels, channels, 3), nn.ELU()
+    return nn.Sequential(*layers).to(dtype)
+
+
+def images(n: int = 5, size: int = 9, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.rand(n, 1, size, size, dtype=dtype)
+
+
+def numpy_pool(h: np.ndarray, mix: dict[int, int]) -> np.ndarray:
+    """Max over consecutive channels; ``mix`` is size → number of feature groups, block after block."""
+    pooled, channel = [], 0
+    for size, count in mix.items():
+        for _ in range(count):
+            pooled.append(np.max([h[:, channel + k] for k in range(size)], axis=0))
+            channel += size
+    assert channel == h.shape[1]
+    return np.stack(pooled, axis=1)
+
+
+def numpy_d4(h: np.ndarray, element: int) -> np.ndarray:
+    """Element 2k + f of rot4xflip: flip left-right if f, then k quarter turns."""
+    turns, flipped = divmod(element, 2)
+    return np.rot90(h[..., ::-1] if flipped else h, turns, axes=(-2, -1))
+
+
+def paper_loss(
+    model: nn.Sequential, x: Tensor, betas: dict[str, float], mix: dict[int, int], elements
+) -> float:
+    """Eq. 7 as a loop: Σ over layers of β times the mean over images and elements of the squared error."""
+
+    def maps(z: Tensor) -> dict[str, np.ndarray]:
+        found = {}
+        for name, layer in model.named_children():
+            z = layer(z)
+            found[name] = numpy_pool(z.detach().numpy(), mix)
+        return found
+
+    total = 0.0
+    for name, beta in betas.items():
+        errors = []
+        for element in elements:
+            for image in x:
+                turned = torch.from_numpy(numpy_d4(image.numpy(), element).copy())
+                h, h_g = maps(image[None])[name], maps(turned[None])[name]
+                errors.append(np.mean((h_g - numpy_d4(h, element)) ** 2))
+        total += beta * np.mean(errors)
+    return float(total)
+
+
+@pytest.mark.parametrize(("feature_groups", "mix"), [(4, {4: 2}), (2, {2: 4}), ({3: 2, 1: 2}, {3: 2, 1: 2})])
+def test_all_elements_give_the_papers_sum_over_layers_and_elements(feature_groups, mix) -> None:
+    model, x, betas = net(), images(), {"1": 0.7, "3": 2.0}
+    out = ien.EquivarianceLoss(D4, betas, feature_groups, samples="all")(model, x)
+    assert out.views == 8
+    assert abs(out.loss.item() - paper_loss(model, x, betas, mix, range(1, 8))) < 1e-12
+
+
+def test_several_groups_add_up_with_their_weights() -> None:
+    model, x = net(), images()
+    flip_half = ien.rotation(2) * ien.reflection()
+    betas = {"1": 0.7, "3": 2.0}
+    out = ien.EquivarianceLoss({R4: 0.5, flip_half: 3.0}, betas, 4, samples="all")(model, x)
+    quarter_turns = paper_loss(model, x, betas, {4: 2}, [2, 4, 6])
+    halves = paper_loss(model, x, betas, {4: 2}, [1, 4, 5])
+    assert abs(out.loss.item() - (0.5 * quarter_turns + 3.0 * halves)) < 1e-12
+    assert set(out.terms) == {(str(group), name) for group in (R4, flip_half) for name in betas}
+
+
+def test_one_sample_compares_each_image_with_its_own_element() -> None:
+    model, x, g = net(), images(4), torch.tensor([3, 1, 2, 1])
+    out = ien.EquivarianceLoss(R4, ["3"], 4)(model, x, g=g)
+    one_by_one = [paper_loss(model, x[i : i + 1], {"3": 1.0}, {4: 2}, [2 * int(g[i])]) for i in range(4)]
+    assert abs(out.loss.item() - np.mean(one_by_one)) < 1e-12
+    assert torch.equal(out.g, g)
+
+
+def test_masked_loss_is_the_mean_over_images_of_means_over_valid_pixels() -> None:
+    h, h_g = torch.rand(6, 3, 7, 7, dtype=torch.float64), torch.rand(6, 3, 7, 7, dtype=torch.float64)
+    g = torch.tensor([1, 4, 2, 7, 0, 1])
+    moved, valid = R8.act(h, g), R8.valid(h, g)
+    assert valid is not None
+    each = []
+    for i in range(6):
+        values = [
+            float(h_g[i, c, row, column] - moved[i, c, row, column]) ** 2
+            for row in range(7)
+            for column in range(7)
+            if valid[i, 0, row, column]
+            for c in range(3)
+        ]
+        each.append(np.mean(values))
+    assert abs(float(ien.equivariance_loss(h, h_g, R8, g)) - np.mean(each)) < 1e-14
+    relative = ien.equivariance_loss(h, h_g, R8, g, normalize=True)
+    assert abs(float(relative) - np.mean(each) / np.var(h.numpy())) < 1e-14
+
+
+SIZES = {"×0.7": 0.7, "×1.5": 1.5}
+ROTATIONS = {f"{90 * k}°": turn(90 * k) for k in (1, 2, 3)}
+SCALINGS = {label: factor * np.eye(2) for label, factor in SIZES.items()}
+BOTH = {f"{a} {b}": SIZES[b] * ROTATIONS[a] for a in ROTATIONS for b in SIZES}
+
+
+def loop_loss(
+    model: nn.Sequential, x: Tensor, depth: int, size: int, elements: dict[str, np.ndarray]
+) -> float:
+    """The mean over images and elements of the mean over valid pixels, by loops over pixels alone."""
+    errors = []
+    for image in x:
+        for matrix in elements.values():
+            h, h_g = (
+                torch.from_numpy(numpy_pool(model[:depth](z[None]).detach().numpy(), {size: 8 // size}))
+                for z in (image, bilinear(image, matrix))
+            )
+            height, width = h.shape[2:]
+            squares, valid = (h_g - bilinear(h, matrix)) ** 2, valid_mask(matrix, height, width)
+            errors.append(
+                np.mean([squares[0, :, r, c] for r in range(height) for c in range(width) if valid[r, c]])
+            )
+    return float(np.mean(errors))
+
+
+@pytest.mark.parametrize("size", [9, 10])
+def test_rotations_and_scales_equal_a_loop_together_and_as_a_product(size: int) -> None:
+    model, x, depths = net(), images(2, size), {"1": 2, "3": 4}
+    scales = ien.scale(list(SIZES.values()))
+    expected = {
+        (str(group), name): loop_loss(model, x, depth, 4, elements)
+        for group, elements in ((R4, ROTATIONS), (scales, SCALINGS))
+        for name, depth in depths.items()
+    }
+    out = ien.EquivarianceLoss({R4: 1.0, scales: 0.5}, {"1": 0.7, "3": 2.0}, 4, samples="all")(model, x)
+    assert {key: term.item() for key, term in out.terms.items()} == pytest.approx(expected, rel=1e-7)
+    weighted = [
+        (1.0 if group == "rot4" else 0.5) * (0.7 if name == "1" else 2.0) * term
+        for (group, name), term in expected.items()
+    ]
+    assert out.loss.item() == pytest.approx(sum(weighted), rel=1e-7)
+    product = R4 * scales
+    elements = ROTATIONS | SCALINGS | BOTH
+    assert set(product.labels[1:]) == set(elements)
+    out = ien.EquivarianceLoss(product, ["3"], 4, samples="all")(model, x)
+    assert out.loss.item() == pytest.approx(loop_loss(model, x, 4, 4, elements), rel=1e-7)
+
+
+def test_only_what_is_known_on_both_sides_counts_when_content_leaves_or_shrinks() -> None:
+    group, g = ien.scale([2, 0.5]), torch.tensor([1])
+    h, h_g = torch.rand(1, 2, 9, 9, dtype=torch.float64), torch.rand(1, 2, 9, 9, dtype=torch.float64)
+    stays = F.pad(torch.ones(5, 5, dtype=torch.bool), [2] * 4)  # the middle, from edge to edge when enlarged
+    enlarged = ien.equivariance_loss(h, h_g, group, g)
+    assert torch.equal(enlarged, ien.equivariance_loss(h.masked_fill(~stays, 9), h_g, group, g))
+    assert group.valid(h, g) is None
+    for pixel in ((0, 0), (4, 4), (8, 3)):  # every pixel of the enlarged map counts
+        changed = h_g.clone()
+        changed[0, 0][pixel] += 1
+        assert not torch.equal(enlarged, ien.equivariance_loss(h, changed, group, g))
+    shrunk = ien.equivariance_loss(h, h_g, group, g + 1)
+    assert torch.equal(shrunk, ien.equivariance_loss(h, h_g.masked_fill(~stays, 9), group, g + 1))
+    assert torch.equal(group.valid(h, g + 1)[0, 0], stays)
+
+
+def test_normalized_loss_does_not_change_with_the_scale_of_the_features() -> None:
+    h, h_g, g = torch.rand(4, 3, 6, 6), torch.rand(4, 3, 6, 6), torch.tensor([1, 1, 2, 3])
+    small = ien.equivariance_loss(h / 100, h_g / 100, R4, g, normalize=True)
+    torch.testing.assert_close(small, ien.equivariance_loss(h, h_g, R4, g, normalize=True))
+    assert float(ien.equivariance_loss(h * 0, h * 0, R4, g, normalize=True)) == 0
+
+
+def test_shrinking_the_features_lowers_the_loss_but_not_the_normalized_one() -> None:
+    h, h_g = torch.rand(2, 4, 3, 6, 6, dtype=torch.float64)
+    g, factor = torch.tensor([1, 1, 2, 3]), torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def slope(normalize: bool) -> float:
+        loss = ien.equivariance_loss(factor * h, factor * h_g, R4, g, normalize=normalize)
+        return float(torch.autograd.grad(loss, factor)[0])
+
+    assert abs(slope(True)) < 1e-14 and slope(False) > 0.1
+
+
+def symmetrised(model: nn.Module) -> nn.Module:
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            w = module.weight.data
+            turns = [torch.rot90(v, k, (-2, -1)) for v in (w, w.flip(-1)) for k in range(4)]
+            module.weight.data = torch.stack(turns).mean(0)
+    return model
+
+
+@pytest.mark.parametrize("group", [R4, D4], ids=str)
+def test_symmetrised_kernels_have_no_loss_and_random_ones_do(group) -> None:
+    x = images(6)
+    objective = ien.EquivarianceLoss(group, ["1", "3"], 4, samples="all")
+    assert abs(objective(symmetrised(net()), x).loss.item()) < 1e-20
+    assert objective(net(), x).loss.item() > 1e-4
+
+
+@pytest.mark.parametrize("group", [R4, R8, ien.scale([0.7])], ids=str)
+def test_gradcheck(group) -> None:
+    model, x = net(4), images(3)
+    g = torch.arange(3) % (len(group) - 1) + 1
+    objective = ien.EquivarianceLoss(group, ["1", "3"], 2)
+    assert torch.autograd.gradcheck(lambda w: _with_weight(model, w, objective, x, g), model[2].weight)
+
+
+def _with_weight(model, weight, objective, x, g) -> Tensor:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, z: Tensor) -> Tensor:
+            return torch.func.functional_call(self.model, {"2.weight": weight}, (z,))
+
+    renamed = copy.copy(objective)
+    renamed.layers = {f"model.{name}": beta for name, beta in objective.layers.items()}
+    renamed.feature_groups = {f"model.{name}": spec for name, spec in objective.feature_groups.items()}
+    return renamed(Functional(), x, g=g).loss
+
+
+def pooled_pair(model: nn.Sequential, x: Tensor, group: ien.Group, g: Tensor) -> tuple[Tensor, Tensor]:
+    h, h_g = ien.group_pool(model(torch.cat([x, group.act(x, g)])), 4).chunk(2)
+    return h, h_g
+
+
+@pytest.mark.parametrize("group", [R4, R8], ids=str)
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("stop_gradient", [False, True])
+def test_gradient_flows_where_it_should(group, normalize, stop_gradient) -> None:
+    model, x, g = net(), images(), torch.tensor([1, 2, 3, 1, 2])
+    objective = ien.EquivarianceLoss(group, ["3"], 4, normalize=normalize, stop_gradient=stop_gradient)
+    actual = torch.autograd.grad(objective(model, x, g=g).loss, model[2].weight)[0]
+    h, h_g = pooled_pair(model, x, group, g)
+    first = h.detach() if stop_gradient else h
+    scale = first.var(unbiased=False) if normalize else 1
+    moved, valid = group.act(first, g), group.valid(h, g)
+    errors = [
+        (a - b)[:, ... if valid is None else valid[i, 0]].square().mean()
+        for i, (a, b) in enumerate(zip(h_g, moved, strict=True))
+    ]
+    expected = torch.autograd.grad(torch.stack(errors).mean() / scale, model[2].weight)[0]
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_loss_is_linear_in_the_weights() -> None:
+    model, x, g = net(), images(), torch.tensor([1, 2, 3, 1, 2])
+    alphas, betas = {R4: 0.3, ien.reflection(): 2.0}, {"1": 0.5, "3": 7.0}
+    g = torch.cat([g, torch.ones(5, dtype=torch.int64)])
+    out = ien.EquivarianceLoss(alphas, betas, 4)(model, x, g=g)
+    total = sum(alphas[ien.group(group)] * betas[name] * term for (group, name), term in out.terms.items())
+    torch.testing.assert_close(out.loss, total)
+    ones = ien.EquivarianceLoss({R4: 1, ien.reflection(): 1}, {"1": 1, "3": 1}, 4)(model, x, g=g)
+    listed = ien.EquivarianceLoss([R4, "flip"], ["1", "3"], 4)(model, x, g=g)
+    assert torch.equal(ones.loss, listed.loss)
+    for key, term in out.terms.items():
+        assert torch.equal(term, ones.terms[key])
+        assert term.requires_grad
+
+
+def test_zero_weights_are_exactly_the_augmented_cnn() -> None:
+    model, x, y = net(dtype=torch.float32), images(dtype=torch.float32), torch.tensor([0, 1, 2, 3, 4])
+    objective = ien.EquivarianceLoss(R4, {"1": 0.0, "3": 0.0}, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = objective(model, x, g=torch.tensor([1, 2, 3, 1, 2]))
+    assert out.terms == {} and out.loss.item() == 0
+    (F.cross_entropy(out.output.mean((2, 3)), out.repeat(y)) + out.loss).backward()
+    with_loss = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    views = torch.cat([x, R4.act(x, torch.tensor([1, 2, 3, 1, 2]))])
+    F.cross_entropy(model(views).mean((2, 3)), torch.cat([y, y])).backward()
+    for a, p in zip(with_loss, model.parameters(), strict=True):
+        assert torch.equal(a, p.grad)
+
+
+def test_zero_weights_register_no_hook() -> None:
+    seen = []
+
+    class Spy(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(sum(len(m._forward_hooks) for m in self.modules()))
+            return super().forward(x)
+
+    model = Spy(*net())
+    for layers in ({"1": 0.0}, []):
+        ien.EquivarianceLoss(R4, layers, 4)(model, images())
+    ien.EquivarianceLoss({R4: 0.0}, ["1"], 4)(model, images())
+    assert seen == [0, 0, 0]
+    ien.EquivarianceLoss(R4, ["1"], 4)(model, images())
+    assert seen[-1] > 0
+
+
+def test_views_are_the_originals_then_each_draw() -> None:
+    model, x = nn.Sequential(nn.Identity()), images(4)
+    out = ien.EquivarianceLoss([R4, ien.reflection()], [], 1, samples=1)(model, x)
+    assert out.views == 3 and out.output.shape == (12, 1, 9, 9) and out.g.shape == (8,)
+    assert torch.equal(out.output[:4], x)
+    assert torch.equal(out.output[4:8], R4.act(x, out.g[:4]))
+    assert torch.equal(out.output[8:], x.flip(-1))
+
+
+def test_no_samples_run_the_model_on_the_images_alone() -> None:
+    model, x = net(), images(4)
+    out = ien.EquivarianceLoss([R4, ien.reflection()], ["1"], 4, samples=0)(model, x)
+    assert (out.views, len(out.g), out.terms, out.loss.item()) == (1, 0, {}, 0.0)
+    torch.testing.assert_close(out.output, model(x))
+    assert torch.equal(out.repeat(torch.arange(4)), torch.arange(4))
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 6, 7])
+def test_each_image_gets_different_elements_and_each_place_all_of_them(samples) -> None:
+    objective = ien.EquivarianceLoss(R8, [], 1, samples=samples)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.stack([objective.sample(5, generator).view(samples, 5) for _ in range(2000)])
+    assert all(len(set(column)) == samples for draw in drawn[:50].mT.tolist() for column in draw)
+    for place in range(5):
+        for view in range(samples):
+            frequency = torch.bincount(drawn[:, view, place], minlength=8)
+            assert frequency[0] == 0
+            assert (frequency[1:] - 2000 / 7).abs().max() < 5 * (2000 / 7) ** 0.5
+
+
+def test_whole_orbits_are_in_order_and_draw_nothing() -> None:
+    objective = ien.EquivarianceLoss([R4, ien.reflection()], [], 1, samples="all")
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state()
+    out = objective(nn.Sequential(nn.Identity()), x := images(2), generator=generator)
+    assert out.g.tolist() == [1, 1, 2, 2, 3, 3, 1, 1] and torch.equal(generator.get_state(), state)
+    turns = [torch.rot90(x, k, (-2, -1)) for k in range(4)]
+    assert torch.equal(out.output, torch.cat([*turns, x.flip(-1)]))
+
+
+def test_repeat_follows_any_nest_of_tensors() -> None:
+    x = images(3)
+    out = ien.EquivarianceLoss(R4, [], 1, samples=2)(nn.Sequential(nn.Identity()), x)
+    y, soft = torch.tensor([4, 5, 6]), torch.rand(3, 10)
+    pair = namedtuple("pair", "label weight")
+    assert out.repeat(y).tolist() == [4, 5, 6] * 3
+    assert torch.equal(out.repeat(soft), torch.cat([soft, soft, soft]))
+    nested = out.repeat({"a": y, "b": [soft, (y,)], "c": pair(y, soft)})
+    assert nested["a"].tolist() == [4, 5, 6] * 3
+    assert isinstance(nested["b"][1], tuple) and nested["b"][1][0].tolist() == [4, 5, 6] * 3
+    assert isinstance(nested["c"], pair) and nested["c"].weight.shape == (9, 10)
+    with pytest.raises(ValueError, match=r"each of the 3 images; got \(2,\)"):
+        out.repeat(torch.zeros(2))
+    with pytest.raises(TypeError, match="got int"):
+        out.repeat(7)
+
+
+def test_the_model_and_the_inputs_stay_as_they_were() -> None:
+    model, x = nn.Sequential(*net(dtype=torch.float32), nn.BatchNorm2d(8)), images(dtype=torch.float32)
+    model[4].eval()
+    before, modes, x_before = (
+        copy.deepcopy(model.state_dict()),
+        [m.training for m in model.modules()],
+        x.clone(),
+    )
+    state = torch.get_rng_state()
+    objective = ien.EquivarianceLoss(R8, ["1", "3"], 4)
+    objective(model, x, generator=torch.Generator().manual_seed(1)).loss.backward()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(x, x_before)
+    after = model.state_dict()
+    assert list(after) == list(before) and all(torch.equal(after[k], before[k]) for k in before)
+    assert [m.training for m in model.modules()] == modes
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_the_same_generator_gives_the_same_loss_and_g_reproduces_it() -> None:
+    model, x = net(), images()
+    objective = ien.EquivarianceLoss([R4, R8], ["1"], 4, samples=2)
+    first = objective(model, x, generator=torch.Generator().manual_seed(3))
+    again = objective(model, x, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(first.g, again.g) and torch.equal(first.loss, again.loss)
+    assert torch.equal(objective(model, x, g=first.g).loss, first.loss)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_maps_are_compared_in_float32(dtype) -> None:
+    h, h_g, g = torch.rand(4, 2, 7, 7), torch.rand(4, 2, 7, 7), torch.tensor([1, 3, 5, 2])
+    half = ien.equivariance_loss(h.to(dtype), h_g.to(dtype), R8, g)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, ien.equivariance_loss(h.to(dtype).float(), h_g.to(dtype).float(), R8, g))
+
+
+def test_autocast_gives_float32_terms() -> None:
+    model, x = net(dtype=torch.float32), images(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, x)
+    assert out.output.dtype == torch.bfloat16
+    assert out.loss.dtype == torch.float32 and all(t.dtype == torch.float32 for t in out.terms.values())
+    out.loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model[:3:2].parameters())
+
+
+def test_black_box_with_invariant_features() -> None:
+    def hide_left(x: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(x[..., : x.shape[-1] // 2]), x[..., x.shape[-1] // 2 :]], dim=-1)
+
+    occlude = ien.custom("occlude", {"left": hide_left}, feature_actions="identity")
+    model, x = net(), images()
+    out = ien.EquivarianceLoss(occlude, ["1"], 4)(model, x)
+    h, h_g = (ien.group_pool(model[:2](z), 4) for z in (x, hide_left(x)))
+    torch.testing.assert_close(out.loss, F.mse_loss(h_g, h))
+
+
+def test_a_map_too_small_for_the_element_is_an_error_that_names_everything() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 8)), images(4, dtype=torch.float32)  # 2×2 maps
+    g = torch.tensor([1, 2, 2, 1])
+    with pytest.raises(ValueError, match=r"rot8 45° on the 2×2 map of layer '0'.*on_empty"):
+        ien.EquivarianceLoss(R8, ["0"], 4)(model, x, g=g)
+    with pytest.warns(UserWarning, match=r"rot8 45° on the 2×2 map of layer '0'"):
+        skipped = ien.EquivarianceLoss(R8, ["0"], 4, on_empty="skip")(model, x, g=g)
+    middle = ien.EquivarianceLoss(R8, ["0"], 4)(model, x[1:3], g=g[1:3])
+    torch.testing.assert_close(skipped.loss, middle.loss)
+    with pytest.warns(UserWarning, match="no valid pixel"):
+        nothing = ien.EquivarianceLoss(R8, ["0"], 4, on_empty="skip")(model, x, g=torch.tensor([1, 3, 5, 7]))
+    nothing.loss.backward()
+    assert nothing.loss.item() == 0 and float(model[0].weight.grad.abs().max()) == 0
+
+
+def test_a_factor_too_small_for_a_map_is_an_error_before_it_is_drawn() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 6)).double(), images(1)  # 4×4 maps
+    objective = ien.EquivarianceLoss("scale0.9,0.1", ["0"], 4)
+    for seed in range(4):
+        with pytest.raises(
+            ValueError, match=r"scale0\.9,0\.1 ×0\.1 on the 4×4 map of layer '0'.*milder group"
+        ):
+            objective(model, x, generator=torch.Generator().manual_seed(seed))
+    assert objective(model, x, g=torch.tensor([1])).loss.item() > 0
+
+
+def test_one_element_group_warns_and_adds_nothing() -> None:
+    with pytest.warns(UserWarning, match="rot1 has one element") as record:
+        objective = ien.EquivarianceLoss(ien.rotation(1), ["1"], 4)
+    assert len(record) == 1 and record[0].filename == __file__
+    out = objective(net(), images())
+    assert out.views == 1 and out.loss.item() == 0 and len(out.output) == 5 and len(out.g) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"layers": {"1": -1.0}}, ValueError, "layer '1' must be a number of at least 0; got -1.0"),
+        ({"layers": {"1": float("nan")}}, ValueError, "got nan"),
+        ({"groups": {R4: "much"}}, ValueError, "group 'rot4' must be a number"),
+        ({"samples": 4}, ValueError, 'must be 0 to 3 for rot4, or "all"; got 4'),
+        ({"samples": -1}, ValueError, "got -1"),
+        ({"feature_groups": {4: 0.5, "1": 4}}, TypeError, "not both"),
+        ({"feature_groups": {"2": 4}}, KeyError, "says nothing about layer '1'"),
+        ({"on_empty": "ignore"}, ValueError, "got 'ignore'"),
+        ({"groups": "rott4"}, ValueError, "did you mean rot4"),
+        (
+            {"groups": [ien.custom("a", {"x": abs}, "same"), ien.custom("a", {"y": abs}, "same")]},
+            ValueError,
+            "are equal, or in name",
+        ),
+        ({"groups": ["rot4", "rot4"]}, ValueError, "every group can be given once"),
+        ({"layers": ["1", "1"]}, ValueError, "every layer can be given once"),
+        ({"groups": {"rot4": 1.0, R4: 2.0}}, ValueError, "rot4, rot4 are equal"),
+    ],
+)
+def test_bad_arguments_say_what_was_needed(arguments, error, match) -> None:
+    with pytest.raises(error, match=match):
+        ien.EquivarianceLoss(**{"groups": R4, "layers": ["1"], "feature_groups": 4} | arguments)
+
+
+def test_bad_calls_say_what_was_needed() -> None:
+    objective = ien.EquivarianceLoss(R4, ["1"], 4)
+    with pytest.raises(ValueError, match=r"\(5,\) for 2 views of 5 images; got \(3,\)"):
+        objective(net(), images(), g=torch.tensor([1, 2, 3]))
+    with pytest.raises(ValueError, match="no images"):
+        objective(net(), images(0))
+    with pytest.raises(KeyError, match="no layer 'conv1'"):
+        ien.EquivarianceLoss(R4, ["conv1"], 4)(net(), images())
+    with pytest.raises(ValueError, match="layer '1': 8 channels cannot be split into feature groups 3"):
+        ien.EquivarianceLoss(R4, ["1"], 3)(net(), images())
+    with pytest.raises(ValueError, match="returned 5 maps for 2 views of 5 images"):
+        ien.EquivarianceLoss(R4, ["0"], 1)(nn.Sequential(_FirstHalf()), images())
+    with pytest.raises(ValueError, match=r"one shape; got \(1, 2, 4, 4\) and \(1, 2, 5, 5\)"):
+        ien.equivariance_loss(torch.rand(1, 2, 4, 4), torch.rand(1, 2, 5, 5), R4, torch.tensor([1]))
+
+
+class _FirstHalf(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[: len(x) // 2]
+
+
+def test_repr_tells_groups_weights_and_feature_groups() -> None:
+    text = repr(ien.EquivarianceLoss({R4: 0.5}, {"1": 1.0, "3": 0.1}, {"1": 4, "3": "4-2-1"}))
+    assert text == "EquivarianceLoss(groups {rot4: 0.5}, layers {1: 1 (4), 3: 0.1 (4-2-1)}, views=2)"
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(2, 9), batch=st.integers(1, 6), size=st.integers(5, 9), groups=st.integers(1, 3))
+def test_primitives_and_objective_agree_for_any_rotation_group(n, batch, size, groups) -> None:
+    torch.manual_seed(0)
+    group, model = ien.rotation(n), nn.Sequential(nn.Conv2d(1, 4 * groups, 3), nn.ReLU()).double()
+    x = images(batch, size)
+    out = ien.EquivarianceLoss(group, ["1"], 4, on_empty="error")(model, x)
+    with ien.capture(model, ["1"]) as features:
+        model(torch.cat([x, group.act(x, out.g)]))
+    h, h_g = ien.group_pool(features["1"], 4).chunk(2)
+    torch.testing.assert_close(out.loss, ien.equivariance_loss(h, h_g, group, out.g))
+
+
+class Checkpointed(nn.Module):
+    """Layer '2' under activation checkpointing, or not."""
+
+    def __init__(self, use_reentrant: bool | None) -> None:
+        super().__init__()
+        self.body = net()
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        early, late = self.body[:2], self.body[2:]
+        if self.use_reentrant is None:
+            return late(early(x))
+        return checkpoint(late, early(x), use_reentrant=self.use_reentrant)
+
+
+def test_activation_checkpointing_gives_the_same_gradient() -> None:
+    gradients = []
+    for use_reentrant in (None, False):
+        torch.manual_seed(0)
+        model, x = Checkpointed(use_reentrant), images()
+        out = ien.EquivarianceLoss(R4, ["body.1", "body.3"], 4)(model, x, g=torch.tensor([1, 2, 3, 1, 2]))
+        (out.output.square().mean() + out.loss).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_a_layer_that_runs_without_gradient_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"'body\.3' runs without gradients.*use_reentrant=False"):
+        ien.EquivarianceLoss(R4, ["body.3"], 4)(Checkpointed(True), images())
+    with torch.no_grad():
+        assert not ien.EquivarianceLoss(R4, ["body.3"], 4)(Checkpointed(None), images()).loss.requires_grad
+
+
+def test_nothing_is_kept_alive_after_the_result_is_dropped() -> None:
+    seen = []
+    model = net()
+    model[3].register_forward_hook(lambda module, args, output: seen.append(weakref.ref(output)))
+    gc.disable()
+    try:
+        ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, images())
+        out = ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, images())
+        assert seen[0]() is None and seen[1]() is not None
+        out.loss.backward()
+        del out
+        assert seen[1]() is None
+    finally:
+        gc.enable()
+
+
+def test_skipped_images_do_not_dilute_the_mean_over_elements() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 8)).double(), images(3)  # 2×2 maps
+    with pytest.warns(UserWarning, match="no valid pixel"):
+        skipped = ien.EquivarianceLoss(R8, ["0"], 4, samples="all", on_empty="skip")(model, x)
+    quarter_turns = ien.EquivarianceLoss(R4, ["0"], 4, samples="all")(model, x)
+    torch.testing.assert_close(skipped.loss, quarter_turns.loss)
+
+
+def test_the_default_device_does_not_matter() -> None:
+    model, x, g = net(), images(), torch.tensor([1, 2, 3, 4, 5])
+    expected = ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, x, g=g).loss
+    report = ien.measure(model, x, R8, ["1"], 4)
+    for cache in (ien._similarity._grid, ien._similarity.valid_pixels):
+        cache.cache_clear()
+    with torch.device("meta"):
+        objective = ien.EquivarianceLoss(R8, ["1", "3"], 4, samples=2)
+        assert objective.sample(4).device.type == "cpu"
+        assert torch.equal(ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, x, g=g).loss, expected)
+        assert ien.measure(model, x, R8, ["1"], 4) == report
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"g": torch.tensor([9])}, "rot8 has elements 0 to 7"),
+        ({"g": torch.tensor([1.0])}, "integer tensor"),
+        ({"on_empty": "sikp"}, "got 'sikp'"),
+        ({"h": torch.zeros(0, 1, 5, 5), "h_g": torch.zeros(0, 1, 5, 5)}, "no images"),
+    ],
+)
+def test_bad_arguments_of_the_function_say_what_was_needed(change, match) -> None:
+    arguments = {
+        "h": torch.rand(1, 1, 5, 5),
+        "h_g": torch.rand(1, 1, 5, 5),
+        "group": "rot8",
+        "g": torch.tensor([1]),
+    }
+    with pytest.raises(ValueError, match=match):
+        ien.equivariance_loss(**arguments | change)
+
+
+def test_changing_the_output_in_place_before_backward_is_torchs_own_error() -> None:
+    model, x = net(), images()
+    out = ien.EquivarianceLoss(R4, ["3"], 4)(model, x)
+    out.output.relu_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.loss.backward()
+
+
+def test_works_inside_function_transforms() -> None:
+    model, x, g = net(4), images(3), torch.tensor([1, 2, 3])
+    objective = ien.EquivarianceLoss(R4, ["1", "3"], 2)
+    weight = model[2].weight.detach()
+    transformed = torch.func.grad(lambda w: _with_weight(model, w, objective, x, g))(weight)
+    (expected,) = torch.autograd.grad(objective(model, x, g=g).loss, model[2].weight)
+    torch.testing.assert_close(transformed, expected)
+
+
+def test_nan_where_nothing_is_compared_does_not_matter() -> None:
+    h, h_g, g = torch.rand(1, 1, 9, 9), torch.rand(1, 1, 9, 9), torch.tensor([1])
+    expected = ien.equivariance_loss(h, h_g, R8, g)
+    h_g[..., 0, 0] = float("nan")  # a corner: unknown after 45°
+    assert torch.equal(ien.equivariance_loss(h, h_g, R8, g), expected)
+
+
+def test_names_of_feature_groups_may_stay_when_no_layer_is_compared() -> None:
+    assert ien.EquivarianceLoss(R4, [], {"1": 4}).feature_groups == {}
+
+
+def test_result_has_a_short_repr() -> None:
+    out = ien.EquivarianceLoss(R4, ["3"], 4)(net(), images())
+    assert repr(out).startswith("Equivariance(loss=") and "rot4 3:" in repr(out) and len(repr(out)) < 120
+
+
+def test_black_boxes_are_not_kept_alive_by_caches() -> None:
+    def action(x: Tensor) -> Tensor:
+        return x * 2
+
+    alive = weakref.ref(action)
+    group = ien.custom("double", {"twice": action}, "same") * R8
+    ien.EquivarianceLoss(group, ["1"], 4)(net(), images())
+    del action, group
+    gc.collect()
+    assert alive() is None
+
+
+def distributed_gradients(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model, x, g = net(), images(8), torch.tensor([1, 1, 2, 2, 3, 3, 1, 1])
+    parallel = nn.parallel.DistributedDataParallel(model)
+    mine = slice(4 * rank, 4 * rank + 4)
+    ien.EquivarianceLoss(R4, ["1", "3"], 4)(parallel, x[mine], g=g[mine]).loss.backward()
+    if rank == 0:
+        torch.save([p.grad for p in model.parameters()], f"{folder}/gradients.pt")
+    torch.distributed.barrier()
+    del parallel  # before its process group
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_give_the_gradient_of_the_whole_batch(tmp_path) -> None:
+    torch.multiprocessing.spawn(distributed_gradients, (str(tmp_path),), nprocs=2)
+    torch.manual_seed(0)
+    model, x, g = net(), images(8), torch.tensor([1, 1, 2, 2, 3, 3, 1, 1])
+    ien.EquivarianceLoss(R4, ["1", "3"], 4)(model, x, g=g).loss.backward()
+    for p, gradient in zip(
+        model.parameters(), torch.load(tmp_path / "gradients.pt", weights_only=True), strict=True
+    ):
+        torch.testing.assert_close(p.grad, gradient)

@@ -1,0 +1,195 @@
+"""Crops: every pixel as a slow loop says, the mean colour outside, and the side of an exemplar."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ien.tracking.data.crops import crop, exemplar_side, mean_colour
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def noise(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), dtype=np.uint8)
+
+
+def slow_crop(image: np.ndarray, centre: tuple[float, float], side: float, size: int) -> np.ndarray:
+    """Pixel by pixel: the mean, under a triangle, of a plane that has the image's mean around the image."""
+    rows, columns = image.shape[:2]
+    fill = image.reshape(-1, 3).mean(0)
+    step = side / size
+    reach = max(1.0, step)
+    result = np.empty((3, size, size))
+    for i in range(size):
+        for j in range(size):
+            x, y = (c + (k - (size - 1) / 2) * step for c, k in zip(centre, (j, i), strict=True))
+            total, weight = np.zeros(3), 0.0
+            for v in range(math.floor(y - reach), math.ceil(y + reach) + 1):
+                for u in range(math.floor(x - reach), math.ceil(x + reach) + 1):
+                    w = max(0.0, 1 - abs(x - u) / reach) * max(0.0, 1 - abs(y - v) / reach)
+                    total += w * (image[v, u] if 0 <= v < rows and 0 <= u < columns else fill)
+                    weight += w
+            result[:, i, j] = total / weight / 255
+    return result
+
+
+@pytest.mark.parametrize(
+    ("centre", "side"),
+    [
+        ((10.0, 7.0), 9.0),  # pixel upon pixel
+        ((9.3, 6.6), 4.7),  # enlarged
+        ((9.3, 6.6), 13.3),  # shrunk
+        ((0.4, 14.2), 11.0),  # over a corner
+        ((8.0, 8.0), 70.0),  # shrunk much, with borders all around
+        ((-40.0, 5.0), 12.0),  # all outside
+        ((10.5, 7.5), 0.01),  # within a pixel
+    ],
+)
+def test_every_pixel_is_what_a_loop_over_pixels_says(centre: tuple[float, float], side: float) -> None:
+    image = noise(15, 20)
+    found = crop(image, centre, [side], 9)[0].double().numpy()
+    assert np.abs(found - slow_crop(image, centre, side, 9)).max() < 1e-6
+
+
+def test_many_crops_at_once_are_each_one_alone() -> None:
+    image = noise(30, 40)
+    centres, sides = np.array([[5.2, 6.1], [33.0, 2.0], [20.0, 15.5], [-9.0, 50.0]]), [12.0, 40.0, 3.3, 25.0]
+    together = crop(image, centres, sides, 11)
+    assert together.shape == (4, 3, 11, 11) and together.dtype == torch.float32 and together.is_contiguous()
+    for centre, side, found in zip(centres, sides, together, strict=True):
+        assert torch.allclose(found, crop(image, centre, [side], 11)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [36, 61, 90])
+def test_whole_squares_are_as_torch_resizes_them(side: int) -> None:
+    image = noise(120, 140)
+    left, top, size = 31, 12, 45
+    found = crop(image, (left + (side - 1) / 2, top + (side - 1) / 2), [side], size)
+    part = torch.from_numpy(image[top : top + side, left : left + side]).permute(2, 0, 1)[None].double() / 255
+    shrunk = F.interpolate(part, (size, size), mode="bilinear", antialias=True, align_corners=False)
+    edge = 2  # torch repeats what is at the border of the square, where a crop sees the image go on
+    assert (found - shrunk).abs()[..., edge:-edge, edge:-edge].max() < 1e-6
+
+
+@pytest.mark.parametrize("side", [20.25, 51.5, 118.75])
+def test_squares_between_pixels_are_as_pillow_resizes_them(side: float) -> None:
+    images = pytest.importorskip("PIL.Image")
+    image, centre, size = noise(160, 180), np.array([88.3, 76.9]), 40
+    box = (*(centre + 0.5 - side / 2), *(centre + 0.5 + side / 2))  # pillow counts from the pixel's corner
+    picture = images.fromarray(image[..., 1].astype(np.float32))
+    resized = np.asarray(picture.resize((size, size), images.Resampling.BILINEAR, box=box)) / 255
+    assert (
+        np.abs(crop(image, centre, [side], size)[0, 1].numpy() - resized).max() < 2e-5
+    )  # its boxes are float32
+
+
+def test_a_crop_of_the_size_of_its_square_copies_pixels() -> None:
+    image = noise(40, 50)
+    found = crop(image, (20.0, 15.0), [17], 17)[0] * 255
+    assert np.abs(found.permute(1, 2, 0).numpy() - image[7:24, 12:29]).max() < 1e-4
+
+
+def test_outside_is_the_mean_colour_or_the_one_that_is_given() -> None:
+    image = noise(20, 30)
+    image[..., 0] //= 3
+    outside = crop(image, (-100.0, 0.0), [10], 5)[0]
+    assert np.allclose(outside.mean((1, 2)), image.reshape(-1, 3).mean(0) / 255, atol=1e-6)
+    assert outside.std((1, 2)).max() == 0
+    assert crop(image, (-100.0, 0.0), [10], 5, fill=(255, 0, 51))[0, :, 2, 2].tolist() == pytest.approx(
+        [1, 0, 0.2]
+    )
+    over = crop(image, (-0.5, 10.0), [10], 10)[0]
+    assert torch.allclose(over[:, :, :4], outside[:, :1, :1]) and not torch.allclose(
+        over[:, :, 6:], outside[:, :1, :1]
+    )
+    assert np.allclose(mean_colour(image), image.reshape(-1, 3).mean(0))
+
+
+def test_fine_stripes_turn_grey_when_they_shrink_and_do_not_alias() -> None:
+    image = np.zeros((240, 240, 3), np.uint8)
+    image[:, ::2] = 255
+    middle = crop(image, (119.5, 119.5), [200], 50)[0]
+    assert (middle - 0.5).abs().max() < 0.01
+
+
+def test_a_huge_square_needs_no_more_memory_than_the_image_and_stays_finite() -> None:
+    found = crop(noise(30, 40), (15.0, 20.0), [1e9, 1e-9], 9)
+    assert bool(found.isfinite().all()) and 0 <= float(found.min()) and float(found.max()) <= 1
+
+
+def test_values_stay_between_0_and_1_and_the_image_stays_as_it_is() -> None:
+    image = np.full((20, 20, 3), 255, np.uint8)
+    found = crop(image, (9.7, 3.1), [13.3], 31)
+    assert (
+        float(found.max()) <= 1 and torch.allclose(found, torch.ones(()), atol=1e-6) and (image == 255).all()
+    )
+
+
+def test_views_and_read_only_images_are_taken() -> None:
+    image = noise(40, 40)
+    image.setflags(write=False)
+    flipped = crop(image[:, ::-1], (19.5, 19.5), [60.0], 10)
+    assert torch.allclose(flipped, crop(image, (19.5, 19.5), [60.0], 10).flip(3), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("w", "h", "side"), [(30, 30, 60), (10, 40, math.sqrt(35 * 65)), (1, 7, math.sqrt(5 * 11))]
+)
+def test_the_side_of_an_exemplar_has_a_closed_form(w: float, h: float, side: float) -> None:
+    assert float(exemplar_side([3, 4, w, h])) == pytest.approx(side)
+    assert exemplar_side([[3, 4, w, h]] * 2, context=0).tolist() == pytest.approx([math.sqrt(w * h)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((8, 8), np.uint8), "grey"),
+        (np.zeros((8, 8, 1), np.uint8), "grey"),
+        (np.zeros((8, 8, 4), np.uint8), r"image\[..., :3\]"),
+        (np.zeros((8, 8, 3)), "float64"),
+        (np.zeros((0, 8, 3), np.uint8), "shape"),
+        (np.zeros((3, 8, 8), np.uint8), "shape"),
+        (torch.zeros(8, 8, 3), "Tensor"),
+    ],
+)
+def test_other_images_are_refused_with_what_to_do(image: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        crop(image, (3, 3), [4], 4)
+
+
+def test_the_remedy_for_grey_images_works() -> None:
+    for image in (np.zeros((8, 9), np.uint8), np.zeros((8, 9, 1), np.uint8)):
+        assert crop(np.repeat(image.reshape(*image.shape[:2], 1), 3, 2), (3, 3), [4], 4).shape == (1, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("centres", "sides", "size", "message"),
+    [
+        ((3, 3), 4.0, 4, "sides"),
+        ([(3, 3)], [4.0, 5.0], 4, "centres"),
+        ((3, 3), [0.0], 4, "above 0"),
+        ((3, np.nan), [4.0], 4, "finite"),
+        ((3, 3), [np.inf], 4, "finite"),
+        ((3, 3), [4.0], 0, "size 0"),
+    ],
+)
+def test_squares_that_are_none_are_refused(centres: object, sides: object, size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        crop(noise(8, 8), centres, sides, size)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fill"):
+        crop(noise(8, 8), (3, 3), [4], 4, fill=(0, 0, 300))
+
+
+def test_a_crop_for_training_takes_less_than_3_milliseconds() -> None:
+    image, taken = noise(240, 320), []
+    for _ in range(12):
+        start = time.process_time()
+        crop(image, (150.2, 110.7), [210.0], 255)
+        taken.append(time.process_time() - start)
+    assert min(taken) < 0.003

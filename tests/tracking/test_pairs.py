@@ -1,0 +1,214 @@
+"""Pairs of frames: which are drawn, how pictures are cut, and that workers and resuming change nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ien.tracking.data.clips import Clip
+from ien.tracking.data.crops import crop, exemplar_side, mean_colour
+from ien.tracking.data.frames import Files
+from ien.tracking.training.pairs import EXEMPLAR, SEARCH, SHIFT, STRETCH, Draw, Pairs, Shown, loaded, pairs_of
+from ien.training import ALONE, Processes
+from tests.helpers import toy_clips
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def clip_of(image: np.ndarray, box: list[float], count: int = 2) -> Clip:
+    return Clip("one", [image] * count, np.array([box] * count, np.float64))
+
+
+def pairs(clips: list[Clip], frames: list[list[int]], count: int, apart: int = 100, **changes: Any) -> Pairs:
+    settings = {"batch_size": 2, "seed": 1, "processes": ALONE} | changes
+    return Pairs(clips, [np.array(some) for some in frames], count, apart, **settings)
+
+
+GREY = clip_of(np.full((40, 40, 3), 128, np.uint8), [10, 10, 12, 12])
+
+
+# --- what is drawn
+
+
+def test_an_epoch_takes_every_sequence_once_and_then_again() -> None:
+    many = pairs([GREY] * 5, [[0, 1]] * 5, 12)
+    orders = [[many.draw(epoch, index).sequence for index in range(12)] for epoch in range(4)]
+    for order in orders:
+        assert sorted(order[:5]) == sorted(order[5:10]) == [0, 1, 2, 3, 4] and len(set(order[10:])) == 2
+    parts = {tuple(order[first : first + 5]) for order in orders for first in (0, 5)}
+    assert len(parts) > 5  # 8 permutations of 120
+
+
+def test_all_pairs_of_frames_that_are_near_are_drawn_equally_often() -> None:
+    frames, apart = [2, 3, 7, 9, 10, 30], 6
+    near = [pair for pair in combinations(frames, 2) if pair[1] - pair[0] < apart]
+    one = pairs([GREY], [frames], 3000, apart)
+    drawn = Counter(one.draw(0, index).frames for index in range(3000))
+    assert set(drawn) == set(near) and 30 not in {frame for pair in near for frame in pair}
+    expected = 3000 / len(near)
+    assert max(abs(count - expected) for count in drawn.values()) < 5 * expected**0.5
+
+
+def test_stretches_and_shifts_fill_their_ranges() -> None:
+    one = pairs([GREY], [[0, 1]], 600)
+    draws = [one.draw(0, index) for index in range(600)]
+    for which in (0, 1):
+        stretches = [draw.stretches[which] for draw in draws]
+        assert 1 - STRETCH <= min(stretches) < 0.96 and 1.04 < max(stretches) <= 1 + STRETCH
+        for axis in (0, 1):
+            counts = Counter(draw.shifts[which][axis] for draw in draws)
+            assert set(counts) == set(range(-SHIFT, SHIFT + 1))
+    assert all(draw.stretches[0] != draw.stretches[1] for draw in draws)
+
+
+def test_a_draw_is_a_function_of_seed_epoch_and_index() -> None:
+    one = pairs([GREY] * 3, [list(range(50))] * 3, 30)
+    draws = [one.draw(1, index) for index in range(30)]
+    torch.manual_seed(9)
+    assert [one.draw(1, index) for index in reversed(range(30))] == draws[::-1]
+    other, later = replace(one, seed=2), [one.draw(2, index) for index in range(30)]
+    assert all(a != b for a, b in zip(draws, later, strict=True))
+    assert all(other.draw(1, index) != draw for index, draw in enumerate(draws))
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(7, 3), (8, 8), (9, 2), (1, 4)])
+def test_batches_are_even_and_take_each_pair_once(count: int, batch_size: int) -> None:
+    one = pairs([GREY], [[0, 1]], count, batch_size=batch_size)
+    batches = [list(one.batch(step)) for step in range(one.steps)]
+    assert [index for batch in batches for index in batch] == list(range(count))
+    sizes = [len(part) for part in torch.arange(count).tensor_split(one.steps)]
+    assert list(map(len, batches)) == sizes and max(sizes) <= batch_size
+
+
+def test_only_sequences_with_two_fit_frames_that_are_near_are_taken() -> None:
+    image, small, good = np.zeros((200, 200, 3), np.uint8), [20, 20, 5, 5], [20, 20, 30, 40]
+    boxes = [[good, small, good, good], [small, good, small, small], [good, small, small, good]]
+    clips = [Clip(f"{k}", [image] * 4, np.array(each, np.float64)) for k, each in enumerate(boxes)]
+    usual = pairs_of(toy_clips.config(pairs=None, apart=3), clips, ALONE)
+    assert [clip.name for clip in usual.clips] == ["0"] and usual.frames[0].tolist() == [0, 2, 3]
+    assert usual.count == 1
+    wider = pairs_of(toy_clips.config(pairs=None, apart=4), clips, ALONE)
+    assert [clip.name for clip in wider.clips] == ["0", "2"] and wider.count == 2
+    with pytest.raises(ValueError, match=r"none of 1 sequences has two frames less than 3 .*filter=wide"):
+        pairs_of(toy_clips.config(apart=3), clips[1:2], ALONE)
+
+
+def test_the_wide_filter_takes_smaller_and_larger_targets() -> None:
+    image = np.zeros((200, 200, 3), np.uint8)
+    clip = Clip("a", [image] * 4, np.array([[20, 20, side, side] for side in (12, 15, 120, 40)], np.float64))
+    assert pairs_of(toy_clips.config(), [clip], ALONE).frames[0].tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="filter published"):
+        pairs_of(toy_clips.config(filter="published"), [clip], ALONE)
+
+
+# --- pictures
+
+
+def test_pictures_are_cut_out_of_the_published_255() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (160, 200, 3), dtype=np.uint8)
+    box = [70.5, 60, 30, 24]
+    draw = Draw(0, (0, 1), (1.0, 1.0), ((3, -2), (-4, 1)))
+    exemplar, search = pairs([clip_of(image, box)], [[0, 1]], 1).pictures(draw)
+    side = float(exemplar_side(box)) * 255 / 127
+    whole = crop(image, (70.5 + 14.5, 60 + 11.5), [side], 255)[0]
+    middle = whole[:, 4:251, 4:251]  # 247
+    expected = middle[:, 4 + 1 : 243 + 1, 4 - 4 : 243 - 4]
+    assert search.shape == (3, SEARCH, SEARCH)
+    torch.testing.assert_close(search, expected, rtol=0, atol=1e-5)
+    of_exemplar = middle[:, 4 - 2 : 243 - 2, 4 + 3 : 243 + 3]  # also 239, of which the middle is taken
+    torch.testing.assert_close(exemplar, of_exemplar[:, 56:183, 56:183], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("stretch", [0.95, 1.0, 1.05])
+def test_a_stretch_enlarges_the_picture(stretch: float) -> None:
+    ramp = np.repeat(np.arange(250, dtype=np.uint8)[None, :, None], 250, 0).repeat(3, 2)
+    draw = Draw(0, (0, 1), (stretch, stretch), ((2, 0), (-3, 4)))
+    exemplar, search = pairs([clip_of(ramp, [100, 110, 20, 20])], [[0, 1]], 1).pictures(draw)
+    step = 40 / 127 / stretch  # √((20 + 20)(20 + 20)) pixels of the frame are 127 of the picture
+    for picture, shift in ((exemplar, 2), (search, -3)):
+        size = picture.shape[-1]
+        columns = 109.5 + step * (np.arange(size) - (size - 1) / 2 + shift)
+        torch.testing.assert_close(
+            picture, torch.from_numpy(columns).float().div(255).expand_as(picture), rtol=0, atol=1e-5
+        )
+
+
+def test_outside_of_the_frame_is_the_mean_colour() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    draw = Draw(0, (0, 1), (1.0, 1.0), ((0, 0), (0, 0)))
+    for picture in pairs([clip_of(image, [0, 0, 20, 20])], [[0, 1]], 1).pictures(draw):
+        mean = torch.from_numpy(mean_colour(image)).float() / 255
+        torch.testing.assert_close(picture[:, 0, 0], mean, rtol=0, atol=1e-5)
+        assert picture.shape[-1] in (EXEMPLAR, SEARCH)
+
+
+# --- loading
+
+
+def equal(batch: Shown, other: Shown) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(batch, other, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a single core
+def test_workers_and_a_resume_show_the_same_pairs() -> None:
+    config = toy_clips.config()
+    some = pairs_of(config, toy_clips.clips().train, ALONE)
+    alone = list(loaded(some, config, 0, 0))
+    assert [len(batch.searches) for batch in alone] == [3, 2, 2] * 2
+    assert not equal(alone[1], alone[4])
+    helped = list(loaded(some, toy_clips.config(workers=2), 0, 0))
+    resumed = list(loaded(some, config, 1, 1))
+    for others in (helped, resumed):
+        assert all(equal(a, b) for a, b in zip(alone[-len(others) :], others, strict=True))
+    assert (len(helped), len(resumed)) == (6, 2)
+
+
+def test_loading_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    next(loaded(pairs([GREY], [[0, 1]], 2), toy_clips.config(), 0, 0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_resume_decodes_only_what_is_to_come() -> None:
+    class Counted(list[np.ndarray]):
+        asked = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.asked += 1
+            return super().__getitem__(index)
+
+    frames = Counted([np.full((40, 40, 3), 128, np.uint8)] * 3)
+    clip = Clip("a", frames, np.array([[10, 10, 12, 12]] * 3, np.float64))
+    assert len(list(loaded(pairs([clip], [[0, 1, 2]], 7), toy_clips.config(), 1, 2))) == 2
+    assert frames.asked == 2 * 3  # the last two batches of 2, 2, 2 and 1 pairs
+
+
+def test_processes_share_a_batch() -> None:
+    settings = ([GREY, toy_clips.clips(1).train[0]], [[0, 1], [0, 1, 2]], 3)
+    whole = pairs(*settings, batch_size=3)[0, 0]
+    parts = [pairs(*settings, batch_size=3, processes=Processes(rank, 2))[0, 0] for rank in range(2)]
+    assert isinstance(whole, Shown) and isinstance(parts[0], Shown) and isinstance(parts[1], Shown)
+    assert [len(part.exemplars) for part in parts] == [1, 2]
+    assert equal(whole, Shown(*(torch.cat(each) for each in zip(*parts, strict=True))))
+    idle = pairs(*settings, batch_size=1, processes=Processes(0, 2))[0, 0]
+    assert isinstance(idle, Shown) and len(idle.exemplars) == 1  # takes part, and does not count
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_frame_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("PIL", reason="frames are read by pillow: pip install 'ien[track]'")
+    (tmp_path / "00000001.jpg").write_bytes(b"no picture")
+    files = Files(str(tmp_path), np.array(["00000001.jpg"] * 2))
+    clip = Clip("a", files, np.array([[10, 10, 12, 12]] * 2, np.float64))
+    with pytest.raises(
+        ValueError, match=r"00000001.jpg cannot be read as an image .*replace or remove it"
+    ) as caught:
+        next(loaded(pairs([clip], [[0, 1]], 2), toy_clips.config(workers=workers), 0, 0))
+    assert "\n" not in str(caught.value)

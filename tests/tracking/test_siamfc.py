@@ -1,0 +1,282 @@
+"""SiamFC: widths and parameters by arithmetic, features and responses against written-out ones, exactness."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+from ien import models
+from ien.measuring.floors import symmetric_kernels
+from ien.tracking.siamfc import num_groups, respond, respond_all
+from tests.helpers.nets import assert_exact_with_symmetric_kernels, unsettled
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TAPS = ("conv1", "conv2", "conv3", "conv4", "conv5")
+V1, V2 = "alexnet-v1", "alexnet-v2"
+KERNELS = (11, 5, 3, 3, 3)
+FEATURES = {V1: {127: 6, 255: 22, 239: 20}, V2: {127: 17, 255: 49, 239: 45}}
+
+
+def net(
+    feature_groups: ien.FeatureGroups | int | str = 4, backbone: str = V2, **options: object
+) -> nn.Module:
+    settings = {"feature_groups": feature_groups, "backbone": backbone, "width": 1 / 16}
+    return models.create("siamfc", **(settings | options))
+
+
+def convs(model: nn.Module) -> list[nn.Conv2d]:
+    return [model.get_submodule(tap)[0] for tap in TAPS]
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.rand(*shape, dtype=torch.float64)
+
+
+def turn(x: Tensor, quarters: int) -> Tensor:
+    return torch.rot90(x, quarters, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "feature_groups", "widths", "halves", "kernels", "total"),
+    [
+        (V1, 1, (96, 256, 384, 384, 256), (1, 2, 1, 2, 2), 2.333, 2.336),
+        (V2, 1, (96, 256, 384, 384, 32), (1, 2, 1, 2, 2), 1.946, 1.949),
+        (V1, 4, (192, 512, 768, 768, 512), (1,) * 5, 14.914, 14.921),
+        (V2, 4, (192, 512, 768, 768, 64), (1,) * 5, 11.817, 11.824),
+        (V1, "4-2-1", (132, 352, 528, 528, 352), (1,) * 5, 7.064, 7.069),
+        (V2, "4-2-1", (132, 352, 528, 528, 44), (1,) * 5, 5.600, 5.605),
+    ],
+)
+def test_channels_and_parameters_are_the_published_ones(
+    backbone, feature_groups, widths, halves, kernels, total
+) -> None:
+    with torch.device("meta"):
+        model = net(feature_groups, backbone, width=1)
+    layers = convs(model)
+    assert tuple(c.out_channels for c in layers) == widths and tuple(c.groups for c in layers) == halves
+    before, count = 3, 0
+    for size, after, parts in zip(KERNELS, widths, halves, strict=True):
+        count += before * after * size**2 // parts
+        before = after
+    assert sum(c.weight.numel() for c in layers) == count
+    rest = sum(widths) + 2 * sum(widths[:4])  # biases, and two for each channel of a BatchNorm
+    assert sum(p.numel() for p in model.parameters()) == count + rest
+    assert (round(count / 1e6, 3), round((count + rest) / 1e6, 3)) == (kernels, total)
+
+
+@pytest.mark.parametrize("backbone", [V1, V2])
+@pytest.mark.parametrize("feature_groups", [1, 2, 4, 8, "4-2-1", "8-4-2-1", "2-1"])
+def test_no_feature_group_lies_in_both_halves_of_a_convolution(backbone, feature_groups) -> None:
+    model = net(feature_groups, backbone)
+    assert model.feature_groups == ien.FeatureGroups.of(feature_groups)
+    assert any(conv.groups == 2 for conv in convs(model)) == (feature_groups == 1)
+    for conv in convs(model):
+        blocks = model.feature_groups.blocks(conv.out_channels)
+        sizes = [size for size, channels in blocks for _ in range(channels // size)]
+        ends = np.cumsum(sizes)
+        part = conv.out_channels // conv.groups
+        assert all((end - size) // part == (end - 1) // part for size, end in zip(sizes, ends, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("feature_groups", "width", "backbone", "groups"),
+    [
+        (4, 1 / 4, V2, (12, 32, 48, 48, 4)),
+        (4, 1 / 10, V1, (5, 13, 19, 19, 13)),  # 4.8, 12.8, 19.2
+        ("4-2-1", 1 / 8, V2, (4, 16, 24, 24, 4)),  # 6 lies between 4 and 8; no less than a unit
+        (1, 1 / 4, V2, (24, 64, 96, 96, 8)),
+        (1, 1 / 32, V2, (2, 8, 12, 12, 2)),  # 1½ pairs of channels down; no less than one
+        ("1", 1 / 10, V1, (10, 26, 38, 38, 26)),
+    ],
+)
+def test_width_is_a_factor_on_feature_groups_and_on_pairs_of_plain_channels(
+    feature_groups, width, backbone, groups
+) -> None:
+    assert num_groups(feature_groups, width, backbone) == groups
+    model = net(feature_groups, backbone, width=width)
+    assert tuple(model.feature_groups.num_groups(c.out_channels) for c in convs(model)) == groups
+    assert model(torch.rand(1, 3, 87, 87)).shape[1] == groups[-1]
+
+
+def test_a_mix_has_the_share_of_channels_that_the_paper_says() -> None:
+    assert [models.channel_share("siamfc", mix) for mix in (1, 4, "4-2-1")] == [1, 1, 0.6875]
+
+
+@pytest.mark.parametrize(("backbone", "stride", "responses"), [(V1, 8, (17, 15)), (V2, 4, (33, 29))])
+def test_features_and_responses_have_the_published_sizes(backbone, stride, responses) -> None:
+    with torch.device("meta"):
+        model = net("4-2-1", backbone)
+        h = {size: model(torch.rand(2, 3, size, size)) for size in FEATURES[backbone]}
+    assert (model.stride, model.backbone, model.taps) == (stride, backbone, TAPS)
+    groups = num_groups("4-2-1", 1 / 16, backbone)[-1]
+    assert {size: tuple(m.shape) for size, m in h.items()} == {
+        size: (2, groups, side, side) for size, side in FEATURES[backbone].items()
+    }
+    for size, side in zip((255, 239), responses, strict=True):
+        assert respond(h[127], h[size]).shape == (2, 1, side, side)
+
+
+@pytest.mark.parametrize("backbone", [V1, V2])
+def test_a_shift_of_the_image_by_the_stride_shifts_the_features_by_one(backbone) -> None:
+    model, x = unsettled(net(4, backbone).double()), noise(1, 3, 127, 143)
+    with torch.no_grad():
+        h, shifted = model(x[..., :127]), model(x[..., model.stride : 127 + model.stride])
+    assert (h[..., 1:] - shifted[..., :-1]).abs().max() < 1e-12 * h.abs().max()
+
+
+@pytest.mark.parametrize("feature_groups", [1, "4-2-1"])
+@pytest.mark.parametrize(("backbone", "second"), [(V1, 2), (V2, 1)])
+def test_maps_and_features_equal_those_written_out_from_the_weights(backbone, second, feature_groups) -> None:
+    model, x = unsettled(net(feature_groups, backbone).double()), noise(2, 3, 95, 95)
+    weights = model.state_dict()
+    halves = (1, 2, 1, 2, 2) if feature_groups == 1 else (1,) * 5
+    with torch.no_grad(), ien.capture(model, TAPS) as features:
+        pooled = model(x)
+    h = 255 * x
+    for i, (tap, parts) in enumerate(zip(TAPS, halves, strict=True)):
+        kernel, bias = weights[f"{tap}.0.weight"], weights[f"{tap}.0.bias"]
+        pieces = zip(h.chunk(parts, 1), kernel.chunk(parts), bias.chunk(parts), strict=True)
+        h = torch.cat([F.conv2d(*piece, stride=1 if i else 2) for piece in pieces], 1)
+        if i < 4:
+            keys = ("running_mean", "running_var", "weight", "bias")
+            mean, var, scale, shift = (weights[f"{tap}.1.{key}"][:, None, None] for key in keys)
+            h = ((h - mean) / (var + 1e-6).sqrt() * scale + shift).clamp(min=0)
+        assert (features[tap] - h).abs().max() < 1e-12 * h.abs().max()
+        h = F.max_pool2d(h, 3, (2, second)[i]) if i < 2 else h
+    if feature_groups != 1:
+        unit = h.shape[1] // 11  # of two groups of 4, one of 2, one of 1
+        fours, twos, ones = h.split([8 * unit, 2 * unit, unit], 1)
+        h = torch.cat([fours.unflatten(1, (-1, 4)).amax(2), twos.unflatten(1, (-1, 2)).amax(2), ones], 1)
+    assert (pooled - h).abs().max() < 1e-12 * h.abs().max()
+
+
+@pytest.mark.parametrize("size", [127, 239, 255])
+@pytest.mark.parametrize("backbone", [V1, V2])
+def test_the_doctor_calls_the_sizes_of_siamfc_exact(backbone, size) -> None:
+    diagnosis = ien.doctor(net(1, backbone), (3, size, size))
+    assert diagnosis.exact and not diagnosis.findings and size in diagnosis.exact_sizes
+
+
+@pytest.mark.parametrize(("backbone", "size", "module"), [(V2, 128, "conv1.0"), (V1, 131, "pool2")])
+def test_the_doctor_names_the_stride_that_breaks_other_sizes(backbone, size, module) -> None:
+    diagnosis = ien.doctor(net(4, backbone), (3, size, size))
+    assert [finding.module for finding in diagnosis.findings] == [module] and 127 in diagnosis.exact_sizes
+
+
+@pytest.mark.parametrize("size", [127, 239, 255])
+@pytest.mark.parametrize(("backbone", "feature_groups"), [(V1, 4), (V2, 1), (V2, "4-2-1")])
+def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(
+    backbone, feature_groups, size
+) -> None:
+    model, x = unsettled(net(feature_groups, backbone, width=1 / 24).double()), noise(2, 3, size, size)
+    h = assert_exact_with_symmetric_kernels(model, x, "rot4", 1e-20)
+    with symmetric_kernels():
+        assert all((model(turn(x, k)) - turn(h, k)).abs().max() < 1e-10 * h.abs().max() for k in (1, 2, 3))
+
+
+def test_respond_equals_a_loop_over_pairs() -> None:
+    z, x = torch.randn(5, 7, 4, 3).double(), torch.randn(5, 7, 9, 10).double()
+    response = respond(z, x)
+    loop = torch.cat([F.conv2d(x[i : i + 1], z[i : i + 1]) for i in range(5)]) / 1000
+    assert response.shape == (5, 1, 6, 8) and (response - loop).abs().max() < 1e-15
+    for b, i, j in ((0, 0, 0), (4, 5, 7), (2, 3, 1)):
+        total = (z[b].numpy() * x[b, :, i : i + 4, j : j + 3].numpy()).sum()
+        assert response[b, 0, i, j].item() == pytest.approx(0.001 * total, abs=1e-14)
+
+
+@pytest.mark.parametrize(("exemplars", "searches"), [(1, 3), (4, 1), (4, 3), (3, 3), (1, 1)])
+def test_respond_all_equals_a_loop_and_a_single_one_serves_all(exemplars, searches) -> None:
+    z, x = torch.randn(exemplars, 6, 3, 3).double(), torch.randn(searches, 6, 8, 8).double()
+    response = respond_all(z, x)
+    assert response.shape == (exemplars, searches, 6, 6)
+    for t in range(exemplars):
+        for s in range(searches):
+            one = F.conv2d(x[s : s + 1], z[t : t + 1])[0, 0] / 1000
+            assert (response[t, s] - one).abs().max() < 1e-15
+    if 1 in (exemplars, searches):
+        assert torch.equal(respond(z, x), response.reshape(-1, 1, 6, 6))
+
+
+@pytest.mark.parametrize("quarters", [1, 2, 3])
+def test_turning_both_features_turns_the_response_and_turning_one_does_not(quarters) -> None:
+    z, x = torch.randn(2, 6, 5, 5).double(), torch.randn(2, 6, 12, 12).double()
+    response = respond(z, x)
+    both = respond(turn(z, quarters), turn(x, quarters))
+    assert (both - turn(response, quarters)).abs().max() < 1e-15
+    assert (respond(z, turn(x, quarters)) - turn(response, quarters)).abs().max() > 1e-3
+
+
+def test_respond_has_the_gradients_of_the_loop() -> None:
+    z, x = (torch.randn(3, 4, n, n).double().requires_grad_() for n in (3, 5))
+    assert torch.autograd.gradcheck(respond, (z, x)) and torch.autograd.gradcheck(respond_all, (z[:2], x))
+
+
+@pytest.mark.parametrize(
+    ("exemplar", "search", "message"),
+    [
+        ((2, 4, 3, 3), (3, 4, 8, 8), "as many of one as of the other or a single one; got 2 and 3"),
+        ((2, 4, 3, 3), (2, 5, 8, 8), r"equally many channels.*got \(2, 4, 3, 3\) and \(2, 5, 8, 8\)"),
+        ((2, 4, 9, 3), (2, 4, 8, 8), "the exemplar must fit into the search"),
+        ((4, 3, 3), (4, 8, 8), r"of shape \(B, N, H, W\), B at least 1; got \(4, 3, 3\)"),
+        ((0, 4, 3, 3), (0, 4, 8, 8), r"B at least 1; got \(0, 4, 3, 3\)"),
+    ],
+)
+def test_features_that_do_not_fit_are_named(exemplar, search, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        respond(torch.rand(exemplar), torch.rand(search))
+
+
+def test_unknown_backbones_and_widths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"siamfc has no backbone 'alexnet-v3'; .*alexnet-v"):
+        net(4, "alexnet-v3")
+    with pytest.raises(ValueError, match="width must be a positive factor"):
+        net(4, width=0)
+
+
+@pytest.mark.parametrize(("backbone", "feature_groups"), [(V1, 1), (V2, 1), (V2, "4-2-1")])
+def test_every_parameter_gets_a_gradient_through_the_response(backbone, feature_groups) -> None:
+    model = net(feature_groups, backbone)
+    z, x = torch.rand(2, 3, 87, 87), torch.rand(2, 3, 111, 111)
+    respond(model(z), model(x)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        shift = name.endswith(".0.bias") and name != "conv5.0.bias"  # the BatchNorm takes it out again
+        assert parameter.grad is not None and (shift or parameter.grad.abs().max() > 0), name
+    model.zero_grad()
+    model = unsettled(model)
+    respond(model(z), model(x)).square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+
+
+def test_taps_can_be_compared_and_trained_on() -> None:
+    model = net("4-2-1")
+    objective = ien.EquivarianceLoss(ien.rotation(4), model.taps, model.feature_groups)
+    out = objective(model, torch.rand(3, 3, 87, 87), generator=torch.Generator().manual_seed(0))
+    out.loss.backward()
+    assert {layer for _, layer in out.terms} == set(TAPS) and all(term > 0 for term in out.terms.values())
+    assert all(conv.weight.grad.abs().max() > 0 for conv in convs(model))
+
+
+def test_weights_start_as_published() -> None:
+    model = net(1, width=1 / 2)
+    for conv in convs(model):
+        inputs, outputs = (
+            n * conv.kernel_size[0] ** 2 for n in (conv.in_channels // conv.groups, conv.out_channels)
+        )
+        bound = math.sqrt(6 / (inputs + outputs))
+        assert 0.99 * bound < conv.weight.abs().max() <= bound and not conv.bias.any()
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert {(m.eps, m.momentum) for m in norms} == {(1e-6, 0.05)} and len(norms) == 4
+
+
+def test_names_in_the_state_are_those_of_the_published_net() -> None:
+    norm = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+    names = [f"{tap}.0.{key}" for tap in TAPS for key in ("weight", "bias")]
+    names += [f"{tap}.1.{key}" for tap in TAPS[:4] for key in norm]
+    assert sorted(net().state_dict()) == sorted(names)

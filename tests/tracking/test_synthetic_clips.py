@@ -1,0 +1,165 @@
+"""Synthetic clips: exact boxes and angles, smooth paths, and frames that depend on seed and index alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ien.tracking.data.clips import Clip, usable
+from ien.tracking.data.synthetic import synthetic
+
+SEEDS = range(12)
+
+
+def without_target(clip: Clip, index: int) -> np.ndarray:
+    scene: Any = clip.frames
+    return dataclasses.replace(scene, objects=scene.objects[:-1])[index]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_box_is_around_the_pixels_that_the_object_changes(seed: int) -> None:
+    clip = synthetic(seed)
+    for i in (0, 7, 23, 59):
+        changed = np.abs(clip.frame(i).astype(int) - without_target(clip, i)).max(2)
+        y, x = np.nonzero(changed > 8)  # of its textures; a pixel at the border may have the ground's colour
+        found = np.array([x.min() - 0.5, y.min() - 0.5, x.max() + 0.5, y.max() + 0.5])
+        left, top, w, h = clip.boxes[i]
+        box = np.array([left - 0.5, top - 0.5, left + w - 0.5, top + h - 0.5])
+        inwards = (found - box) * [1, 1, -1, -1]
+        assert inwards.min() > -1.5 and inwards.max() < 3.5
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_object_stays_in_the_frame_and_moves_smoothly(seed: int) -> None:
+    clip = synthetic(seed, frames=400)
+    left, top, w, h = clip.boxes.T
+    assert left.min() >= -0.5 and top.min() >= -0.5
+    assert (left + w).max() <= 320.5 and (top + h).max() <= 240.5
+    middles = clip.boxes[:, :2] + (clip.boxes[:, 2:] - 1) / 2
+    steps = np.hypot(*np.diff(middles, axis=0).T)
+    assert steps.max() < 16 and steps.max() > 1
+    turns = np.diff(clip.angles)
+    assert np.abs(turns).max() < 9 and np.abs(clip.angles[-1]) > 360
+    assert np.ptp(middles, axis=0).min() > 40  # it goes places
+
+
+def test_every_frame_of_the_usual_size_is_fit_to_train_on() -> None:
+    assert all(usable(synthetic(seed, frames=300)).all() for seed in range(30))
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_the_object_turns_by_the_angles_counter_clockwise(seed: int) -> None:
+    image = pytest.importorskip("PIL.Image", reason="frames are turned back by pillow")
+    clip = synthetic(seed, scaling=False, distractors=0)
+
+    def core(i: int, degrees: float) -> np.ndarray:
+        """What is in the middle of the object when pillow has turned the frame about it."""
+        x, y = clip.boxes[i, :2] + (clip.boxes[i, 2:] - 1) / 2
+        frame = image.fromarray(clip.frame(i)).rotate(
+            degrees,
+            image.Resampling.BICUBIC,
+            center=(x + 0.5, y + 0.5),
+            translate=(160 - x - 0.5, 120 - y - 0.5),
+        )
+        patch = np.asarray(frame)[111:129, 151:169].astype(float)
+        return (patch - patch.mean((0, 1))).ravel()  # the texture, and not the colour that all angles share
+
+    first = core(0, 0)
+    for i in (5, 11, 20, 37):
+        back, wrong = (np.corrcoef(first, core(i, sign * clip.angles[i]))[0, 1] for sign in (-1, 1))
+        alike = not 40 < 2 * clip.angles[i] % 360 < 320  # near half a turn both ways are the same
+        assert back > 0.95 and (wrong < 0.8 or alike)
+
+
+def test_without_turning_and_scaling_the_box_only_moves() -> None:
+    still = synthetic(1, turning=False, scaling=False)
+    assert (still.angles == 0).all() and np.allclose(still.boxes[:, 2:], still.boxes[0, 2:], atol=1e-12)
+    scaling = synthetic(1, turning=False)
+    aspect = scaling.boxes[:, 2] / scaling.boxes[:, 3]
+    assert np.allclose(aspect, aspect[0]) and np.ptp(scaling.boxes[:, 2]) > 3
+    assert np.abs(synthetic(1, scaling=False).angles).max() > 90
+
+
+def test_a_frame_depends_on_seed_and_index_and_not_on_the_length() -> None:
+    short, long = synthetic(5, frames=4), synthetic(5, frames=90)
+    last = long.frame(3)
+    assert (short.frame(3) == last).all() and (short.boxes == long.boxes[:4]).all()
+    assert (short.angles == long.angles[:4]).all() and (long.frame(3) == last).all()
+    assert (synthetic(6, frames=4).frame(3) != last).mean() > 0.5
+    assert (short.frame(2) != last).any()
+
+
+def test_distractors_leave_the_target_and_the_ground_as_they_are() -> None:
+    none, one, three = (synthetic(2, distractors=count) for count in (0, 1, 3))
+    assert (none.boxes == one.boxes).all() and (none.boxes == three.boxes).all()
+    changed = [(none.frame(30) != clip.frame(30)).any(2).sum() for clip in (one, three)]
+    assert 200 < changed[0] < 0.2 * 240 * 320 and changed[0] < changed[1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_distractor_that_is_alike_has_the_colours_of_the_target_and_another_pattern(seed: int) -> None:
+    clip: Any = synthetic(seed, alike=True)
+    other, target = (
+        dataclasses.replace(thing, centres=np.full((60, 2), 100.0), sides=np.array([60.0, 60.0]), round=False)
+        for thing in clip.frames.objects
+    )
+    flat = dataclasses.replace(clip.frames, objects=())
+    pixels = [
+        dataclasses.replace(flat, objects=(thing,))[0][80:120, 80:120].reshape(-1, 3).astype(float)
+        for thing in (other, target)
+    ]
+    means, spreads = ([getattr(some, what)(0) for some in pixels] for what in ("mean", "std"))
+    assert np.abs(means[0] - means[1]).max() < 45 and np.abs(spreads[0] - spreads[1]).max() < 45
+    assert abs(np.corrcoef(*(some.ravel() - some.mean() for some in pixels))[0, 1]) < 0.9
+    usual: Any = synthetic(seed)
+    assert (usual.boxes == clip.boxes).all() and (usual.frame(9) != clip.frame(9)).any()
+
+
+def test_a_faster_target_goes_along_the_same_path() -> None:
+    slow, fast = (synthetic(3, 80, turning=False, scaling=False, speed=speed) for speed in (1, 2))
+    assert np.allclose(fast.boxes[:40], slow.boxes[::2])
+    assert np.allclose(synthetic(3, speed=2).angles, synthetic(3).angles)  # type: ignore[arg-type]
+
+
+def test_a_clip_pickles_small_and_draws_the_same_frames() -> None:
+    clip = synthetic(7)
+    kept = pickle.dumps(clip)
+    assert len(kept) < 20_000
+    assert (pickle.loads(kept).frame(31) == clip.frame(31)).all()
+
+
+@pytest.mark.parametrize("size", [(32, 32), (33, 200), (150, 64)])
+def test_frames_of_other_sizes_hold_their_object(size: tuple[int, int]) -> None:
+    for seed in range(6):
+        clip = synthetic(seed, 150, size)
+        frame = clip.frame(149)
+        assert frame.shape == (*size, 3) and frame.dtype == np.uint8 and frame.std() > 5
+        assert (clip.boxes[:, :2] >= -0.5).all()
+        assert (clip.boxes[:, :2] + clip.boxes[:, 2:] <= np.array(size[::-1]) + 0.5).all()
+
+
+def test_a_frame_is_drawn_without_a_loop_over_pixels() -> None:
+    clip = synthetic(0)
+    spent = []
+    for i in range(20):
+        start = time.process_time()
+        clip.frame(i)
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.02  # 2 to 4 ms, and 100 and more with a loop over pixels; machines may be busy
+
+
+def test_settings_that_make_no_sense_are_errors() -> None:
+    for settings, message in (
+        ({"seed": -1}, "a seed of 0 or more"),
+        ({"seed": 0, "frames": 0}, "1 frame or more"),
+        ({"seed": 0, "size": (16, 200)}, "32 rows and columns or more; got 16×200"),
+        ({"seed": 0, "distractors": -1}, "0 distractors or more"),
+        ({"seed": 0, "speed": 0}, "a speed above 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            synthetic(**settings)

@@ -1,0 +1,285 @@
+"""Runs of trackers: resumed to the bit, tested, recorded, loaded; and what their configuration refuses."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import ien
+from ien.tracking import Tracker, overlap, score
+from ien.tracking.results import read_result
+from ien.tracking.siamfc import SiamFC
+from ien.tracking.training.evaluate import search_crops, tracked, update_cost
+from ien.tracking.training.pairs import loaded, pairs_of
+from ien.training import ALONE, Config, Stopped, change, loop, run
+from ien.training import run_folder as run_folder
+from ien.training.loop import take_step, train
+from ien.training.schedule import learning_rate
+from tests.helpers import toy, toy_clips
+from tests.helpers.blob import Pixels
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy's clips by the name of the generated ones."""
+    module = sys.modules["ien.training.run"]
+    monkeypatch.setattr(module, "load_clips", lambda *arguments: toy_clips.clips())
+
+
+def go(folder: Path, config: Config, text: io.StringIO | None = None) -> dict[str, Any]:
+    return run(folder, config, console=Console(file=text or io.StringIO(), width=200))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run folder, and what was printed."""
+    folder, text = tmp_path_factory.mktemp("tracker") / "run", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        module = sys.modules["ien.training.run"]
+        patch.setattr(module, "load_clips", lambda *arguments: toy_clips.clips())
+        go(folder, toy_clips.config(), text)
+    return folder, text.getvalue()
+
+
+# --- training
+
+
+def test_stopped_within_an_epoch_and_resumed_ends_as_if_never_stopped(
+    tmp_path: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count(1)
+
+    def step(*arguments: Any) -> torch.Tensor:
+        if next(calls) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return take_step(*arguments)
+
+    config = toy_clips.config(workers=1)  # who decodes changes nothing
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "take_step", step)
+        with pytest.raises(Stopped):
+            train(tmp_path, config, toy_clips.clips(), ALONE)
+    state = run_folder.load_checkpoint(tmp_path)
+    assert state is not None and (state["epoch"], state["step"]) == (1, 1)
+    network, *_ = train(tmp_path, config, toy_clips.clips(), ALONE)
+    weights = load_file(finished[0] / "model.safetensors")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in network.state_dict().items())
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
+
+
+def killed(folder: Path) -> None:
+    """Hold the folder, let a worker make pairs, and die."""
+    config = toy_clips.config(workers=1)
+    with run_folder.lock(folder):
+        batches = loaded(pairs_of(config, toy_clips.clips().train, ALONE), config, 0, 0)
+        next(batches)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere workers notice after seconds")
+def test_workers_of_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
+    assert toy.finish(toy.start(killed, tmp_path)) == -signal.SIGKILL
+    for _ in range(20):  # two seconds, of which a moment is needed; torch takes five
+        try:
+            with run_folder.lock(tmp_path):
+                return
+        except ValueError:
+            time.sleep(0.1)
+    pytest.fail("the folder was still held after two seconds")
+
+
+def test_metrics_and_lines_speak_of_pairs(finished: tuple[Path, str]) -> None:
+    folder, text = finished
+    lines = run_folder.read_metrics(folder)
+    assert [line["learning_rate"] for line in lines] == [1e-2, 5e-3]
+    assert list(lines[0]["terms"]) == [f"conv{i}" for i in range(1, 6)]
+    assert all(line["train_accuracy"] * 7 in range(8) for line in lines)
+    assert "epoch 2/2 step 3/3" in text and "pairs/s" in text
+    assert "testing on 2 sequences, plain and rotated" in text
+    assert text.count("tracks rot-clips synthetic-") == text.count("untrained clips synthetic-") == 2
+
+
+def test_the_published_schedule_is_a_configuration() -> None:
+    config = toy_clips.config(epochs=50, decay=0.001 ** (1 / 50))
+    rates = [learning_rate(config, 7 * epoch, 7) for epoch in range(51)]
+    assert rates[0] == 1e-2 and abs(rates[50] / 1e-5 - 1) < 1e-9
+    assert all(abs(b / a - 10 ** (-3 / 50)) < 1e-12 for a, b in itertools.pairwise(rates))
+
+
+# --- the record
+
+
+def test_a_record_has_what_tables_and_plots_need(finished: tuple[Path, str]) -> None:
+    record = json.loads((finished[0] / "result.json").read_text())
+    assert record["accuracy"] is None and record["accuracy_with_copies"] is None
+    assert {"config", "data", "versions", "machine", "commit", "seconds", "finished"} <= set(record)
+    assert record["data"] | {"train": 3, "test": 2, "tested_on": "test"} == record["data"]
+    assert record["parameters"] == record["trained_parameters"] and record["images_per_second"] > 0
+    assert list(record["layers"]) == [f"conv{i}" for i in range(1, 6)]
+    assert set(record["layers"]["conv5"]["per_element"]) == {"90°", "180°", "270°"}
+    tracking = record["tracking"]
+    assert list(tracking) == ["clips", "rot-clips", "still", "untrained"]
+    numbers = (
+        "success",
+        "precision",
+        "precision_auc",
+        "normalised_precision",
+        "overlap",
+        "centre_error",
+        "fps",
+    )
+    for name in ("clips", "rot-clips"):
+        result = tracking[name]
+        assert all(np.isfinite(result[number]) for number in numbers)
+        assert (len(result["success_curve"]), len(result["precision_curve"])) == (21, 51)
+        assert [one["frames"] for one in result["sequences"].values()] == [6, 6]
+        assert set(next(iter(result["sequences"].values()))) == {"success", "precision", "overlap", "frames"}
+        for baseline in ("still", "untrained"):
+            assert set(tracking[baseline][name]) == {"success", "precision"}
+        assert result["orientation_error"] is not None
+    assert tracking["clips"]["by_angle"] is tracking["clips"]["by_orientation"] is None
+
+
+def test_scores_are_those_of_the_boxes_that_are_kept(finished: tuple[Path, str]) -> None:
+    tracking = json.loads((finished[0] / "result.json").read_text())["tracking"]
+    tests = toy_clips.clips().tests
+    for name, clips in tests.items():
+        boxes = {clip.name: read_result(finished[0] / "tracks" / name, clip.name).boxes for clip in clips}
+        scores = [score(boxes[clip.name], clip.boxes) for clip in clips]
+        assert abs(tracking[name]["success"] - np.mean([s.success for s in scores])) < 1e-12
+        assert abs(tracking[name]["overlap"] - np.mean([s.mean_overlap for s in scores])) < 1e-12
+        still = [score([clip.boxes[0]] * len(clip), clip.boxes) for clip in clips]
+        assert abs(tracking["still"][name]["success"] - np.mean([s.success for s in still])) < 1e-12
+    turns: dict[int, dict[str, list[float]]] = {}
+    for clip in tests["rot-clips"]:  # turned by 0, 6, …, 30 degrees
+        predicted = read_result(finished[0] / "tracks" / "rot-clips", clip.name).boxes
+        for frame, angle in enumerate(clip.angles):
+            nearest = round((angle + 1e-9) / 15) * 15
+            value = 1.0 if frame == 0 else float(overlap(predicted[frame], clip.boxes[frame]))
+            turns.setdefault(nearest, {}).setdefault(clip.name, []).append(value)
+    expected = [
+        [turn, np.mean([np.mean(values) for values in each.values()]), sum(map(len, each.values()))]
+        for turn, each in sorted(turns.items())
+    ]
+    assert [row[0] for row in expected] == [0, 15, 30]
+    for name in ("by_angle", "by_orientation"):  # the same, as none turns once around
+        np.testing.assert_allclose(tracking["rot-clips"][name], expected, rtol=1e-12)
+
+
+def test_what_was_tracked_with_the_same_weights_is_not_tracked_again(
+    tmp_path: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, clips = ien.load(finished[0]), toy_clips.clips(0, 4)
+    tests = {"clips": clips.tests["clips"]}
+    before, calls = tracked(tmp_path / "tracks", Tracker(model, 4), tests), []
+    module = sys.modules["ien.tracking.training.evaluate"]
+    original = module.track
+    monkeypatch.setattr(module, "track", lambda *a: calls.append(a[1].name) or original(*a))
+    again = tracked(tmp_path / "tracks", Tracker(model, 4), tests)
+    assert not calls and list(again["clips"]) == list(before["clips"])
+    for name, track in again["clips"].items():
+        assert all((a == b).all() for a, b in zip(track, before["clips"][name], strict=True))
+    names = list(before["clips"])
+    (tmp_path / "tracks/clips" / f"{names[1]}.txt").write_text("1,1,9,9\n")  # cut short
+    tracked(tmp_path / "tracks", Tracker(model, 4), tests)
+    assert calls == names[1:]
+    model.conv5[0].bias.data.add_(1)
+    tracked(tmp_path / "tracks", Tracker(model, 4), tests)
+    assert calls == [names[1], *names]
+
+
+def test_a_finished_run_is_loaded_and_tracks(finished: tuple[Path, str]) -> None:
+    model = ien.load(finished[0])
+    assert isinstance(model, SiamFC) and not model.training
+    clip = toy_clips.clips().tests["clips"][0]
+    tracker = Tracker(model, toy_clips.config().rotations)
+    tracker.init(clip.frame(0), clip.boxes[0])
+    assert np.isfinite(tracker.update(clip.frame(1)).box).all()
+
+
+def test_an_update_costs_what_its_convolutions_cost() -> None:
+    tracker = Tracker(ien.models.create("siamfc", width=1 / 16), rotations=4)
+    channels, sizes = [3, 6, 16, 24, 24, 2], [123, 57, 53, 51, 49]  # of the search; pools between
+    kernels, halves = [11, 5, 3, 3, 3], [1, 2, 1, 2, 2]
+    network = sum(
+        before * after * kernel**2 * size**2 // groups
+        for before, after, kernel, size, groups in zip(
+            channels, channels[1:], kernels, sizes, halves, strict=False
+        )
+    )
+    correlation = 4 * 3 * 2 * 17**2 * 33**2
+    assert update_cost(tracker)["macs"] == 3 * network + correlation
+
+
+def test_crops_are_what_a_perfect_tracker_sees() -> None:
+    class Noting(Pixels):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen = x
+            return super().forward(x)
+
+    clips, model = toy_clips.clips().tests["clips"], Noting()
+    crops, tracker = search_crops(clips), Tracker(model)
+    assert crops.shape == (12, 3, 255, 255)  # all frames, as there are few
+    for k in (0, 5, 9):
+        clip, frame = clips[k // 6], k % 6
+        tracker.init(clip.frame(frame), clip.boxes[frame])
+        tracker.update(clip.frame(frame))
+        assert torch.equal(model.seen[1], crops[k])  # of three sizes that of now
+
+
+def test_the_steerable_tracker_is_exported_and_exact(tmp_path: Path) -> None:
+    pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
+    config = toy_clips.config(model="re-siamfc", beta=0.0, augment=False, epochs=1, pairs=2, batch_size=2)
+    record = go(tmp_path / "run", replace(config, test_images=1))
+    assert type(ien.load(tmp_path / "run")) is SiamFC
+    assert record["trained_parameters"] < record["parameters"]
+    assert max(layer["relative"] for layer in record["layers"].values()) < 1e-6
+
+
+# --- the configuration
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"dataset": "rot-mnist"}, "siamfc is trained on clips, got10k or synthetic-clips; got rot-mnist"),
+        ({"model": "cnn6"}, "synthetic-clips trains trackers, siamfc or re-siamfc; got cnn6"),
+        ({"backbone": "alexnet"}, "there is no backbone 'alexnet'; did you mean alexnet-v"),
+        ({"rotate": True, "cutout": 3}, "leave out rotate and cutout"),
+        ({"average": True}, "classified do nothing; leave out average"),
+        ({"apart": 1}, "apart must be at least 2; got 1"),
+        ({"workers": -1}, "workers must be 0 to 4096; got -1"),
+        ({"filter": "none"}, "filter is published or wide; got 'none'"),
+        ({"model": "re-siamfc", "feature_groups": "1"}, "re-siamfc under rot4 has feature groups of 4"),
+    ],
+)
+def test_settings_that_no_tracker_has_are_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        toy_clips.config(**changes)
+
+
+def test_rotation_aware_trackers_turn_their_template() -> None:
+    of = {"1": 1, "4": 4, "4-2-1": 4}
+    assert {groups: toy_clips.config(feature_groups=groups).rotations for groups in of} == of
+    assert toy_clips.config(group="rot8", feature_groups="8").rotations == 8
+    assert toy_clips.config(group="rot4xflip", feature_groups="8").rotations == 4
+    config = toy_clips.config(model="re-siamfc", beta=0.0)
+    assert config.steerable and config.plain_model == "siamfc" and config.tracks
+    assert not Config("rot-mnist/ien-r4", "paper").tracks
+    assert change(config, ["pairs=none", "workers=none"]).pairs is None

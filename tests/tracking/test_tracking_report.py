@@ -1,0 +1,254 @@
+"""Tables and plots of trackers against the numbers of made-up records; other tables do not notice them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ien.experiments import names, paper
+from ien.experiments.tables import print_table, write_page
+from ien.report import Part, as_markdown, as_rich, collect, read, summarise
+from ien.tracking.report.records import averaged
+from tests.cli.test_app import error_of, invoke
+from tests.helpers.trackers import LENGTHS, ROWS, STILL, UNTRAINED, record
+from tests.report.test_tables import content, parse
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+def write(folder: Path, *records: dict[str, Any]) -> Path:
+    for made in records:
+        experiment, seed = made["config"]["experiment"], made["config"]["seed"]
+        path = folder / experiment / f"{made['config']['preset']}-seed{seed}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(made))
+    return folder
+
+
+def rows_of(*records: dict[str, Any]) -> list[Any]:
+    return summarise(collect(write(Path("results"), *records)), names())
+
+
+def tables_of(*records: dict[str, Any]) -> dict[str, dict[str, dict[str, str]]]:
+    """Title → row → column → cell."""
+    text = as_markdown([Part("", rows_of(*records))], paper("tracking"))
+    return {title: {line["row"]: line for line in lines} for title, lines in parse(text).items()}
+
+
+def notes_of(*records: dict[str, Any]) -> list[str]:
+    text = as_markdown([Part("", rows_of(*records))], paper("tracking"))
+    return [line[2:] for line in text.splitlines() if line.startswith("- ")]
+
+
+def test_a_record_of_a_tracker_is_read_and_has_no_accuracy() -> None:
+    made = record("het-siamfc")
+    found = read(next(write(Path("results"), made).rglob("*.json")))
+    assert math.isnan(found.accuracy) and found.tracking is not None
+    assert list(found.tracking.tests) == ["otb", "rot-otb"]
+    plain, turned = found.tracking.tests.values()
+    source = made["tracking"]
+    assert plain.success == source["otb"]["success"] and turned.precision == source["rot-otb"]["precision"]
+    assert list(turned.success_curve) == source["rot-otb"]["success_curve"]
+    assert [list(one) for one in turned.by_angle] == source["rot-otb"]["by_angle"]
+    assert [list(one) for one in turned.by_orientation] == source["rot-otb"]["by_orientation"]
+    assert plain.by_angle == plain.by_orientation == () and math.isnan(plain.orientation_error)
+    assert (plain.sequences, plain.frames) == (len(LENGTHS), sum(LENGTHS.values()))
+    assert tuple(found.tracking.still["otb"]) == STILL["otb"]
+    assert tuple(found.tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
+    assert read(next(Path("results").rglob("*.json"))) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tracking": None}, "accuracies should be from 0 to 1; they are nan"),
+        ({"tracking": {"still": {}, "untrained": {}}}, "tracking should hold the scores of a test"),
+        ({"tracking__otb__success": 1.2}, "success should be from 0 to 1; it is 1.2"),
+        ({"tracking__otb__precision": None}, "precision should be from 0 to 1; it is nan"),
+        ({"tracking__otb__success_curve": [0.5] * 20}, "success_curve should have 21 values; it has 20"),
+        ({"tracking__otb__precision_curve": [2] * 51}, "precision_curve should be from 0 to 1; it is 2.0"),
+        ({"tracking__rot_otb__by_angle": [[1, 2]]}, "by_angle should hold degrees, overlap and frames"),
+        ({"tracking__rot_otb__by_orientation": [[0, 1.5, 2]]}, "overlap should be from 0 to 1; it is 1.5"),
+        ({"tracking__still": {"otb": {}}}, "it has no still.otb.success"),
+        ({"tracking__otb__sequences": {"Man": {}}}, "it has no Man.frames"),
+    ],
+    ids=range(10),
+)
+def test_a_damaged_record_is_named_with_the_remedy(fields: dict[str, Any], message: str) -> None:
+    path = next(write(Path("results"), record(**fields)).rglob("*.json"))
+    with pytest.raises(ValueError, match=rf"^{path} is damaged \(.*{re.escape(message)}.*delete it and run"):
+        read(path)
+
+
+def test_cells_are_means_and_spreads_over_the_seeds() -> None:
+    made = [record("re-siamfc", seed) for seed in (1, 2, 4)]
+    tables = tables_of(*made)
+    for test, title in (("otb", "OTB"), ("rot-otb", "Rot-OTB")):
+        line = tables[f"Success and precision on {title}"]["re-siamfc"]
+        for column in ("success", "precision"):
+            values = [each["tracking"][test][column] for each in made]
+            assert line[column] == f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+        auc = statistics.fmean(each["tracking"][test]["precision_auc"] for each in made)
+        assert line["prec. AUC"] == f"{auc:.3f}" and line["seeds"] == "1–2, 4"
+    errors = [each["tracking"]["rot-otb"]["orientation_error"] for each in made]
+    assert line["angle error °"] == f"{statistics.fmean(errors):.1f}"
+    assert (line["paper succ."], line["paper prec."]) == ("0.35", "0.62")
+    cost = tables["Cost of an update"]["re-siamfc"]
+    speed = statistics.median(each["images_per_second"] for each in made)
+    assert (cost["params"], cost["MACs"], cost["fps"]) == ("487 k", "6.54 G", f"{speed:.1f}")
+    layers = tables["Relative error, L_G over variance: lower is better"]["re-siamfc"]
+    relative = statistics.fmean(each["layers"]["conv5"]["relative"] for each in made)
+    assert layers["conv5"] == f"{relative:.1e}"
+
+
+def test_rows_stand_in_the_papers_order_with_its_figures_and_shares_of_channels() -> None:
+    tables = tables_of(*map(record, ROWS))
+    turned = tables["Success and precision on Rot-OTB"]
+    assert list(turned) == list(ROWS)
+    printed = {row: (line["paper succ."], line["paper prec."]) for row, line in turned.items()}
+    assert printed == {
+        "siamfc": ("0.29", "0.47"),
+        "cnn4-siamfc": ("0.33", "0.56"),
+        "re-siamfc": ("0.35", "0.62"),
+        "ien-siamfc": ("0.37", "0.63"),
+        "ien-siamfc-beta0.01": ("–", "–"),
+        "ien-siamfc-beta1": ("–", "–"),
+        "het-siamfc": ("0.37", "0.62"),
+    }
+    shares = {row: line["channels %"] for row, line in tables["Cost of an update"].items()}
+    # 48, 128, 192, 192 and 16 feature groups of 4, of 2.75 on average, or twice as many of 1
+    assert shares == {**dict.fromkeys(ROWS, "100"), "siamfc": "50", "het-siamfc": "69"}
+    assert "paper succ." not in tables["Success and precision on OTB"]["siamfc"]
+
+
+def test_what_must_be_beaten_is_shown_and_who_does_not_is_named() -> None:
+    made = [record("siamfc", 1), record("siamfc", 2), record("ien-siamfc", 1), record("het-siamfc", 1)]
+    own = made[1]["tracking"]["otb"]
+    made[1]["tracking"]["still"]["otb"]["success"] = own["success"]  # level is not above
+    made[3]["tracking"]["untrained"]["rot-otb"] = {"success": 1.0, "precision": 1.0}  # only plain OTB counts
+    tables = tables_of(*made)
+    plain = tables["Success and precision on OTB"]
+    assert {row: line["above both"] for row, line in plain.items()} == {
+        **{"siamfc": "no", "ien-siamfc": "yes", "het-siamfc": "yes"}
+    }
+    said = [note for note in notes_of(*made) if "is not above" in note]
+    still = f"{own['success']:.3f} / 0.250; it has {own['success']:.3f} / {own['precision']:.3f}"
+    assert said == [f"siamfc seed 2 on OTB is not above a box that never moves ({still})"]
+    lines = tables["What must be beaten: a box that never moves, and each network untrained"]
+    assert list(lines) == ["box that never moves", *(f"{row}, untrained" for row in plain)]
+    untrained = lines["ien-siamfc, untrained"]
+    assert [
+        untrained[f"{test} {name}"] for test in ("OTB", "Rot-OTB") for name in ("success", "precision")
+    ] == [*("0.260", "0.310", "0.140", "0.160")]
+    assert lines["box that never moves"]["Rot-OTB success"] == "0.110"
+
+
+def test_a_subset_is_called_one() -> None:
+    notes = notes_of(record())
+    assert "OTB: 5 sequences with 690 frames, a subset: the whole has 100" in notes
+    assert any(
+        note.startswith("trained on 32 sequences in the layout of GOT-10k, which has 9,335") for note in notes
+    )
+    assert "data: got10k, subset: 32 training and 5 test sequences" in notes
+    whole = {
+        name: {"success": 0.5, "precision": 0.5, "overlap": 0.5, "frames": 10}
+        for name in map(str, range(100))
+    }
+    full = record(data__train=9335, data__source="original", tracking__otb__sequences=whole)
+    notes = notes_of(full)
+    assert "OTB: 100 sequences with 1,000 frames" in notes and "not training on GOT-10k" not in " ".join(
+        notes
+    )
+
+
+def test_tests_of_other_names_have_tables_of_their_own_without_the_papers_figures() -> None:
+    made = record("ien-siamfc", tests=("clips", "rot-clips"), data__name="synthetic-clips")
+    made["config"]["preset"] = "demo"
+    tables = tables_of(record("ien-siamfc"), made)
+    assert list(tables)[:4] == [
+        *(f"Success and precision on {test}" for test in ("OTB", "Rot-OTB", "clips", "rot-clips"))
+    ]
+    assert "paper succ." not in tables["Success and precision on rot-clips"]["ien-siamfc"]
+    assert tables["Success and precision on clips"]["ien-siamfc"]["preset"] == "demo"
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_terminal_tables_fit_with_every_number_whole(width: int) -> None:
+    rows = rows_of(*(record(row, seed) for row in ("siamfc", "ien-siamfc") for seed in (1, 2, 3)))
+    console = Console(width=width, file=StringIO(), record=True)
+    console.print(as_rich(Part("", rows), paper("tracking")))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width and "…" not in text and "nan" not in text
+    words = set(re.split(r"[\s(),]+", text))
+    for lines in parse(as_markdown([Part("", rows)], paper("tracking"))).values():
+        assert all(set(re.split(r"[\s(),]+", " ".join(line.values()))) <= words for line in lines)
+
+
+def test_other_tables_and_plots_are_the_same_with_a_tracker_among_the_records() -> None:
+    pytest.importorskip("matplotlib")
+    for row in ("cnn", "ien-r4"):
+        write(Path("results"), content(row))
+    (Path("results/rot-mnist") / "reading.md").write_text("It holds.")
+    console = Console(width=100, file=StringIO(), record=True)
+    print_table("rot-mnist", Path("results"), console=console)
+    write_page(Path("page.md"), "rot-mnist", Path("results"))
+    invoke("plot", "tradeoff", "results", "--out", "before")
+    before = console.export_text(), Path("page.md").read_text(), Path("before.svg").read_text()
+    write(Path("results"), record())
+    again = Console(width=100, file=StringIO(), record=True)
+    print_table("rot-mnist", Path("results"), console=again)
+    write_page(Path("page.md"), "rot-mnist", Path("results"))
+    invoke("plot", "tradeoff", "results", "--out", "after")
+    assert again.export_text() == before[0] and Path("after.svg").read_text() == before[2]
+    page = Path("page.md").read_text()
+    assert page.startswith(before[1].rstrip()) and "\n## tracking\n" in page[len(before[1]) - 1 :]
+
+
+def test_the_page_has_a_section_for_trackers_with_its_reading_once_there_are_records() -> None:
+    write(Path("results"), content("cnn"))
+    Path("results/tracking").mkdir()
+    Path("results/tracking/reading.md").write_text("Where the target is lost.\n")
+    write_page(Path("page.md"), "rot-mnist", Path("results"))
+    assert "tracking" not in Path("page.md").read_text()
+    write(Path("results"), record())
+    write_page(Path("page.md"), "rot-mnist", Path("results"))
+    assert Path("page.md").read_text().endswith("### Reading\n\nWhere the target is lost.\n")
+
+
+def test_the_mean_of_several_seeds_has_their_mean_curves_and_bins() -> None:
+    (row,) = rows_of(*(record("cnn4-siamfc", seed) for seed in (1, 2, 3)))
+    scores = [each.tracking.tests["rot-otb"] for each in row.records]
+    mean = averaged(scores)
+    assert np.allclose(mean.success_curve, np.mean([score.success_curve for score in scores], axis=0))
+    assert math.isclose(mean.success, np.mean([score.success for score in scores]))
+    assert [one.degrees for one in mean.by_orientation] == [15.0 * k for k in range(24)]
+    assert mean.by_angle[-1].degrees > 360
+    for name in ("by_orientation", "by_angle"):
+        expected = np.mean([getattr(score, name) for score in scores], axis=0)
+        assert np.allclose(getattr(mean, name), expected)
+
+
+def test_the_commands_draw_trackers_and_say_what_is_missing() -> None:
+    pytest.importorskip("matplotlib")
+    write(Path("results"), *map(record, ROWS))
+    for kind in ("tracking", "turning"):
+        done = invoke("plot", kind)
+        assert done.stdout.splitlines() == [f"plots/{kind}.png is written", f"plots/{kind}.svg is written"]
+        text = Path(f"plots/{kind}.svg").read_text()
+        assert all(row in text for row in ROWS)
+    invoke("plot", "tracking", "results/tracking/siamfc", "results/tracking/re-siamfc", "--out", "two")
+    assert "re-siamfc" in (text := Path("two.svg").read_text()) and "het-siamfc" not in text
+    assert "all records in results are of trackers" in error_of("plot", "costs", "results")
+    assert "there is no folder nowhere" in error_of("plot", "turning", "nowhere")
+    assert "no records of preset 'paper'" in error_of("plot", "tracking", "--preset", "paper")
+    write(Path("others"), content("cnn"))
+    assert "no records of trackers in others" in error_of("plot", "tracking", "others")

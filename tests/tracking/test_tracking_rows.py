@@ -1,0 +1,204 @@
+"""The rows of the tracking table: the settings are the published ones, and each runs end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+import ien
+from ien.experiments import PRESETS, config, deviations, find, paper
+from ien.experiments.queue import outcome, plan, run_name
+from ien.tracking.data import sets as tracking_sets
+from ien.tracking.siamfc import SiamFC
+from ien.training.network import network_of
+from ien.training.schedule import learning_rate
+from tests.cli.test_app import error_of, invoke
+from tests.helpers.trackers import record
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+ALL = [f"tracking/{row}" for row in ("siamfc", "cnn4-siamfc", "re-siamfc", "ien-siamfc")]
+ALL += [f"tracking/{row}" for row in ("ien-siamfc-beta0.01", "ien-siamfc-beta1", "het-siamfc")]
+# of the paper's table: success and precision on Rot-OTB
+PAPER = {
+    "tracking/siamfc": (0.29, 0.47),
+    "tracking/cnn4-siamfc": (0.33, 0.56),
+    "tracking/re-siamfc": (0.35, 0.62),
+    "tracking/ien-siamfc": (0.37, 0.63),
+    "tracking/het-siamfc": (0.37, 0.62),
+}
+BETAS = {"tracking/ien-siamfc": 0.1, "tracking/ien-siamfc-beta0.01": 0.01, "tracking/ien-siamfc-beta1": 1.0}
+
+
+def test_there_is_every_row_of_the_papers_table_with_its_figures_and_every_beta_it_tried() -> None:
+    assert find("tracking/*") == ALL
+    assert {name: (row.success, row.precision) for name, row in paper("tracking").items()} == PAPER
+    assert {name: config(name, "paper").beta for name in ALL} == {
+        **dict.fromkeys(ALL, 0.0),
+        **BETAS,
+        "tracking/het-siamfc": 0.1,
+    }
+    lines = {line.split()[0]: line.split() for line in invoke("list").output.splitlines() if "/" in line}
+    assert lines["tracking/het-siamfc"] == [
+        *("tracking/het-siamfc", "siamfc", "4-2-1", "0.1", "0.37", "/", "0.62")
+    ]
+    assert lines["tracking/ien-siamfc-beta1"][-1] == "–"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
+    settings = asdict(config(name, "paper"))
+    wanted = {
+        **{"dataset": "got10k", "filter": "published", "pairs": None, "apart": 100, "width": 1.0},
+        **{"epochs": 50, "batch_size": 8, "optimizer": "momentum", "weight_decay": 5e-4},
+        **{"decay_weights_only": False, "backbone": "alexnet-v2", "group": "rot4", "samples": 1},
+        **{"train_images": None, "test_images": None, "test_on": "test"},
+        "model": "re-siamfc" if name == "tracking/re-siamfc" else "siamfc",
+        "augment": name not in ("tracking/siamfc", "tracking/re-siamfc"),
+        "feature_groups": {"tracking/siamfc": "1", "tracking/het-siamfc": "4-2-1"}.get(name, "4"),
+    }
+    assert {field: settings[field] for field in wanted} == wanted
+    assert config(name, "paper").rotations == (1 if name == "tracking/siamfc" else 4)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_learning_rate_falls_from_a_hundredth_by_a_factor_of_a_thousand(preset: str) -> None:
+    settings = config("tracking/ien-siamfc", preset)
+    rates = [learning_rate(settings, 7 * epoch + 3, 7) for epoch in range(settings.epochs)]
+    factor = 1e-3 ** (1 / settings.epochs)
+    assert rates == pytest.approx([1e-2 * factor**epoch for epoch in range(settings.epochs)])
+    assert rates[-1] * factor == pytest.approx(1e-5)
+
+
+def test_small_differs_from_paper_in_size_only_and_rows_differ_in_what_they_are_called_after() -> None:
+    size = {"preset", "width", "epochs", "decay", "pairs", "filter"}
+    for name in ALL:
+        small, full = (asdict(config(name, preset)) for preset in ("small", "paper"))
+        assert {field for field in small if small[field] != full[field]} == size
+    for preset in PRESETS:
+        ours = asdict(config("tracking/ien-siamfc", preset))
+        others = {name: asdict(config(name, preset)) for name in ALL}
+        different = {name: {f for f in ours if ours[f] != other[f]} for name, other in others.items()}
+        assert different["tracking/cnn4-siamfc"] == {"experiment", "beta"}
+        assert different["tracking/het-siamfc"] == {"experiment", "feature_groups"}
+        assert different["tracking/re-siamfc"] == {"experiment", "model", "augment", "beta"}
+        assert different["tracking/siamfc"] == {"experiment", "feature_groups", "augment", "beta"}
+
+
+def test_the_mix_has_its_share_of_the_channels_at_small() -> None:
+    nets = [network_of(config(f"tracking/{row}-siamfc", "small")) for row in ("ien", "het")]
+    channels = [[net.get_submodule(tap)[0].out_channels for tap in net.taps] for net in nets]
+    assert [int(16 * few / many) for many, few in zip(*channels, strict=True)] == [11] * 5
+
+
+def test_what_the_sources_do_not_say_is_told() -> None:
+    for name in ALL:
+        told = " ".join(deviations(name))
+        assert "siamfc-pytorch" in told and "AlexNetV2" in told and "half a turn a second" in told
+        assert ("templates in all quarter turns" in told) == (name != "tracking/siamfc")
+        assert ("fields are not published" in told) == (name == "tracking/re-siamfc")
+        assert ("which beta" in told) == (name == "tracking/het-siamfc")
+        assert ("does not say for CNN4" in told) == (name == "tracking/cnn4-siamfc")
+
+
+def test_the_parameters_that_the_deviations_name_are_counted() -> None:
+    pytest.importorskip("e2cnn", reason="the steerable baseline needs pip install 'ien[steerable]'")
+    told = " ".join(deviations("tracking/re-siamfc"))
+    for row in ("siamfc", "re-siamfc"):
+        net = network_of(config(f"tracking/{row}", "paper"))
+        assert f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M" in told
+
+
+def test_show_tells_the_cost_of_an_update_and_the_pairs() -> None:
+    text = invoke("show", "tracking/het-siamfc", "--preset", "paper").output
+    assert max(map(len, text.splitlines())) <= 100
+    assert "channels of the layers: 132, 352, 528, 528, 44" in text
+    assert "multiply-accumulates for an update, 3 sizes × 4 templates" in text
+    # 9,335 sequences, 8 at a time, 50 times, and each with a turned copy
+    assert "58,350 steps, 933,500 pairs seen (2 for each pair), one of each of 9,335 sequences" in " ".join(
+        text.split()
+    )
+    small = invoke("show", "tracking/siamfc", "--set", "pairs=80", "--set", "epochs=3").output
+    assert "30 steps, 240 pairs seen (1 for each pair)\n" in small and "3 sizes × 1 template\n" in small
+    assert "pairs 80 instead of none" in small and "no figures" not in small
+
+
+def test_the_cost_of_an_update_is_that_of_its_convolutions() -> None:
+    macs = {}
+    for row in ("siamfc", "cnn4-siamfc"):
+        text = invoke("show", f"tracking/{row}", "--preset", "paper").output
+        macs[row] = int(re.search(r"([\d,]+) multiply", text)[1].replace(",", ""))  # type: ignore[index]
+    sides, kernels = (123, 57, 53, 51, 49), (11, 5, 3, 3, 3)  # of the maps for a search of 255 pixels
+    for row, channels, halves, pooled, turns in (
+        ("siamfc", (3, 96, 256, 384, 384, 32), (1, 2, 1, 2, 2), 32, 1),
+        ("cnn4-siamfc", (3, 192, 512, 768, 768, 64), (1,) * 5, 16, 4),
+    ):
+        maps = zip(sides, kernels, channels, channels[1:], halves, strict=False)
+        search = sum(side**2 * kernel**2 * a * b // half for side, kernel, a, b, half in maps)
+        assert macs[row] == 3 * (search + turns * pooled * 17**2 * 33**2)
+
+
+def test_names_of_runs_do_not_depend_on_digits_or_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    (planned,) = plan(["tracking/siamfc"], "demo", [2], ["workers=0"])
+    monkeypatch.setenv("IEN_DATA", "embedded")
+    assert run_name(planned) == "tracking/siamfc/demo-seed2"
+
+
+def test_what_a_run_reached_is_told_in_its_own_terms() -> None:
+    made = record()
+    scores = [
+        f"{made['tracking'][test]['success']:.3f} / {made['tracking'][test]['precision']:.3f} on {test}"
+        for test in ("otb", "rot-otb")
+    ]
+    assert outcome(made) == f"success / precision {', '.join(scores)}"
+    assert outcome({"accuracy": 0.5}) == "accuracy 50.00%" and outcome({}) == "accuracy 0.00%"
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated clips of few frames."""
+    monkeypatch.setattr(tracking_sets, "FRAMES", 6)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("smoke")
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("name", ALL)
+def test_every_row_runs(name: str, smoke: Path) -> None:
+    if name == "tracking/re-siamfc":
+        pytest.importorskip("e2cnn", reason="the steerable baseline needs pip install 'ien[steerable]'")
+    options = ("--preset", "smoke", "--threads", "1", "--out", smoke / "runs")
+    done = invoke("run", name, *options, "--set", "workers=0", columns=300)
+    run = smoke / "runs" / name / "smoke-seed1"
+    made = json.loads((run / "result.json").read_text())
+    assert f"{outcome(made)}, kept in {run}, not recorded" in done.output
+    assert made["data"]["source"] == "generated" and made["accuracy"] is None
+    net = ien.load(run)
+    assert isinstance(net, SiamFC) and not net.training and set(made["layers"]) == set(net.taps)
+    assert net(torch.rand(1, 3, 127, 127)).shape[2:] == (17, 17)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_run_is_shown_measured_and_drawn_and_a_report_refuses_it(smoke: Path) -> None:
+    pytest.importorskip("matplotlib")
+    test_every_row_runs("tracking/ien-siamfc", smoke)  # at once where it is finished
+    run = smoke / "runs/tracking/ien-siamfc/smoke-seed1"
+    made = json.loads((run / "result.json").read_text())
+    shown = invoke("show", run, columns=300).output
+    assert f"UTC, {outcome(made)}\n" in shown and "2 sequences to train on" in shown
+    measured = invoke("measure", run, "--number", "4").output
+    assert "conv5" in measured and "accuracy" not in measured
+    for kind in ("tracking", "turning"):
+        invoke("plot", kind, run, "--out", kind)
+        assert "ien-siamfc" in Path(f"{kind}.svg").read_text()
+    assert "is a tracker, and a report is of networks that classify" in error_of("report", run)
+    table = invoke("table", "tracking", "--results", smoke / "runs").output
+    assert "Success and precision on rot-clips (smoke, generated)" in table

@@ -1,0 +1,113 @@
+"""Sets of clips by name: from folders, generated, and what tells one set from another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ien.data import load
+from ien.tracking.data.clips import usable
+from ien.tracking.data.sets import digest, load_clips
+from ien.tracking.training.pairs import FILTERS
+
+from .test_clips import make_otb, rows
+from .test_got10k import REAL, make_got10k, needs_got10k
+
+
+def make_data(folder: Path, train: str = "got10k/train") -> Path:
+    make_got10k(folder / train / "A", rows(3), 3)
+    make_got10k(folder / train / "B", rows(2), 2)
+    make_otb(folder / "otb" / "Man", rows(4), range(1, 5), empty=False)
+    return folder
+
+
+@pytest.mark.parametrize("train", ["got10k/train", "train", "."])
+def test_got10k_is_trained_on_and_otb_tested_on(tmp_path: Path, train: str) -> None:
+    clips = load_clips("got10k", make_data(tmp_path, train))
+    assert [clip.name for clip in clips.train] == ["A", "B"] and clips.source == "subset"
+    assert list(clips.tests) == ["otb", "rot-otb"]
+    (plain,), (turned,) = clips.tests.values()
+    assert plain.name == turned.name == "Man" and plain.angles is None
+    assert turned.angles is not None and turned.angles.tolist() == [0, 6, 12, 18]
+    assert repr(clips) == "Clips(got10k, subset: 2 sequences to train on; tests otb 1, rot-otb 1)"
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    needed = r"needs GOT-10k's sequences in \S*got10k/train .* and OTB's in \S*otb to test on"
+    with pytest.raises(FileNotFoundError, match=rf"there is no \S*/got10k/train: .*{needed}"):
+        load_clips("got10k", tmp_path)
+    make_got10k(tmp_path / "got10k" / "train" / "A", rows(3), 3)
+    with pytest.raises(FileNotFoundError, match=rf"there is no \S*/otb: .*{needed}"):
+        load_clips("got10k", tmp_path)
+    with pytest.raises(ValueError, match="got10k is not embedded: give a folder"):
+        load_clips("got10k", "embedded")
+    with pytest.raises(ValueError, match="there is no set of clips 'got'; did you mean got10k"):
+        load_clips("got")
+    with pytest.raises(ValueError, match="got10k holds clips, not images"):
+        load("got10k")
+
+
+def test_validation_holds_out_the_last_tenth_of_the_sequences_and_needs_no_others(tmp_path: Path) -> None:
+    for k in range(12):
+        make_got10k(tmp_path / "got10k" / "train" / f"{k:02}", rows(3), 3)  # and no otb
+    clips = load_clips("got10k", tmp_path, test_on="validation")
+    assert [clip.name for clip in clips.train] == [f"{k:02}" for k in range(11)]
+    assert {name: [clip.name for clip in test] for name, test in clips.tests.items()} == {
+        **{"validation": ["11"], "rot-validation": ["11"]}
+    }
+    assert clips.source == "subset" and clips.tests["rot-validation"][0].angles[1] == 6  # type: ignore[index]
+    _, *rest = (truth := tmp_path / "got10k/train/11/groundtruth.txt").read_text().splitlines()
+    truth.write_text("\n".join(["NaN,NaN,NaN,NaN", *rest]))
+    with pytest.raises(ValueError, match=r"11 is among the last tenth .* no box in its first frame"):
+        load_clips("got10k", tmp_path, test_on="validation")
+    whole, part = (load_clips("synthetic-clips", test_on=which) for which in ("test", "validation"))
+    assert [clip.name for clip in whole.train] == [
+        *(clip.name for clip in part.train),
+        *(clip.name for clip in part.tests["validation"]),
+    ]
+    (tmp_path / "got10k/train/list.txt").write_text("00\n")
+    with pytest.raises(ValueError, match="validation leaves none of 1 sequences to train on"):
+        load_clips("got10k", tmp_path, test_on="validation")
+
+
+def test_generated_clips_come_from_their_seed() -> None:
+    first, again, other = (load_clips("synthetic-clips", "nowhere", seed) for seed in (0, 0, 1))
+    names = [[clip.name for clip in (*clips.train, *clips.tests["clips"])] for clips in (first, again, other)]
+    assert names[0] == names[1] and len(set(names[0] + names[2])) == 2 * len(names[0])
+    a, b = first.train[3], again.train[3]
+    assert (a.frame(5) == b.frame(5)).all() and (a.boxes == b.boxes).all()
+    plain, turned = first.tests["clips"][0], first.tests["rot-clips"][0]
+    assert plain.angles is not None and not plain.angles.any()
+    assert turned.angles is not None and turned.angles[-1] == 6 * (len(turned) - 1)
+    assert all(usable(clip).sum() > 30 for clip in first.train)  # by the published filter
+
+
+def test_a_digest_tells_names_boxes_and_files_apart(tmp_path: Path) -> None:
+    make_data(tmp_path)
+
+    def now() -> str:
+        return digest(load_clips("got10k", tmp_path).train)
+
+    before = now()
+    assert now() == before
+    clip = load_clips("got10k", tmp_path).train[0]
+    assert (
+        len({digest([some]) for some in (clip, replace(clip, name="C"), replace(clip, boxes=clip.boxes + 1))})
+        == 3
+    )
+    (tmp_path / "got10k/train/A/00000002.jpg").write_bytes(b"not a picture")  # nothing is decoded
+    assert now() != before
+
+
+@needs_got10k
+def test_filters_of_the_real_subset() -> None:
+    counts = {}
+    for name, bounds in FILTERS.items():
+        fit = [int(usable(clip, **bounds).sum()) for clip in load_clips("got10k", REAL).train]
+        counts[name] = (sum(fit), int(np.count_nonzero(fit)))
+    if len(load_clips("got10k", REAL).train) != 35:
+        pytest.skip("this is another subset")
+    assert counts == {"published": (1051, 21), "wide": (1882, 32)}

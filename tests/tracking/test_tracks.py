@@ -1,0 +1,140 @@
+"""Tracks: what a tracker gives for each frame, in order, as arrays and as a table."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ien.tracking.data.clips import Clip
+from ien.tracking.data.synthetic import synthetic
+from ien.tracking.score import score
+from ien.tracking.tracker import Tracker
+from ien.tracking.tracks import Track, follow, gather, track, write_csv
+from tests.helpers.blob import Pixels, box, frame
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PLACES = [(200.0, 200.0), (206.0, 198.0), (211.0, 195.0), (218.0, 190.0)]
+
+
+def clip() -> Clip:
+    return Clip("blob", [frame(place) for place in PLACES], np.array([box(place) for place in PLACES]))
+
+
+class Slow:
+    """Answers with the number of the frame, after a while."""
+
+    def __init__(self) -> None:
+        self.given: list[np.ndarray] = []
+        self.count = 0
+
+    def init(self, image: np.ndarray, box: np.ndarray) -> None:
+        self.given.append(box)
+
+    def update(self, image: np.ndarray) -> tuple[np.ndarray, float, float]:
+        self.count += 1
+        time.sleep(0.02)
+        return np.full(4, float(self.count)), self.count / 10, 10.0 * self.count
+
+
+def test_a_clip_is_tracked_from_its_first_box_to_its_last_frame() -> None:
+    found = track(Tracker(Pixels()), clip())
+    assert found.boxes.shape == (4, 4) and found.boxes.dtype == np.float64
+    assert found.boxes[0].tolist() == box().tolist() and found.scores[0] == 1 and found.angles[0] == 0
+    assert np.abs(found.boxes - clip().boxes).max() < 3
+    assert (found.seconds > 0).all() and (found.scores[1:] > 0.9).all()
+
+
+@pytest.mark.parametrize("seed", [3, 5, 8])
+def test_a_synthetic_target_that_turns_is_followed_better_with_turned_templates(seed: int) -> None:
+    turning = synthetic(seed, frames=40)
+    scores = []
+    for rotations in (8, 1):
+        found = track(Tracker(Pixels(), rotations), turning)
+        scores.append(score(found.boxes, turning.boxes, found.angles, turning.angles, found.seconds))
+    turned, plain = scores
+    assert turned.mean_overlap > 0.5 and (turned.within_45 or 0) > 0.7
+    assert plain.mean_centre_error > 3 * turned.mean_centre_error
+
+
+def test_rows_are_what_the_tracker_said_of_each_frame_and_times_are_its_own() -> None:
+    def slow_frames() -> object:
+        for place in PLACES:
+            time.sleep(0.05)
+            yield frame(place)
+
+    tracker = Slow()
+    found = track(tracker, slow_frames(), (1, 2, 3, 4))  # type: ignore[arg-type]
+    assert tracker.given[0].tolist() == [1, 2, 3, 4]
+    assert found.boxes.tolist() == [[1, 2, 3, 4], [1] * 4, [2] * 4, [3] * 4]
+    assert found.scores.tolist() == [1, 0.1, 0.2, 0.3] and found.angles.tolist() == [0, 10, 20, 30]
+    assert (found.seconds[1:] >= 0.02).all() and found.seconds[0] < 0.02
+
+
+def test_a_box_that_is_given_counts_more_than_that_of_the_clip() -> None:
+    tracker = Slow()
+    track(tracker, clip(), [9, 9, 9, 9])
+    assert tracker.given[0].tolist() == [9] * 4
+
+
+def test_progress_is_told_of_every_frame_and_of_how_many_there_are_if_that_is_known() -> None:
+    told: list[tuple[int, int | None]] = []
+    track(Slow(), clip(), progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    told.clear()
+    track(Slow(), iter([frame()]), box(), lambda done, total: told.append((done, total)))
+    assert told == [(1, None)]
+
+
+def test_frames_are_asked_for_one_by_one() -> None:
+    asked = []
+
+    def frames() -> object:
+        for i in range(100):
+            asked.append(i)
+            yield frame()
+
+    steps = follow(Slow(), frames(), box())  # type: ignore[arg-type]
+    next(steps), next(steps)
+    assert asked == [0, 1]
+
+
+def test_errors_say_which_frame() -> None:
+    frames = [frame(), frame(), frame(size=(300, 401))]
+    with pytest.raises(ValueError, match="frame 3: a frame of 401×300"):
+        track(Tracker(Pixels()), frames, box())
+    with pytest.raises(ValueError, match=r"frame 1: the box .* outside"):
+        track(Tracker(Pixels()), frames, (900, 0, 5, 5))
+
+
+def test_a_track_needs_a_frame_and_a_box() -> None:
+    with pytest.raises(ValueError, match="give box"):
+        track(Slow(), [frame()])
+    with pytest.raises(ValueError, match="at least one"):
+        track(Slow(), [], box())
+    with pytest.raises(ValueError, match="at least one"):
+        gather([])
+    unknown = Clip("late", [frame()] * 2, np.array([[np.nan] * 4, box()]))
+    with pytest.raises(ValueError, match=r"frame 1: .*NaN"):
+        track(Tracker(Pixels()), unknown)
+
+
+def test_a_table_has_a_line_for_each_frame(tmp_path: Path) -> None:
+    found = Track(
+        np.array([[1, 2, 3, 4], [1.25, -2.5, 3, 4]]),
+        np.array([1, 0.123456789]),
+        np.array([0, 337.5]),
+        np.array([0.5, 0.0125]),
+    )
+    path = write_csv(tmp_path / "new" / "track.csv", found)
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["frame", "x", "y", "w", "h", "score", "angle", "seconds"]
+    numbers = [[float(value) for value in row.values()] for row in rows]
+    assert numbers == [[0, 1, 2, 3, 4, 1, 0, 0.5], [1, 1.25, -2.5, 3, 4, 0.123457, 337.5, 0.0125]]
+    later = write_csv(path, found, first=7).read_text().splitlines()
+    assert [line.split(",")[0] for line in later] == ["frame", "7", "8"]

@@ -1,0 +1,320 @@
+"""Video: frames come back as they were written; broken files give what they have, or say what is wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ien.tracking.data.clips import Clip
+from ien.tracking.data.rot_otb import write
+from ien.tracking.data.synthetic import synthetic
+from ien.tracking.drawing import YELLOW, annotate, write_strip
+from ien.tracking.tracker import Tracker
+from ien.tracking.tracks import track
+from ien.tracking.video import Footage, footage, record, write_video
+from tests.helpers.blob import Pixels, box, frame
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+needs_av = pytest.mark.skipif(
+    __import__("importlib.util").util.find_spec("av") is None, reason="av is not installed"
+)
+
+FRAMES = 12
+
+
+@pytest.fixture(scope="module")
+def clip() -> Clip:
+    return synthetic(seed=4, frames=FRAMES, size=(96, 128))
+
+
+@pytest.fixture(scope="module")
+def video(clip: Clip, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("av")
+    path = tmp_path_factory.mktemp("video") / "clip.mp4"
+    codec = write_video(path, footage(clip), Fraction(30000, 1001))
+    assert codec in ("H.264 (libx264)", "H.264 (libopenh264)", "MPEG-4 part 2 (mpeg4)")
+    return path
+
+
+def encoded(path: Path, frames: list[np.ndarray], codec: str = "mpeg4", **options: Any) -> Path:
+    """A video of any container, without :func:`write_video`."""
+    import av
+
+    with av.open(str(path), "w", **options) as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.height, stream.width = frames[0].shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for image in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+def mean_difference(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found.astype(int) - expected).mean())
+
+
+@needs_av
+def test_frames_come_back_in_order_with_their_rate(clip: Clip, video: Path) -> None:
+    seen = footage(video)
+    assert (seen.name, seen.count, seen.fps) == ("clip", FRAMES, Fraction(30000, 1001))
+    images = list(seen)
+    assert len(images) == FRAMES and len(list(seen)) == FRAMES  # and a second time
+    for i, image in enumerate(images):
+        assert image.shape == (96, 128, 3) and image.dtype == np.uint8
+        differences = [mean_difference(image, clip.frame(j)) for j in range(FRAMES)]
+        assert differences[i] < 10 and differences[i] == min(differences)
+    assert (seen.first() == images[0]).all()
+
+
+@needs_av
+def test_colours_are_not_swapped(tmp_path: Path) -> None:
+    image = np.zeros((32, 48, 3), np.uint8)
+    image[:, :24] = (220, 30, 30)
+    image[:, 24:] = (30, 30, 220)
+    write_video(tmp_path / "two.mp4", [image] * 3)
+    for found in footage(tmp_path / "two.mp4"):
+        assert np.abs(found[8:24, 4:20].astype(int) - (220, 30, 30)).mean() < 12
+        assert np.abs(found[8:24, 28:44].astype(int) - (30, 30, 220)).mean() < 12
+
+
+@needs_av
+def test_odd_sizes_get_a_row_and_a_column(tmp_path: Path, clip: Clip) -> None:
+    frames = [clip.frame(i)[:95, :127] for i in range(3)]
+    write_video(tmp_path / "odd.mp4", frames, 10)
+    found = list(footage(tmp_path / "odd.mp4"))
+    assert len(found) == 3 and found[0].shape == (96, 128, 3)
+    assert mean_difference(found[0][:95, :127], frames[0]) < 10  # colours are kept at half the size
+
+
+@needs_av
+def test_a_file_that_ends_early_gives_the_frames_it_has_and_says_so(tmp_path: Path, video: Path) -> None:
+    whole = video.read_bytes()
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.warns(UserWarning, match=rf"cut.mp4 gave \d+ of {FRAMES} frames: it ends early"):
+        found = list(footage(cut))
+    assert 0 < len(found) < FRAMES
+    assert all(mean_difference(a, b) < 1 for a, b in zip(found[:-1], footage(video), strict=False))
+
+
+@needs_av
+def test_other_containers_that_end_early_say_so_too(tmp_path: Path, clip: Clip) -> None:
+    frames = [clip.frame(i % FRAMES) for i in range(30)]
+    for name in ("a.mkv", "a.avi"):
+        path = encoded(tmp_path / name, frames)
+        assert len(list(footage(path))) == 30
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 4 // 5])
+        with pytest.warns(UserWarning, match="of 30 frames: it ends early"):
+            assert 0 < len(list(footage(path))) < 30
+
+
+@needs_av
+def test_tracking_goes_as_far_as_the_file(tmp_path: Path) -> None:
+    frames = [frame((60 + 2 * i, 70), size=(128, 160)) for i in range(20)]
+    path = tmp_path / "cut.mp4"
+    write_video(path, frames)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
+    with pytest.warns(UserWarning, match="ends early"):
+        found = track(Tracker(Pixels()), footage(path), box((60, 70)))
+    assert 1 < len(found.boxes) < 20 and np.isfinite(found.boxes).all()
+
+
+@needs_av
+@pytest.mark.parametrize("content", [b"", b"no video at all\n" * 40, bytes(5000)])
+def test_what_is_no_video_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.mp4"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"x\.mp4 does not decode as a video"):
+        footage(path)
+
+
+@needs_av
+def test_a_file_without_its_index_or_without_a_whole_frame_is_an_error(tmp_path: Path, video: Path) -> None:
+    whole = video.read_bytes()
+    path = tmp_path / "x.mp4"
+    path.write_bytes(whole[:200])
+    with pytest.raises(ValueError, match=r"does not decode|no video stream.*cut off"):
+        footage(path)
+    path.write_bytes(whole[: whole.index(b"mdat") + 40])
+    with pytest.raises(ValueError, match=r"no frame of .* decodes|unknown kind"):
+        list(footage(path))
+
+
+@needs_av
+def test_sound_alone_is_no_video(tmp_path: Path) -> None:
+    import av
+
+    path = tmp_path / "sound.wav"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000)
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
+        sound.rate = 8000
+        container.mux(stream.encode(sound))
+        container.mux(stream.encode())
+    with pytest.raises(ValueError, match="no video stream, only audio"):
+        footage(path)
+
+
+@needs_av
+@pytest.mark.parametrize(("right", "down", "quarters"), [((0, 1), (-1, 0), -1), ((-1, 0), (0, -1), 2)])
+def test_a_video_that_is_to_be_shown_turned_is_turned(
+    tmp_path: Path, video: Path, right: tuple[int, int], down: tuple[int, int], quarters: int
+) -> None:
+    """In the header is where a step to the right and one down, in the file, point on the screen."""
+    plain = b"".join(n.to_bytes(4, "big", signed=True) for n in (1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30))
+    turns = (right[0] << 16, right[1] << 16, 0, down[0] << 16, down[1] << 16, 0, 0, 0, 1 << 30)
+    turned = b"".join(n.to_bytes(4, "big", signed=True) for n in turns)
+    whole, track_header = video.read_bytes(), video.read_bytes().index(b"tkhd")
+    at = whole.index(plain, track_header)
+    (tmp_path / "turned.mp4").write_bytes(whole[:at] + turned + whole[at + len(plain) :])
+    for found, straight in zip(footage(tmp_path / "turned.mp4"), footage(video), strict=True):
+        assert (found == np.rot90(straight, quarters)).all()
+
+
+def test_clips_and_folders_of_images_are_footage_too(tmp_path: Path, clip: Clip) -> None:
+    pytest.importorskip("PIL")
+    folder = write(clip, tmp_path, suffix=".png")
+    for source, rate in ((clip, None), (folder, None), (folder / "img", 12.5)):
+        seen = footage(source, rate)
+        assert seen.count == FRAMES and seen.fps == Fraction(rate or 30)
+        assert all((image == clip.frame(i)).all() for i, image in enumerate(seen))
+    assert footage(folder).name == clip.name
+    (tmp_path / "none").mkdir()
+    with pytest.raises(FileNotFoundError, match="no images"):
+        footage(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="no video or folder"):
+        footage(tmp_path / "missing.mp4")
+    with pytest.raises(ValueError, match="fps is"):
+        footage(clip, -1)
+
+
+@needs_av
+def test_footage_can_begin_later(tmp_path: Path, clip: Clip, video: Path) -> None:
+    pytest.importorskip("PIL")
+    folder = write(clip, tmp_path, suffix=".png")
+    for source in (clip, folder, video):
+        whole, later = list(footage(source)), footage(source, start=5)
+        assert later.count == FRAMES - 5 and (later.first() == whole[5]).all()
+        assert all((a == b).all() for a, b in zip(later, whole[5:], strict=True))
+        for start in (-1, FRAMES):
+            with pytest.raises(ValueError, match=rf"start is 0 to {FRAMES - 1}; got {start}"):
+                footage(source, start=start)
+
+
+@needs_av
+def test_of_a_video_that_does_not_say_its_length_too_late_a_start_is_told_at_its_end(
+    tmp_path: Path, clip: Clip
+) -> None:
+    path = encoded(tmp_path / "a.mkv", [clip.frame(i) for i in range(4)])
+    assert len(list(footage(path, start=3))) == 1
+    with pytest.raises(ValueError, match="start is 0 to 3; got 9"):
+        list(footage(path, start=9))
+    with pytest.raises(ValueError, match="start is 0 or more; got -1"):
+        footage(path, start=-1)
+
+
+def test_a_strip_shows_frames_row_by_row(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    frames = [np.full((6, 10, 3), 40 * k, np.uint8) for k in range(5)]
+    with Image.open(write_strip(tmp_path / "new" / "strip.png", frames)) as picture:
+        found = np.array(picture)
+    assert found.shape == (6 + 4 + 6, 10 + 4 + 10 + 4 + 10, 3)
+    assert found[0, ::14].tolist() == [[k] * 3 for k in (0, 40, 80)]
+    assert found[10, ::14].tolist() == [[120] * 3, [160] * 3, [255] * 3] and (found[6:10] == 255).all()
+
+
+@needs_av
+def test_a_record_shows_what_the_tracker_saw_at_the_rate_of_the_video(tmp_path: Path) -> None:
+    frames = [frame((60 + 3 * i, 70), 90 * i, size=(128, 160)) for i in range(6)]
+    write_video(tmp_path / "in.mp4", frames, 12.5)
+    told = []
+    found = record(
+        Tracker(Pixels(), rotations=4),
+        tmp_path / "in.mp4",
+        tmp_path / "out.mp4",
+        box((60, 70)),
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert found.track.angles.tolist() == [0, 90, 180, 270, 0, 90] and told[-1] == (6, 6)
+    shown = footage(tmp_path / "out.mp4")
+    assert shown.fps == Fraction(25, 2) and shown.count == 6 and found.codec
+    for image, plain, (x, y, _, h) in zip(shown, frames, found.track.boxes, strict=True):
+        column = image[int(y) + 8 : int(y + h) - 8, round(x)].astype(int)
+        assert (column[:, 0] - column[:, 2]).mean() > 80  # yellow, where the frame is grey
+        assert mean_difference(image[:, -20:], plain[:, -20:]) < 4
+    clip = Clip("own box", frames, np.array([box((60, 70))] * 6))
+    assert record(Tracker(Pixels()), clip, tmp_path / "clip.mp4").track.boxes.shape == (6, 4)
+
+
+@needs_av
+def test_a_video_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out.mp4"
+    path.write_bytes(b"earlier")
+
+    def broken() -> Any:
+        yield frame(size=(64, 64))
+        raise KeyError("the tracker fails")
+
+    with pytest.raises(KeyError):
+        write_video(path, broken())
+    with pytest.raises(ValueError, match="at least one"):
+        write_video(path, [])
+    with pytest.raises(ValueError, match="frame 2 has 66×64 pixels"):
+        write_video(path, [frame(size=(64, 64)), frame(size=(64, 66))])
+    assert path.read_bytes() == b"earlier" and os.listdir(tmp_path) == ["out.mp4"]
+    with pytest.raises(ValueError, match=r"name it out\.mp4"):
+        write_video(tmp_path / "out.avi", [frame()])
+
+
+@needs_av
+def test_without_an_encoder_of_h264_the_codec_is_another_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: Clip
+) -> None:
+    monkeypatch.setattr("ien.tracking.video.ENCODERS", {"no-such": "H.264", "mpeg4": "MPEG-4 part 2"})
+    assert write_video(tmp_path / "old.mp4", footage(clip), 12.5) == "MPEG-4 part 2 (mpeg4)"
+    seen = footage(tmp_path / "old.mp4")
+    assert seen.fps == Fraction(25, 2)
+    assert all(mean_difference(image, clip.frame(i)) < 12 for i, image in enumerate(seen))
+
+
+def test_without_av_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    (tmp_path / "a.mp4").write_bytes(b"")
+    for use in (lambda: footage(tmp_path / "a.mp4"), lambda: write_video(tmp_path / "b.mp4", [frame()])):
+        with pytest.raises(ModuleNotFoundError, match=r"needs av: pip install \"ien\[track\]\""):
+            use()
+
+
+@pytest.mark.parametrize(("angle", "way"), [(0, (0, -1)), (90, (-1, 0)), (180, (0, 1)), (270, (1, 0))])
+def test_the_hand_points_up_turned_counter_clockwise(angle: float, way: tuple[int, int]) -> None:
+    pytest.importorskip("PIL")
+    ground = np.full((121, 161, 3), 90, np.uint8)
+    shown = annotate(ground, (50, 30, 61, 61), angle)
+    assert (ground == 90).all()
+    for x, y in ((0, -1), (-1, 0), (0, 1), (1, 0)):
+        point = shown[60 + 20 * y, 80 + 20 * x].tolist()
+        assert point == (list(YELLOW) if (x, y) == way else [90, 90, 90])
+    assert (annotate(ground, (50, 30, 61, 61))[45:76, 65:96] == 90).all()
+
+
+@pytest.mark.parametrize(
+    "where", [(50, 30, 61, 61), (-20, -20, 50, 50), (150, 100, 60, 60), (0, 0, 1e7, 1e7), (5, 5, 0.1, 0.1)]
+)
+def test_boxes_and_labels_anywhere_are_drawn_in_the_frame(where: tuple[float, ...]) -> None:
+    pytest.importorskip("PIL")
+    shown = annotate(np.full((121, 161, 3), 90, np.uint8), where, 33, "0.87  33°")
+    assert shown.shape == (121, 161, 3) and (shown == YELLOW).all(2).sum() > 20
+    with pytest.raises(ValueError, match="finite"):
+        annotate(shown, (np.nan, 0, 5, 5))
+
+
+def test_footage_is_a_value_that_reads_again() -> None:
+    seen = Footage("two", Fraction(5), 2, lambda: iter([frame(), frame()]))
+    assert len(list(seen)) == len(list(seen)) == 2

