@@ -1,25 +1,82 @@
-"""Files: written whole or not at all."""
+"""Files that are written whole or not at all, and random numbers that depend on nothing but their seed."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["replace_file"]
+import torch
+
+__all__ = ["digest", "generator", "replace_file", "seed_of", "whole_or_nothing"]
+
+
+@contextmanager
+def whole_or_nothing(path: Path) -> Iterator[Path]:
+    """Write a file or folder under a temporary name; it takes the place of ``path`` if the block succeeds.
+
+    The temporary name is hidden and unique to this process, so several may write the same file at once,
+    and each puts a whole one in place. Whatever happens, nothing half-written is left behind.
+
+    Yields:
+        The temporary path, which does not exist yet.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    _remove(temporary)
+    try:
+        yield temporary
+        if temporary.is_file():
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        _remove(temporary)
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write under a temporary name, flush to disk, rename: whatever happens, ``path`` is whole."""
-    temporary = path.with_name(f".{path.name}.new")
+    """Let ``write`` make a new file under a temporary name, which then replaces ``path``.
+
+    Raises:
+        OSError: It could not be written, for example because the disk is full. ``path`` is as before.
+    """
     try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
+        with whole_or_nothing(path) as temporary:
+            write(temporary)
+    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError
         raise OSError(
             f"{path} could not be written ({error}); the earlier one, if any, is untouched"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def digest(*parts: bytes) -> str:
+    """Return the SHA-256 of all parts, one after the other, as hexadecimal digits."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()
+
+
+def seed_of(*words: object, bits: int = 63) -> int:
+    """Return a seed that depends on the words alone, such as a seed, a purpose, an epoch and a step.
+
+    >>> seed_of(1, "order", 0) == seed_of(1, "order", 0), seed_of(1, "order", 0) == seed_of(1, "order", 1)
+    (True, False)
+    """
+    text = " ".join(map(str, words))
+    key = hashlib.sha256(text.encode()).digest()[:8]
+    return int.from_bytes(key, "big") >> (64 - bits)
+
+
+def generator(*words: object, bits: int = 63) -> torch.Generator:
+    """Return a generator on the CPU seeded with :func:`seed_of` the words."""
+    return torch.Generator("cpu").manual_seed(seed_of(*words, bits=bits))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,18 +1,143 @@
-"""The end of an error message about an unknown name: which names it may have meant."""
+"""How things are written for people: near names, numbers, counts, tables and progress bars."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["nearest"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Table", "columns", "markdown_table", "nearest", "number", "progress_bar", "short_count"]
+
+Table = Sequence[Sequence[str]]
+"""Cells as text; the first row is the header."""
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """The known names that are near, or all of them.
+    """End an error message about an unknown name: the known names close to it, or all of them.
 
     >>> nearest("cnn", ["cnn6", "resnet18"]), nearest("x", ["cnn6"])
     ('did you mean cnn6?', 'there are cnn6')
     """
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    return f"there are {', '.join(known)}"
+
+
+def number(value: float | None) -> str:
+    """Write a number with two digits, and with an exponent if it is far from 1; missing ones as a dash.
+
+    >>> number(0.123), number(1.5e-9), number(None)
+    ('0.12', '1.5e-09', '–')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    if value == 0 or 0.01 <= abs(value) < 100:
+        return f"{value:.2g}"
+    return f"{value:.1e}"
+
+
+def short_count(count: float) -> str:
+    """Write a count with three digits and a unit.
+
+    >>> short_count(173_954), short_count(12_300_000), short_count(42)
+    ('174 k', '12.3 M', '42')
+    """
+    if not math.isfinite(count):
+        return "–"
+    for unit in ("", " k", " M", " G"):
+        if count < 999.5:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g} T"
+
+
+def columns(rows: Table) -> list[str]:
+    """Lay out a table as plain lines: the first column flush left, the others flush right.
+
+    >>> columns([["layer", "error"], ["conv1", "0.5"]])
+    ['layer  error', 'conv1    0.5']
+    """
+    cleaned = []
+    for row in rows:
+        cleaned.append([" ".join(cell.split()) for cell in row])
+    widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
+
+    lines = []
+    for first, *others in cleaned:
+        cells = [first.ljust(widths[0])]
+        for cell, width in zip(others, widths[1:], strict=True):
+            cells.append(cell.rjust(width))
+        lines.append("  ".join(cells))
+    return lines
+
+
+def markdown_table(rows: Table) -> str:
+    """Write a table as Markdown, with markup, bars and line breaks in cells made harmless.
+
+    >>> print(markdown_table([["layer", "error"], ["a|b", "0.5"]]))
+    | layer | error |
+    | --- | ---: |
+    | a\\|b | 0.5 |
+    """
+    header, *body = rows
+    rule = ["---"] + ["---:"] * (len(header) - 1)
+    lines = []
+    for row in [header, rule, *body]:
+        cells = [" ".join(escape(cell, quote=False).replace("|", r"\|").split()) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@contextmanager
+def progress_bar(
+    title: str,
+    total: float | None,
+    unit: Literal["items", "bytes"] = "items",
+    console: Console | None = None,
+) -> Iterator[Callable[..., None]]:
+    """Show a bar on a terminal while the block runs, and nothing elsewhere.
+
+    Args:
+        title: What is going on, written before the bar.
+        total: How much there is to do; None if that is not known.
+        unit: Whether items or bytes are counted.
+        console: Where to draw it; standard error by default.
+
+    Yields:
+        ``advance(count=1, state="")``: ``count`` more are done, and ``state`` is shown behind the bar.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = console or Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(title, total=total, state="")
+
+        def advance(count: float = 1, state: str = "") -> None:
+            bar.update(task, advance=count, state=state)
+
+        yield advance

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import ien
+from ien._files import generator
 from ien.experiments import config, deviations, find, paper
 from ien.training import change
 from ien.training.augmentation import augmented
 from ien.training.evaluate import evaluate
 from ien.training.network import network_of, objective_of
-from ien.training.randomness import generator
 from ien.training.run import dataset_of
 from ien.training.schedule import learning_rate
 from tests.cli.test_app import invoke

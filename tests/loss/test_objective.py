@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ien
+from ien.groups import similarity
 from tests.groups.test_group import bilinear, turn, valid_mask
 
 R4, R8, D4 = ien.rotation(4), ien.rotation(8), ien.rotation(4) * ien.reflection()
@@ -591,7 +592,7 @@ def test_the_default_device_does_not_matter() -> None:
     model, x, g = net(), images(), torch.tensor([1, 2, 3, 4, 5])
     expected = ien.EquivarianceLoss(R8, ["1", "3"], 4)(model, x, g=g).loss
     report = ien.measure(model, x, R8, ["1"], 4)
-    for cache in (ien._similarity._grid, ien._similarity.valid_pixels):
+    for cache in (similarity._grid, similarity.valid_pixels):
         cache.cache_clear()
     with torch.device("meta"):
         objective = ien.EquivarianceLoss(R8, ["1", "3"], 4, samples=2)

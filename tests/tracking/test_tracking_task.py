@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
+from ien._files import generator
 from ien.tracking.training.pairs import Shown, pairs_of
 from ien.tracking.training.task import (
     Siamese,
@@ -27,7 +28,6 @@ from ien.tracking.training.task import (
 from ien.training import ALONE, Config, Processes
 from ien.training.loop import take_step, train
 from ien.training.network import build, objective_of
-from ien.training.randomness import generator
 from tests.helpers import toy_clips
 from tests.training.test_distributed import together
 

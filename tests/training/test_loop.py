@@ -23,13 +23,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 import ien.data
+from ien._files import generator
 from ien.data import Dataset
 from ien.training import ALONE, Config, Diverged, Stopped, run
 from ien.training import run_folder as run_folder
 from ien.training.classify import ImageTask, prepare
 from ien.training.loop import take_step, train
 from ien.training.network import compile_blocks, plain_of
-from ien.training.randomness import generator
 from tests.helpers import toy
 
 pytestmark = pytest.mark.usefixtures("toy_data")

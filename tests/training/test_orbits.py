@@ -15,11 +15,11 @@ from rich.console import Console
 from torch import Tensor
 
 import ien
+from ien._files import generator
 from ien.training import ALONE, Stopped, run
 from ien.training import run_folder as run_folder
 from ien.training.classify import ImageTask, prepare
 from ien.training.loop import Trained, take_step, train
-from ien.training.randomness import generator
 from ien.training.schedule import epoch_length
 from tests.helpers import toy
 

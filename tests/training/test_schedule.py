@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ien import experiments
+from ien._files import generator, seed_of
 from ien.training import change
-from ien.training.randomness import generator, seed_of
 from ien.training.schedule import learning_rate
 
 PAPER = experiments.config("rot-mnist/ien-r4", "paper")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._files import generator
 from .augment import rotate
 from .cache import cached
 from .dataset import Dataset
@@ -131,5 +132,4 @@ def _read_amat(path: Path, rows: int) -> tuple[Tensor, Tensor]:
 
 def _generator(seed: int, purpose: str) -> torch.Generator:
     # each purpose its own stream: drawing more for one leaves the other as it is
-    digest = hashlib.sha256(f"{NAME} {purpose} {seed}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
+    return generator(NAME, purpose, seed, bits=64)

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._files import generator
 from .augment import rotate
 from .cache import cached
 from .dataset import Dataset
@@ -252,5 +253,4 @@ def _check(source: TinyImageNet, classes: int, image_size: int) -> None:
 
 def _generator(seed: int, purpose: str) -> torch.Generator:
     # each purpose its own stream; Rot-TIM and R2-TIM share them, so that they differ in the flips alone
-    key = hashlib.sha256(f"tim {purpose} {seed}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big"))
+    return generator("tim", purpose, seed, bits=64)

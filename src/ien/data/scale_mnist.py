@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from .._files import generator
 from .augment import turn_and_scale
 from .cache import cached
 from .dataset import Dataset
@@ -166,5 +167,4 @@ def _shares(counts: Tensor, size: int) -> Tensor:
 
 def _generator(seed: int, purpose: str) -> torch.Generator:
     # each purpose its own stream; both data sets share them, so that they differ in the angles alone
-    key = hashlib.sha256(f"{NAME} {purpose} {seed}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big"))
+    return generator(NAME, purpose, seed, bits=64)

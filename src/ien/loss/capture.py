@@ -211,6 +211,34 @@ def _without_parallel(module: nn.Module) -> nn.Module:
     return module
 
 
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the user's own module inside ``torch.compile``, DataParallel and DistributedDataParallel."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
+        if inner is None and isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = module.module
+        if inner is None:
+            return module
+        module = inner
+
+
+def tensors_in(value: Any, inside: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    """Yield every tensor in a model's output: in containers of any kind, and in attributes of objects."""
+    if isinstance(value, Tensor):
+        yield value
+    plain = Tensor | int | float | str | bytes | type | nn.Module
+    if isinstance(value, plain) or id(value) in inside:
+        return
+    inside = (*inside, id(value))
+    if isinstance(value, Mapping):
+        value = value.values()
+    if not isinstance(value, Iterable):
+        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+        value = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+    for each in value:
+        yield from tensors_in(each, inside)
+
+
 def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:
     if name not in modules:
         close = difflib.get_close_matches(name, modules, n=3, cutoff=0.4)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["columns", "markdown_table", "number", "page"]
+from .._text import Table
 
-Table = Sequence[Sequence[str]]  # the first row is the header
+__all__ = ["Axis", "page"]
+
 Points = Sequence[tuple[float, float]]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
@@ -62,39 +63,6 @@ def page(
     style = f"<title>{escape(title)}</title><style>{STYLE}</style>"
     opening = f'<!doctype html>\n<html lang="en"><head>{head}{policy}{style}</head>\n<body>'
     return "\n".join([opening, *body, "</body></html>\n"])
-
-
-def number(value: float | None) -> str:
-    """Two digits and an exponent where it is far from 1.
-
-    >>> number(0.123), number(1.5e-9), number(None)
-    ('0.12', '1.5e-09', '–')
-    """
-    if value is None or math.isnan(value):
-        return "–"
-    return f"{value:.2g}" if value == 0 or 0.01 <= abs(value) < 100 else f"{value:.1e}"
-
-
-def columns(rows: Table) -> list[str]:
-    """Lines of a plain table: the first column to the left, the others to the right."""
-    rows = [[" ".join(cell.split()) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(r, widths, strict=True))
-        )
-        for r in rows
-    ]
-
-
-def markdown_table(rows: Table) -> str:
-    """A bar in a name would end the cell, a line break the table, and markup would act as such."""
-    ruled = [rows[0], ["---"] + ["---:"] * (len(rows[0]) - 1), *rows[1:]]
-    cells = [
-        [" ".join(escape(cell, quote=False).replace("|", r"\|").split()) for cell in row] for row in ruled
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _table(rows: Table) -> str:

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .page import Axis, columns, markdown_table, number, page
+from .._text import columns, markdown_table, number
+from .page import Axis, page
 
 __all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._files import generator
 from ..data.augment import cutout, mirror, rescale, rotate, shift
 from .config import Config
-from .randomness import generator
 
 __all__ = ["augmented"]
 

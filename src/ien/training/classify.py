@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._files import generator
 from ..data import Dataset, to_float
 from ..loss.error import full_precision
 from ..loss.objective import EquivarianceLoss
@@ -16,7 +17,6 @@ from .augmentation import augmented
 from .config import Config
 from .distributed import Processes
 from .network import Forward, autocast, images, loss_names, objective_of, optimizer_of, trainable
-from .randomness import generator
 from .schedule import epoch_length
 
 __all__ = ["ImageTask", "prepare"]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from .._files import seed_of
 from ..data import Dataset
 from ..tracking.data.sets import Clips
 from ..tracking.training import task as tracking_task
@@ -29,7 +30,6 @@ from . import run_folder as run_folder
 from .config import Config
 from .distributed import Processes
 from .network import Forward
-from .randomness import seed_of
 from .schedule import learning_rate
 
 __all__ = ["Diverged", "Status", "Stopped", "Task", "Trained", "take_step", "train"]

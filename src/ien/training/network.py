@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from .. import baselines, models
+from .._files import seed_of
 from ..data import Dataset
 from ..loss.objective import EquivarianceLoss
 from ..measuring.measure import measure
 from ..tying.keep import keep_equivariant
 from ..tying.start import Start, start_equivariant
 from .config import Config
-from .randomness import seed_of
 
 __all__ = [
     "Forward",

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from .._text import nearest
+from .._text import columns, nearest, number
 from ..geometry.doctor import doctor
 from ..groups.group import Group
 from ..groups.group import group as parse_group
@@ -18,7 +18,6 @@ from ..groups.similarity import Similarity
 from ..loss.capture import hooked, walk
 from ..loss.feature_groups import FeatureGroups, Spec, by_name
 from ..measuring.inputs import eval_mode, try_model
-from ..measuring.page import columns, number
 from ..measuring.report import ROOT
 from .detect import Views
 from .plan import Breaks, LayerStart, Mixing, Work, spreads_of

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..._text import number
 from ...groups.group import Group
 from ...loss.capture import capture
 from ...loss.error import image_errors
 from ...loss.feature_groups import per_layer, pool_layer
-from ...measuring.page import number
 from ..opened import Subject
 from .style import GREY, plain, styled
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from ..._files import generator
 from ...training.config import Config
 from ...training.distributed import Processes
-from ...training.randomness import generator
 from ..data.clips import Array, Clip, usable
 from ..data.crops import crop, exemplar_side
 

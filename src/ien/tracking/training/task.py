@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..._files import generator
 from ...loss.error import full_precision
 from ...loss.objective import EquivarianceLoss
 from ...training.config import Config
@@ -24,7 +25,6 @@ from ...training.network import (
     started,
     trainable,
 )
-from ...training.randomness import generator
 from ..data.clips import Clip
 from ..data.sets import Clips
 from ..siamfc import respond
