@@ -14,7 +14,7 @@ from numpy.polynomial.hermite_e import hermeval
 from torch import Tensor, nn
 
 import ien
-from ien.baselines.sesn import Filters, PointwiseConv2d, ScaleConv2d, hermite_basis
+from ien.baselines.sesn_layers import Filters, PointwiseConv2d, ScaleConv2d, hermite_basis
 from ien.baselines.sesn_nets import SCALAR, VECTOR, WIDE, sesn_scalar, sesn_vector, sesn_wrn
 from ien.models.cnn3 import MEAN
 

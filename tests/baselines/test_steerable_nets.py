@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import ien
 from ien import baselines, models
-from ien.baselines.steerable import SteerableConv2d
+from ien.baselines.steerable_layers import SteerableConv2d
 
 from ..helpers.exports import check_export
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import ien
-from ien.data.images import find_images, image_batches
+from ien.data.image_folder import find_images, image_batches
 from ien.report.opened import build_model, load_weights_into, open_run
 from tests.cli.test_app import error_of, invoke
 from tests.helpers import toy

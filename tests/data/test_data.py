@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import ien
 from ien.cli import data as commands
 from ien.data import Dataset, load, mnist, rot_mnist, to_float
-from ien.data.fetch import md5
+from ien.data.download import md5
 
 from ..helpers.tiny import idx, make_mnist, tagged_digits, write_gz
 from .test_augment import turned
@@ -436,7 +436,7 @@ def test_list_shows_found_missing_damaged_and_cached(
     assert "train-images-idx3-ubyte.gz 9.9 MB, missing" in empty and "ien data get mnist" in empty
     assert "damaged" in listing(folder)  # whole, and not as published
     published = tuple(
-        ien.data.fetch.RemoteFile(f.name, path.stat().st_size, md5(path), ())
+        ien.data.download.RemoteFile(f.name, path.stat().st_size, md5(path), ())
         for f in mnist.FILES
         for path in [folder / "mnist" / f.name]
     )

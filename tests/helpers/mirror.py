@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ien.data.fetch import RemoteFile, md5
+from ien.data.download import RemoteFile, md5
 
 
 @contextmanager

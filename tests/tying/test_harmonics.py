@@ -63,7 +63,7 @@ def test_smoothing_gives_the_nearest_smooth_kernel_and_commutes_with_quarter_tur
 @pytest.mark.parametrize("from_image", [False, True])
 def test_tied_kernels_are_those_of_e2cnn(group: str, count: int, size: int, from_image: bool) -> None:
     pytest.importorskip("e2cnn")
-    from ien.baselines.steerable import SteerableConv2d
+    from ien.baselines.steerable_layers import SteerableConv2d
 
     theirs = SteerableConv2d(1, 1, size, group, from_image=from_image)
     inner = 1 if from_image else count

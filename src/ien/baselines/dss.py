@@ -17,7 +17,7 @@ from ..models.cnn3 import num_groups as cnn3_fields
 from ..models.resnet18 import Block
 from ..models.wide_resnet import BLOCKS, STRIDES, WideResNet
 from ..models.widths import rounded
-from .steerable import FieldNorm
+from .steerable_layers import FieldNorm
 
 __all__ = ["DilatedConv2d", "ScaleSpace", "discrete_gaussian", "dss", "dss_wrn"]
 

@@ -13,8 +13,8 @@ from ..models.cnn3 import CNN3
 from ..models.cnn3 import num_groups as cnn3_fields
 from ..models.wide_resnet import WideResNet, wide_stages
 from ..models.wide_resnet import num_groups as wide_fields
-from .sesn import Filters, PointwiseConv2d, ScaleConv2d
-from .steerable import FieldNorm
+from .sesn_layers import Filters, PointwiseConv2d, ScaleConv2d
+from .steerable_layers import FieldNorm
 
 __all__ = ["sesn_scalar", "sesn_vector", "sesn_wrn"]
 

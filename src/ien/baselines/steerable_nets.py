@@ -17,7 +17,7 @@ from ..models.resnet18 import ResNet18, resnet18
 from ..models.resnet18 import num_groups as resnet18_fields
 from ..models.vgg import VGG, vgg
 from ..models.vgg import num_groups as vgg_fields
-from .steerable import DEFAULT, WIDE, FieldNorm, SteerableConv2d, Symmetry, steer
+from .steerable_layers import DEFAULT, WIDE, FieldNorm, SteerableConv2d, Symmetry, steer
 
 __all__ = [
     "SteerableCNN6",

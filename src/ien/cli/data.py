@@ -13,7 +13,7 @@ from .._text import nearest
 from ..data import digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
 from ..data.cache import cache_folder
 from ..data.dataset import data_folder
-from ..data.fetch import RemoteFile, fetch_all, md5
+from ..data.download import RemoteFile, download_all, md5
 from ..data.progress import progress_bar
 from .clips import clip_lines, rot_otb
 from .errors import one_line_errors
@@ -225,7 +225,7 @@ def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
             if done == file.size and not bar.console.is_terminal:
                 typer.echo(f"{file.name}: {file.size:,} bytes")
 
-        fetch_all(files, place, report)
+        download_all(files, place, report)
 
 
 def _size(count: int) -> str:

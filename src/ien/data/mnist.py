@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .fetch import RemoteFile
+from .download import RemoteFile
 
 __all__ = ["FILES", "find", "mnist", "read_idx"]
 

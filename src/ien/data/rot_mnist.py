@@ -18,7 +18,7 @@ from .augment import rotate
 from .cache import cached
 from .dataset import Dataset
 from .digits import embedded_digits
-from .fetch import md5
+from .download import md5
 from .mnist import FILES, find, mnist
 
 __all__ = ["cache_name", "embedded", "find_original", "generate", "rot_mnist"]

@@ -16,7 +16,7 @@ from .augment import turn_and_scale
 from .cache import cached
 from .dataset import Dataset
 from .digits import embedded_digits
-from .fetch import md5
+from .download import md5
 from .mnist import FILES, find, mnist
 
 __all__ = [

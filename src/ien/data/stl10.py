@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .cache import cached
 from .dataset import Dataset
-from .fetch import RemoteFile, check_path, unpacking
+from .download import RemoteFile, check_path, unpacking
 
 __all__ = ["ARCHIVE", "STL10", "cache_name", "find", "place_in", "stl10", "unpack"]
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .fetch import RemoteFile, check_path, unpacking
+from .download import RemoteFile, check_path, unpacking
 
 __all__ = ["ARCHIVE", "TinyImageNet", "find", "need_pillow", "place_in", "read_images", "unpack"]
 

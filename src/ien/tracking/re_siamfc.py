@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import partial
 
-from ..baselines.steerable import DEFAULT, Symmetry, steer
+from ..baselines.steerable_layers import DEFAULT, Symmetry, steer
 from ..baselines.steerable_nets import exported, on_meta
 from ..groups.group import Group
 from .siamfc import SiamFC, siamfc

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data.images import SUFFIXES, opened
+from ...data.image_folder import SUFFIXES, opened
 
 __all__ = [
     "Files",

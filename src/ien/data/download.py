@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from urllib import request
 from urllib.error import HTTPError, URLError
 
-__all__ = ["RemoteFile", "by_hand", "check_path", "fetch", "fetch_all", "md5", "unpacking"]
+__all__ = ["RemoteFile", "by_hand", "check_path", "download", "download_all", "md5", "unpacking"]
 
 TIMEOUT = 20.0
 """Seconds without an answer, or without a byte more, after which the next mirror is tried."""
@@ -35,7 +35,7 @@ class RemoteFile:
     """Mirrors, http or https, in the order in which they are tried."""
 
 
-def fetch(
+def download(
     file: RemoteFile, folder: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> Path:
     """The file in ``folder``, downloaded unless it is there; ``progress(bytes_done, bytes_total)``.
@@ -44,15 +44,15 @@ def fetch(
     another size or md5 is an error, and is left alone.
     """
     report = progress or (lambda done, total: None)
-    return fetch_all([file], folder, lambda file, done: report(done, file.size))[0]
+    return download_all([file], folder, lambda file, done: report(done, file.size))[0]
 
 
-def fetch_all(
+def download_all(
     files: Sequence[RemoteFile],
     folder: str | os.PathLike[str],
     progress: Callable[[RemoteFile, int], None] | None = None,
 ) -> list[Path]:
-    """:func:`fetch` for several files, with one error that names all those still missing."""
+    """:func:`download` for several files, with one error that names all those still missing."""
     folder = Path(folder)
     report = progress or (lambda file, done: None)
     for file in files:

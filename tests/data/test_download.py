@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ien.cli import data as commands
-from ien.data.fetch import RemoteFile, fetch, fetch_all
+from ien.data.download import RemoteFile, download, download_all
 
 BODY = random.Random(0).randbytes(600_000)
 HALF = len(BODY) // 2
@@ -104,7 +104,7 @@ def names_in(folder: Path) -> list[str]:
 
 def test_good_file_arrives_whole_and_progress_ends_at_its_size(mirror: Mirror, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    path = fetch(mirror.file("good"), tmp_path / "new" / "folder", lambda *numbers: seen.append(numbers))
+    path = download(mirror.file("good"), tmp_path / "new" / "folder", lambda *numbers: seen.append(numbers))
     assert path == tmp_path / "new" / "folder" / "file.gz" and path.read_bytes() == BODY
     assert names_in(path.parent) == ["file.gz"]
     done = [count for count, _ in seen]
@@ -114,7 +114,7 @@ def test_good_file_arrives_whole_and_progress_ends_at_its_size(mirror: Mirror, t
 
 def test_file_that_is_there_is_not_downloaded_again(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(BODY)
-    fetch(mirror.file("good"), tmp_path)
+    download(mirror.file("good"), tmp_path)
     assert mirror.asked == []
 
 
@@ -122,33 +122,33 @@ def test_file_that_is_there_is_not_downloaded_again(mirror: Mirror, tmp_path: Pa
 def test_another_file_of_that_name_is_an_error_and_stays(content, mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"file\.gz is not the published file .* move or delete it"):
-        fetch(mirror.file("good"), tmp_path)
+        download(mirror.file("good"), tmp_path)
     assert (tmp_path / "file.gz").read_bytes() == content and mirror.asked == []
 
 
 @pytest.mark.parametrize("behaviour", ["wrong", "chatty"])
 def test_wrong_content_is_thrown_away(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match=r"sent another file \(wrong md5\)"):
-        fetch(mirror.file(behaviour), tmp_path)
+        download(mirror.file(behaviour), tmp_path)
     assert names_in(tmp_path) == []
 
 
 def test_wrong_content_falls_to_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
-    assert fetch(mirror.file("wrong", "good"), tmp_path).read_bytes() == BODY
+    assert download(mirror.file("wrong", "good"), tmp_path).read_bytes() == BODY
     assert mirror.asked == [("wrong", None), ("good", None)]
 
 
 def test_truncated_body_is_kept_apart_and_continued(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match=r"ended after 300,000 of 600,000 bytes"):
-        fetch(mirror.file("truncated"), tmp_path)
+        download(mirror.file("truncated"), tmp_path)
     assert names_in(tmp_path) == ["file.gz.part"]
     assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
-    assert fetch(mirror.file("good"), tmp_path).read_bytes() == BODY
+    assert download(mirror.file("good"), tmp_path).read_bytes() == BODY
     assert mirror.asked[-1] == ("good", f"bytes={HALF}-") and names_in(tmp_path) == ["file.gz"]
 
 
 def test_missing_file_falls_to_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
-    assert fetch(mirror.file("missing", "good"), tmp_path).read_bytes() == BODY
+    assert download(mirror.file("missing", "good"), tmp_path).read_bytes() == BODY
     assert mirror.asked == [("missing", None), ("good", None)]
 
 
@@ -157,7 +157,7 @@ def test_without_a_mirror_that_has_it_one_error_names_what_to_put_where(
 ) -> None:
     files = [mirror.file("good", name="a"), *(mirror.file("missing", "missing", name=n) for n in "bc")]
     with pytest.raises(ConnectionError) as caught:
-        fetch_all(files, tmp_path / "mnist")
+        download_all(files, tmp_path / "mnist")
     message = str(caught.value)
     md5 = hashlib.md5(BODY).hexdigest()
     assert f"put into {tmp_path / 'mnist'}: b (600,000 bytes, md5 {md5}), c (600,000 bytes" in message
@@ -170,21 +170,21 @@ def test_no_network_names_what_to_put_where(tmp_path: Path, monkeypatch: pytest.
         port = unused.getsockname()[1]
     file = RemoteFile("file.gz", 5, "0" * 32, (f"http://127.0.0.1:{port}/file.gz",))
     with pytest.raises(ConnectionError, match=r"refused.*put into .*: file\.gz \(5 bytes, md5 0{32}\)"):
-        fetch(file, tmp_path)
+        download(file, tmp_path)
     assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("behaviour", ["norange", "refuses"])
 def test_mirror_that_cannot_continue_starts_anew(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
-    assert fetch(mirror.file(behaviour), tmp_path).read_bytes() == BODY
+    assert download(mirror.file(behaviour), tmp_path).read_bytes() == BODY
     assert mirror.asked[0] == (behaviour, f"bytes={HALF}-")
 
 
 def test_other_bytes_than_asked_for_are_not_appended(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
     with pytest.raises(ConnectionError, match="answered 206 to a request for bytes 300000-"):
-        fetch(mirror.file("shifted"), tmp_path)
+        download(mirror.file("shifted"), tmp_path)
     assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
 
 
@@ -193,28 +193,29 @@ def test_other_bytes_than_asked_for_are_not_appended(mirror: Mirror, tmp_path: P
 )
 def test_damaged_part_is_replaced_within_one_call(part: bytes, mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(part)
-    assert fetch(mirror.file("refuses" if len(part) > len(BODY) else "good"), tmp_path).read_bytes() == BODY
+    mirrored = mirror.file("refuses" if len(part) > len(BODY) else "good")
+    assert download(mirrored, tmp_path).read_bytes() == BODY
     assert names_in(tmp_path) == ["file.gz"]
 
 
 def test_complete_part_needs_no_request(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(BODY)
-    assert fetch(mirror.file("missing"), tmp_path).read_bytes() == BODY
+    assert download(mirror.file("missing"), tmp_path).read_bytes() == BODY
     assert mirror.asked == []
 
 
 def test_page_of_another_length_does_not_cost_what_was_downloaded(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
     with pytest.raises(ConnectionError, match="offers 13 bytes where 600000 are needed"):
-        fetch(mirror.file("short"), tmp_path)
+        download(mirror.file("short"), tmp_path)
     assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
 
 
 def test_stalled_mirror_is_left_for_the_next_one_which_continues(
     mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ien.data.fetch.TIMEOUT", 1.0)
-    assert fetch(mirror.file("stalls", "good"), tmp_path).read_bytes() == BODY
+    monkeypatch.setattr("ien.data.download.TIMEOUT", 1.0)
+    assert download(mirror.file("stalls", "good"), tmp_path).read_bytes() == BODY
     (_, first), (_, second) = mirror.asked
     assert first is None and second is not None and second.startswith("bytes=")
 
@@ -225,20 +226,20 @@ def test_stalled_mirror_is_left_for_the_next_one_which_continues(
 )
 def test_only_http_is_followed(url: str, match: str, mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match=match):
-        fetch(RemoteFile("x", 1, "", (url,)), tmp_path)
+        download(RemoteFile("x", 1, "", (url,)), tmp_path)
 
 
 def test_redirect_to_another_protocol_is_refused(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match="unknown url type: ftp"):
-        fetch(mirror.file("redirect"), tmp_path)
+        download(mirror.file("redirect"), tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system with SIGKILL")
 def test_killed_half_way_leaves_no_file_and_is_continued(mirror: Mirror, tmp_path: Path) -> None:
     file = mirror.file("stalls")
     code = f"""if True:
-        from ien.data.fetch import RemoteFile, fetch
-        fetch({file!r}, {str(tmp_path)!r}, lambda done, total: print(done, flush=True))"""
+        from ien.data.download import RemoteFile, download
+        download({file!r}, {str(tmp_path)!r}, lambda done, total: print(done, flush=True))"""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         for line in client.stdout:
@@ -249,7 +250,7 @@ def test_killed_half_way_leaves_no_file_and_is_continued(mirror: Mirror, tmp_pat
     assert names_in(tmp_path) == ["file.gz.part"]
     kept = (tmp_path / "file.gz.part").stat().st_size
     assert 0 < kept <= HALF
-    assert fetch(mirror.file("good"), tmp_path).read_bytes() == BODY
+    assert download(mirror.file("good"), tmp_path).read_bytes() == BODY
     assert mirror.asked[-1] == ("good", f"bytes={kept}-") and names_in(tmp_path) == ["file.gz"]
 
 
@@ -257,14 +258,14 @@ def test_killed_half_way_leaves_no_file_and_is_continued(mirror: Mirror, tmp_pat
 def test_full_disk_says_how_much_is_needed(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"cannot write .*file\.gz \(No space left.*600,000 bytes are needed"):
-        fetch(mirror.file("good"), tmp_path)
+        download(mirror.file("good"), tmp_path)
     assert not (tmp_path / "file.gz").exists()
 
 
 def test_folder_that_cannot_be_made_is_named(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(OSError, match=r"cannot write .*taken/file\.gz \(File exists\)"):
-        fetch(mirror.file("good"), tmp_path / "taken")
+        download(mirror.file("good"), tmp_path / "taken")
 
 
 def get(folder: Path, *arguments: str) -> tuple[int, str, str]:

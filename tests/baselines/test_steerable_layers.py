@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import ien
 from ien import baselines, models
-from ien.baselines.steerable import DEFAULT, WIDE, FieldNorm, SteerableConv2d, Symmetry, library, steer
+from ien.baselines.steerable_layers import DEFAULT, WIDE, FieldNorm, SteerableConv2d, Symmetry, library, steer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
