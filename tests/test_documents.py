@@ -78,12 +78,12 @@ def test_the_guide_to_tracking_runs(
     from ien.tracking.data.rot_otb import write
     from ien.tracking.data.synthetic import synthetic
     from ien.tracking.video import footage, write_video
-    from tests.cli.test_track import stub
+    from tests.helpers.tracker_run import untrained_tracker
 
     clip = synthetic(seed=4, frames=3, size=(120, 160))
     write(clip, "data/otb")
     write_video("clip.mp4", footage(clip))
-    stub(Path("runs/tracking/ien-siamfc/small-seed1"), "4")
+    untrained_tracker(Path("runs/tracking/ien-siamfc/small-seed1"), "4")
     ran: list[tuple[str, object]] = []
 
     class Experiment:

@@ -16,32 +16,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from ien.cli.app import app
 from ien.data import mnist
 from ien.experiments import names
 from ien.experiments.tables import TABLES
 from ien.training.loop import Status
+from tests.helpers.shell import error_of, invoke
 
 SMOKE = ("--preset", "smoke", "--data", "embedded", "--threads", "1")
 RUN = Path("runs/rot-mnist/ien-r4/smoke-seed1-embedded")
 
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-def invoke(*arguments: str | Path, code: int = 0, columns: int = 100) -> Result:
-    done = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": str(columns)})
-    assert done.exit_code == code, (done.output, done.exception)
-    return done
-
-
-def error_of(*arguments: str | Path) -> str:
-    """The one line that a user's mistake ends with."""
-    done = invoke(*arguments, code=2)
-    assert re.fullmatch(r"error: [^\n]+\n", done.stderr), done.stderr
-    return done.stderr
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from ien.tracking.data.clips import otb
 from ien.tracking.data.rot_otb import rotated, write
 from ien.tracking.data.synthetic import synthetic
-from tests.cli.test_app import error_of, invoke
+from tests.helpers.shell import error_of, invoke
 
 pytest.importorskip("PIL", reason="frames need pillow: pip install 'ien[track]'")
 pytestmark = pytest.mark.usefixtures("elsewhere")

@@ -14,8 +14,8 @@ from torch import nn
 import ien
 from ien.data.image_folder import find_images, image_batches
 from ien.report.opened import build_model, load_weights_into, open_run
-from tests.cli.test_app import error_of, invoke
 from tests.helpers import toy
+from tests.helpers.shell import error_of, invoke
 
 Image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip install 'ien[plots]'")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_app import error_of, invoke
 from tests.helpers import toy
+from tests.helpers.shell import error_of, invoke
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'ien[plots]'")
 pytestmark = pytest.mark.usefixtures("elsewhere", "toy_data")

@@ -28,7 +28,8 @@ from ien.tracking.video import write_video
 from ien.training import Config
 from ien.training.network import build
 from ien.training.run_folder import create, read_config, save_weights
-from tests.cli.test_app import error_of, invoke
+from tests.helpers.shell import error_of, invoke
+from tests.helpers.tracker_run import DATA, untrained_tracker
 
 pytest.importorskip("av", reason="videos need av: pip install 'ien[track]'")
 pytest.importorskip("PIL", reason="frames need pillow: pip install 'ien[track]'")
@@ -36,22 +37,11 @@ pytestmark = pytest.mark.usefixtures("elsewhere", "one_thread")
 
 FRAMES = 8
 BOX = "40,30,24,20"
-DATA = {"folder": "", "name": "synthetic-clips", "source": "generated", "train": 1, "test": 1, "digest": ""}
-
-
-def stub(folder: Path, feature_groups: str) -> Path:
-    """A run folder whose network was not trained."""
-    settings: dict[str, Any] = {"dataset": "synthetic-clips", "model": "siamfc", "width": 1 / 16, "beta": 0.1}
-    if feature_groups == "1":
-        settings |= {"augment": False, "beta": 0.0}
-    config = Config("tracking/stub", "smoke", feature_groups=feature_groups, **settings)
-    save_weights(folder, build(create(folder, config, DATA)))
-    return folder
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stub(tmp_path_factory.mktemp("runs") / "ien", "4")
+    return untrained_tracker(tmp_path_factory.mktemp("runs") / "ien", "4")
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +147,10 @@ def test_of_two_targets_one_is_named(sequence: Path, run: Path) -> None:
 def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(
     run: Path, video: Path, tmp_path: Path
 ) -> None:
-    assert tracker_of(run).rotations == 4 and tracker_of(stub(tmp_path / "plain", "1")).rotations == 1
+    assert (
+        tracker_of(run).rotations == 4
+        and tracker_of(untrained_tracker(tmp_path / "plain", "1")).rotations == 1
+    )
     invoke("track", video, "--run", tmp_path / "plain", "--box", BOX)
     assert not table("tracks/clip.csv")["angle"].any()
     invoke("track", video, "--run", run, "--box", BOX, "--templates", "8")
@@ -209,7 +202,7 @@ def test_a_run_that_is_no_tracker_is_told_from_one(video: Path, tmp_path: Path) 
     create(tmp_path / "digits", Config("rot-mnist/ien-r4", "smoke"), DATA)
     message = error_of("track", video, "--run", "digits", "--box", BOX)
     assert "digits is a run of rot-mnist/ien-r4, whose network cnn6 is no tracker" in message
-    stub(tmp_path / "runs" / "tracking" / "row" / "smoke-seed1", "4")  # one that could be taken instead
+    untrained_tracker(tmp_path / "runs" / "tracking" / "row" / "smoke-seed1", "4")
     assert "--run runs/tracking/row/smoke-seed1 is one, and ien run" in error_of("track", video)
 
 

@@ -19,7 +19,7 @@ from ien.training.evaluate import evaluate
 from ien.training.network import network_of, objective_of
 from ien.training.run import dataset_of
 from ien.training.schedule import learning_rate
-from tests.cli.test_app import invoke
+from tests.helpers.shell import invoke
 from tests.helpers.tiny import make_stl10
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

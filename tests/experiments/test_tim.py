@@ -13,7 +13,7 @@ import torch
 import ien
 from ien.experiments import config, deviations, find, paper
 from ien.experiments.tables import TABLES
-from tests.cli.test_app import invoke
+from tests.helpers.shell import invoke
 from tests.helpers.tiny import make_tiny_imagenet
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

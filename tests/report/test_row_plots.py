@@ -20,7 +20,7 @@ from ien.report.plots.style import styled
 from ien.report.recipes import blocks_of
 from ien.report.records import Row, collect, summarise
 from ien.report.sizes import curves_of, plot_sizes
-from tests.cli.test_app import error_of, invoke
+from tests.helpers.shell import error_of, invoke
 from tests.report.test_tables import content
 from tests.tracking.test_tracking_report import record as tracker
 

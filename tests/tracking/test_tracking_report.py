@@ -18,7 +18,7 @@ from ien.experiments import names, paper
 from ien.experiments.tables import print_table, write_page
 from ien.report import Part, as_markdown, as_rich, collect, read, summarise
 from ien.tracking.report.records import averaged
-from tests.cli.test_app import error_of, invoke
+from tests.helpers.shell import error_of, invoke
 from tests.helpers.trackers import LENGTHS, ROWS, STILL, UNTRAINED, record
 from tests.report.test_tables import content, parse
 

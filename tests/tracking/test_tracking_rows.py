@@ -17,7 +17,7 @@ from ien.tracking.data import sets as tracking_sets
 from ien.tracking.siamfc import SiamFC
 from ien.training.network import network_of
 from ien.training.schedule import learning_rate
-from tests.cli.test_app import error_of, invoke
+from tests.helpers.shell import error_of, invoke
 from tests.helpers.trackers import record
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
