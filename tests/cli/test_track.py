@@ -22,7 +22,7 @@ from ien.tracking.data.clips import Clip, otb
 from ien.tracking.data.rot_otb import rotated, write
 from ien.tracking.data.synthetic import synthetic
 from ien.tracking.demo import tracker_of
-from ien.tracking.live import make
+from ien.tracking.recording import make
 from ien.tracking.selecting import select_box
 from ien.tracking.video import write_video
 from ien.training import Config

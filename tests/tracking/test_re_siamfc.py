@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import ien
 from ien import baselines, models
 from ien.baselines.steerable_layers import SteerableConv2d
-from ien.tracking.siamfc import SiamFC, respond, respond_all
+from ien.tracking.siamfc_network import SiamFC, respond, respond_all
 
 from ..helpers.exports import check_export
 

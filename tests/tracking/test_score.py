@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ien.tracking import Score, centre_error, overlap, score, summarise
-from ien.tracking.score import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS, frame_overlaps
+from ien.tracking.scoring import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS, frame_overlaps
 
 NAN = math.nan
 NUMBERS = ("success", "precision", "precision_auc", "normalised_precision", "mean_overlap")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import ien
 from ien import models
 from ien.measuring.floors import symmetric_kernels
-from ien.tracking.siamfc import num_groups, respond, respond_all
+from ien.tracking.siamfc_network import num_groups, respond, respond_all
 from tests.helpers.nets import assert_exact_with_symmetric_kernels, unsettled
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,7 +8,7 @@ import torch
 
 import ien
 from ien.tracking.settings import SETTINGS
-from ien.tracking.siamfc import siamfc
+from ien.tracking.siamfc_network import siamfc
 from ien.tracking.tracker import Tracker, Update
 from tests.helpers.blob import SIDE, Net, Pixels, box, frame
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import ien
 from ien.tracking import Tracker, overlap, score
 from ien.tracking.results import read_result
-from ien.tracking.siamfc import SiamFC
+from ien.tracking.siamfc_network import SiamFC
 from ien.tracking.training.evaluate import search_crops, tracked, update_cost
 from ien.tracking.training.pairs import loaded, pairs_of
 from ien.training import ALONE, Config, Stopped, change, loop, run

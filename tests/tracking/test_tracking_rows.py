@@ -14,7 +14,7 @@ import ien
 from ien.experiments import PRESETS, config, deviations, find, paper
 from ien.experiments.queue import outcome, plan, run_name
 from ien.tracking.data import sets as tracking_sets
-from ien.tracking.siamfc import SiamFC
+from ien.tracking.siamfc_network import SiamFC
 from ien.training.network import network_of
 from ien.training.schedule import learning_rate
 from tests.helpers.shell import error_of, invoke

@@ -11,9 +11,9 @@ import pytest
 
 from ien.tracking.data.clips import Clip
 from ien.tracking.data.synthetic import synthetic
-from ien.tracking.score import score
+from ien.tracking.scoring import score
 from ien.tracking.tracker import Tracker
-from ien.tracking.tracks import Track, follow, gather, track, write_csv
+from ien.tracking.trajectory import Track, follow, gather, track, write_csv
 from tests.helpers.blob import Pixels, box, frame
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,7 +16,7 @@ from ien.tracking.data.rot_otb import write
 from ien.tracking.data.synthetic import synthetic
 from ien.tracking.drawing import YELLOW, annotate, write_strip
 from ien.tracking.tracker import Tracker
-from ien.tracking.tracks import track
+from ien.tracking.trajectory import track
 from ien.tracking.video import Footage, footage, record, write_video
 from tests.helpers.blob import Pixels, box, frame
 

@@ -72,7 +72,7 @@ def create(name: str, **options: Any) -> nn.Module:
 def factory(name: str) -> Callable[..., nn.Module]:
     """The function that builds the baseline of this name."""
     if name == "re-siamfc":
-        return pkgutil.resolve_name("ien.tracking.re_siamfc:re_siamfc")
+        return pkgutil.resolve_name("ien.tracking.re_siamfc_network:re_siamfc")
     if name not in BASELINES:
         raise ValueError(f"there is no baseline {name!r}; {nearest(name, NAMES)}")
     return BASELINES[name]

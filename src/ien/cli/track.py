@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from ..tracking.data.boxes import Array
-from ..tracking.live import make
+from ..tracking.recording import make
 from ..tracking.results import scored
-from ..tracking.score import score
+from ..tracking.scoring import score
 from ..tracking.selecting import select_box
 from ..tracking.sources import Source, open_source
 from ..tracking.tracker import Tracker
-from ..tracking.tracks import still
+from ..tracking.trajectory import still
 from .errors import fail
 
 __all__ = ["Box", "Csv", "Demo", "Fps", "Out", "Run", "Select", "SourcePath", "Start", "Templates", "follow"]

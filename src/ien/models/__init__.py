@@ -51,7 +51,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn3": cnn3,
     "wide-resnet": wide_resnet,
 }
-_TRACKERS = "ien.tracking.siamfc"
+_TRACKERS = "ien.tracking.siamfc_network"
 """Where siamfc is: loaded when it is asked for."""
 NAMES = (*MODELS, "siamfc")
 _NUM_GROUPS = {

@@ -1,17 +1,19 @@
-"""Tracking: a network and a first box in, a box for every frame out, and how well they follow the truth."""
+"""Tracking: follow a target through frames from its first box, and score the boxes against the truth."""
 
 from .got10k import as_got10k as as_got10k
-from .score import Score as Score
-from .score import centre_error as centre_error
-from .score import overlap as overlap
-from .score import score as score
-from .score import summarise as summarise
+from .re_siamfc_network import re_siamfc as re_siamfc
+from .scoring import Score as Score
+from .scoring import centre_error as centre_error
+from .scoring import overlap as overlap
+from .scoring import score as score
+from .scoring import summarise as summarise
 from .settings import Settings as Settings
+from .siamfc_network import siamfc as siamfc
 from .tracker import Tracker as Tracker
 from .tracker import Update as Update
-from .tracks import Track as Track
-from .tracks import follow as follow
-from .tracks import track as track
-from .tracks import write_csv as write_csv
+from .trajectory import Track as Track
+from .trajectory import follow as follow
+from .trajectory import track as track
+from .trajectory import write_csv as write_csv
 from .video import footage as footage
 from .video import record as record

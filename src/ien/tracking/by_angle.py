@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .data.boxes import Array
 from .data.clips import Clip
-from .score import frame_overlaps
+from .scoring import frame_overlaps
 
 __all__ = ["Bin", "ByAngle", "overlap_by_angle"]
 

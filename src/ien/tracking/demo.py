@@ -18,10 +18,10 @@ from .data.crops import Image
 from .data.sets import HARD
 from .data.synthetic import synthetic
 from .drawing import annotate, write_strip
-from .live import make
+from .recording import make
 from .results import scored
-from .tracks import still
 from .training.task import untrained
+from .trajectory import still
 
 __all__ = ["EXPERIMENT", "how_to_train", "track_demo", "tracker_of"]
 

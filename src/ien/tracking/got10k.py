@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .data.boxes import Array, as_boxes
-from .tracks import TrackerLike
+from .trajectory import TrackerLike
 
 __all__ = ["as_got10k"]
 

@@ -14,8 +14,8 @@ from .._text import nearest
 from .data.boxes import Array, as_boxes
 from .data.clips import Clip
 from .data.frames import read_numbers
-from .score import Score, score
-from .tracks import Track
+from .scoring import Score, score
+from .trajectory import Track
 
 __all__ = ["Result", "read_result", "scored", "write_result"]
 

@@ -17,7 +17,7 @@ from ..groups.group import rotation
 from .data.boxes import Array, as_boxes
 from .data.crops import Image, check_image, crop, exemplar_side, mean_colour
 from .settings import settings_for
-from .siamfc import respond_all
+from .siamfc_network import respond_all
 
 __all__ = ["Tracker", "Update"]
 
@@ -44,7 +44,7 @@ class Tracker:
     """Follows a target through frames: ``init(image, box)``, then ``update(image)`` for each next frame.
 
     ``model`` maps images (B, 3, H, W) in [0, 1] to features and has a ``stride``; see
-    :func:`ien.tracking.siamfc.siamfc`. Its ``backbone`` says which settings were published for it
+    :func:`ien.tracking.siamfc`. Its ``backbone`` says which settings were published for it
     (:data:`ien.tracking.settings.SETTINGS`); any of them can be given by name. The model is put, and left,
     in eval mode.
 

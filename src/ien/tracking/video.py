@@ -20,7 +20,7 @@ from .data.clips import Clip
 from .data.crops import Image, check_image
 from .data.frames import Files, image_names, read_frame
 from .drawing import annotate
-from .tracks import Step, Track, TrackerLike, follow, gather
+from .trajectory import Step, Track, TrackerLike, follow, gather
 
 __all__ = ["Footage", "Recording", "footage", "record", "write_video"]
 

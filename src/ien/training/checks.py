@@ -11,7 +11,7 @@ from .._text import nearest
 from ..groups.members import check_members, permutes
 from ..loss.feature_groups import FeatureGroups
 from ..tracking.data.sets import SETS
-from ..tracking.siamfc import BACKBONES
+from ..tracking.siamfc_network import BACKBONES
 
 if TYPE_CHECKING:
     from .config import Config

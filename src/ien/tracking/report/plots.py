@@ -13,7 +13,7 @@ from ...report.plots.runs import row_labels
 from ...report.plots.style import GREY, Look, look, needs, plain, styled, union
 from ...report.records import Row
 from ..by_angle import STEP, Bin
-from ..score import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS
+from ..scoring import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS
 from .records import Tracked, averaged, shown_test
 
 if TYPE_CHECKING:

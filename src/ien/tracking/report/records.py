@@ -12,7 +12,7 @@ from ...groups.group import group as parse_group
 from ...loss.feature_groups import FeatureGroups
 from ...report.fields import number, numbers, share, take
 from ..by_angle import Bin
-from ..siamfc import num_groups
+from ..siamfc_network import num_groups
 
 __all__ = ["Baseline", "Tracked", "Tracking", "averaged", "shown_test", "tracker_share", "tracking_of"]
 

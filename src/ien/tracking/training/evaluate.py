@@ -25,11 +25,11 @@ from ..data.boxes import Array
 from ..data.clips import Clip
 from ..data.crops import crop, exemplar_side
 from ..results import Result, read_result, scored, write_result
-from ..score import score, summarise
+from ..scoring import score, summarise
 from ..settings import Settings
-from ..siamfc import respond_all
+from ..siamfc_network import respond_all
 from ..tracker import Tracker
-from ..tracks import still, track
+from ..trajectory import still, track
 
 __all__ = ["evaluate_tracker", "search_crops", "tracked", "update_cost", "update_speed"]
 

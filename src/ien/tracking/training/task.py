@@ -27,7 +27,7 @@ from ...training.network import (
 )
 from ..data.clips import Clip
 from ..data.sets import Clips
-from ..siamfc import respond
+from ..siamfc_network import respond
 from .pairs import EXEMPLAR, Pairs, Shown, loaded, pairs_of
 
 __all__ = [

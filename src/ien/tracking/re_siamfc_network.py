@@ -8,7 +8,7 @@ from functools import partial
 from ..baselines.steerable_layers import DEFAULT, Symmetry, steer
 from ..baselines.steerable_nets import exported, on_meta
 from ..groups.group import Group
-from .siamfc import SiamFC, siamfc
+from .siamfc_network import SiamFC, siamfc
 
 __all__ = ["ReSiamFC", "re_siamfc"]
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .tracks import Step, Track, TrackerLike, write_csv
+from .trajectory import Step, Track, TrackerLike, write_csv
 from .video import Footage, record
 
 __all__ = ["Made", "make"]
