@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import ien
-from ien.data.image_folder import find_images, image_batches
+from ien.measuring.image_folder import find_images, image_batches
 from ien.report.opened import build_model, load_weights_into, open_run
 from tests.helpers import toy
 from tests.helpers.shell import error_of, invoke

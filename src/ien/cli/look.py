@@ -227,7 +227,7 @@ def _from_code(
 
 
 def _images(folder: Path, size: tuple[int, ...] | None, number: int) -> Any:
-    from ..data.image_folder import find_images, image_batches
+    from ..measuring.image_folder import find_images, image_batches
 
     return image_batches(find_images(folder)[:number], size)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data.image_folder import SUFFIXES, opened
+from ...measuring.image_folder import SUFFIXES, opened
 
 __all__ = [
     "Files",
