@@ -21,7 +21,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ien.geometry import follow, steps, structure
+from ien.geometry import exactness, interpreter, rules_rearrange
 from ien.geometry.doctor import Diagnosis, doctor
 
 CHANNELS = 4
@@ -542,7 +542,7 @@ def test_what_no_rule_foresees_and_what_leaves_the_model_is_unknown(monkeypatch:
     def fails(*_: object) -> None:
         raise KeyError("dims")
 
-    monkeypatch.setitem(follow.RULES, "permute", fails)
+    monkeypatch.setitem(interpreter.RULES, "permute", fails)
     found = doctor(Fn(lambda x: x.permute(0, 1, 2, 3)), (3, 8, 8))
     assert [(f.op, f.kind) for f in found.findings] == [("permute", "unknown")]
 
@@ -716,14 +716,14 @@ def test_large_maps_are_tried_on_small_ones(name: str) -> None:
     build, size = LARGE[name]
     tried: list[int] = []
 
-    def noise(count: int, shape: tuple[int, int], make: Callable[..., Tensor] = steps._noise) -> Tensor:
+    def noise(count: int, shape: tuple[int, int], make: Callable[..., Tensor] = exactness._noise) -> Tensor:
         tried.append(max(shape))
         return make(count, shape)
 
     started = time.process_time()
-    with mock.patch.object(steps, "_noise", noise):
+    with mock.patch.object(exactness, "_noise", noise):
         found = doctor(build(), (3, size, size))
-    assert not found.exact and max(tried, default=0) <= steps.MANY + 8
+    assert not found.exact and max(tried, default=0) <= exactness.MANY + 8
     assert time.process_time() - started < 6  # under one second on an idle machine
 
 
@@ -1046,15 +1046,15 @@ def test_the_small_map_that_is_tried_gives_the_answer_of_the_large_one(kernel: i
         )
         for extra in ((), (("ceil_mode", True),)):
             for func in (torch.ops.aten.avg_pool2d.default, torch.ops.aten.max_pool2d_with_indices.default):
-                step = steps.Step("pool", func, (*args, *extra))
+                step = exactness.Step("pool", func, (*args, *extra))
                 for n in range(40, 40 + stride):
-                    assert steps.exact((step,), (n, n)) == steps._commutes((step,), (n, n), True)
+                    assert exactness.exact((step,), (n, n)) == exactness._commutes((step,), (n, n), True)
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> tuple[steps.Step, ...]:
+def chains(draw: st.DrawFn) -> tuple[exactness.Step, ...]:
     """Convolutions, pools, slices and pads, one after the other."""
-    chosen: list[steps.Step] = []
+    chosen: list[exactness.Step] = []
     for kind in draw(st.lists(st.sampled_from(["pool", "conv", "slice", "pad"]), min_size=1, max_size=3)):
         k, s = draw(st.integers(1, 4)), draw(st.integers(1, 3))
         if kind == "pool":
@@ -1065,19 +1065,19 @@ def chains(draw: st.DrawFn) -> tuple[steps.Step, ...]:
             args |= {"padding": (k // 2, k // 2), "dilation": (1, 1), "transposed": draw(st.booleans())}
             args |= {"output_padding": (0, 0)}
         elif kind == "slice":
-            func, args = structure._sliced, {"dim": 2, "start": draw(st.integers(0, 3))}
+            func, args = rules_rearrange._sliced, {"dim": 2, "start": draw(st.integers(0, 3))}
             args |= {"stop": -draw(st.integers(0, 3)), "step": s}
-            chosen.append(steps.Step(kind, func, tuple((args | {"dim": 3}).items())))
+            chosen.append(exactness.Step(kind, func, tuple((args | {"dim": 3}).items())))
         else:
             func, args = F.pad, {"pad": draw(st.tuples(*[st.integers(0, 3)] * 4)), "mode": "reflect"}
-        chosen.append(steps.Step(kind, func, tuple(args.items())))
+        chosen.append(exactness.Step(kind, func, tuple(args.items())))
     return tuple(chosen)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(chains(), st.integers(60, 72))
 def test_a_chain_on_a_small_map_gives_the_answer_of_the_large_one(
-    chain: tuple[steps.Step, ...], n: int
+    chain: tuple[exactness.Step, ...], n: int
 ) -> None:
     size, placed = (n, n), []
     for step in chain:
@@ -1085,7 +1085,9 @@ def test_a_chain_on_a_small_map_gives_the_answer_of_the_large_one(
         if step.kind == "slice":  # the end was drawn from the far edge
             args["stop"] += size[args["dim"] - 2]
         placed.append(step._replace(args=tuple(args.items())))
-        size = steps.size_after(placed[-1], size)
+        size = exactness.size_after(placed[-1], size)
         assume(min(size) > 12)
-        assert size == tuple(steps._run(tuple(placed), torch.rand(1, 1, n, n, dtype=torch.float64)).shape[2:])
-    assert steps.exact(tuple(placed), (n, n)) == steps._commutes(tuple(placed), (n, n), True)
+        assert size == tuple(
+            exactness._run(tuple(placed), torch.rand(1, 1, n, n, dtype=torch.float64)).shape[2:]
+        )
+    assert exactness.exact(tuple(placed), (n, n)) == exactness._commutes(tuple(placed), (n, n), True)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from .borrow import Pass, Run, borrowed
-from .explain import Finding
+from .dry_run import Pass, Run, borrowed
+from .findings import Finding
 
 __all__ = ["Diagnosis", "Finding", "doctor"]
 

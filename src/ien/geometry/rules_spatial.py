@@ -8,19 +8,19 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from .axes import LOST, PLAIN, SAME, axes, dim, is_same, single, size
-from .steps import Step, is_symmetric
-from .tracks import Call, Notes, Pending, Track, map_size, plain, value_of
+from .dimensions import LOST, PLAIN, SAME, axes, dim, is_same, single, size
+from .exactness import Step, is_symmetric
+from .facts import Call, Facts, Notes, Pending, map_size, plain, value_of
 
 __all__ = ["MAPS", "pad"]
 
-Result = Track | list[Track]
+Result = Facts | list[Facts]
 LARGE = 1e3
 
 
 def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: float = 0.0) -> Result:
     """``amounts`` as in ``F.pad``: before and after, of the last dimension first."""
-    before, shape = call.tracks[0], call.shapes[0]
+    before, shape = call.facts[0], call.shapes[0]
     x = before if axes(before.dims) else _as_map(notes, call, before) or before
     dims, sides = list(x.dims), {"H": (0, 0), "W": (0, 0)}
     for i, (left, right) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
@@ -40,7 +40,7 @@ def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: floa
     return notes.apply(x, Step("pad", F.pad, args), dims)
 
 
-def _as_map(notes: Notes, call: Call, x: Track) -> Track | None:
+def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
     """Rows and columns last: as it is, or as it may count where places are lost or the same."""
     if len(x.dims) not in (3, 4):
         return None
@@ -58,13 +58,13 @@ def _as_map(notes: Notes, call: Call, x: Track) -> Track | None:
     places = (((rows, size(last[0])),),), (((columns, size(last[1])),),)  # also where it is one pixel
     if notes.square and not axes(x.dims) and size(last[0]) != size(last[1]):
         reason = f"{size(last[0])} rows and {size(last[1])} columns are made of a square input"
-        notes.note(Track(places), "grid", call.title, reason, "as many rows as columns")
+        notes.note(Facts(places), "grid", call.title, reason, "as many rows as columns")
     return replace(x, dims=(*lead, *places), root=None)
 
 
 def _spatial(notes: Notes, call: Call, step: Step) -> Result:
     """A step on the last two dimensions of a map."""
-    before, shape = call.tracks[0], call.shapes[0]
+    before, shape = call.facts[0], call.shapes[0]
     x = _as_map(notes, call, before)
     if x is None:
         return notes.unknown(call, before) if axes(before.dims) else [plain(shape) for shape in call.shapes]
@@ -79,8 +79,8 @@ def _spatial(notes: Notes, call: Call, step: Step) -> Result:
 
 
 def _conv(notes: Notes, call: Call) -> Result:
-    a, (x, weight, *_) = call.args, call.tracks
-    notes.flush(*call.tracks[1:])
+    a, (x, weight, *_) = call.args, call.facts
+    notes.flush(*call.facts[1:])
     if axes(weight.dims):
         return notes.unknown(call, weight, "its kernel is made from a map")
     if len(weight.dims) != 4:
@@ -117,7 +117,7 @@ def _other_pad(notes: Notes, call: Call) -> Result:
 
 def _flip(notes: Notes, call: Call) -> Result:
     """Flips and rolls."""
-    x, a = call.tracks[0], call.args
+    x, a = call.facts[0], call.args
     chosen = [i % len(x.dims) for i in a["dims"]]
     kept = [k for k, i in enumerate(chosen) if axes([x.dims[i]])]
     if not kept and (chosen or not axes(x.dims)):

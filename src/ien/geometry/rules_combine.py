@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .axes import PLAIN, Dim, axes, dim, leaves, merge, single, size
-from .steps import Step
-from .tracks import Call, Notes, Pending, Track, map_size, plain, track
+from .dimensions import PLAIN, Dim, axes, dim, leaves, merge, single, size
+from .exactness import Step
+from .facts import Call, Facts, Notes, Pending, facts_of, map_size, plain
 
 __all__ = ["SUMS"]
 
-Result = Track | list[Track]
+Result = Facts | list[Facts]
 REDUCED = ("dim", "keepdim", "dtype")  # what a step says in its own way
 
 
-def _chosen(call: Call, x: Track) -> list[int]:
+def _chosen(call: Call, x: Facts) -> list[int]:
     chosen = call.args.get("dim")
     chosen = [chosen] if isinstance(chosen, int) else chosen or range(len(x.dims))
     return sorted(i % max(len(x.dims), 1) for i in chosen)
 
 
-def _is_whole(x: Track, dims: Sequence[Dim]) -> bool:
+def _is_whole(x: Facts, dims: Sequence[Dim]) -> bool:
     """Whether the dimensions hold rows and columns, or all that the tensor has of them."""
     held, every = _places(dims), _places(x.dims)
     if len("".join(held)) == len("".join(every)):
@@ -37,7 +37,7 @@ def _places(dims: Sequence[Dim]) -> list[str]:
 
 
 def _reduce(notes: Notes, call: Call) -> Result:
-    x = call.tracks[0]
+    x = call.facts[0]
     chosen = _chosen(call, x)
     gone = [x.dims[i] for i in chosen]
     keep = bool(call.args.get("keepdim"))
@@ -58,7 +58,7 @@ def _reduce(notes: Notes, call: Call) -> Result:
         out = notes.apply(x, Step("reduce", call.func, args), dims)
     else:
         return notes.unknown(call, x)
-    index = Track(out.dims, Pending((), map_size(x), (notes.modules[-1],), x.pitch)) if axes(gone) else out
+    index = Facts(out.dims, Pending((), map_size(x), (notes.modules[-1],), x.pitch)) if axes(gone) else out
     return [index] if call.name in ("argmax", "argmin") else [out, index if _has_index(call) else out]
 
 
@@ -68,7 +68,7 @@ def _has_index(call: Call) -> bool:
 
 def _along(notes: Notes, call: Call) -> Result:
     """Softmax, sorting and the like: a dimension that comes out as it went in, or of another size."""
-    x, shape = call.tracks[0], call.shapes[0]
+    x, shape = call.facts[0], call.shapes[0]
     i = call.args["dim"] % len(x.dims)
     d = x.dims[i]
     if not axes([d]):
@@ -85,7 +85,7 @@ def _along(notes: Notes, call: Call) -> Result:
 
 def _channel_norm(notes: Notes, call: Call) -> Result:
     """Batch and group norm: statistics and weights of dimension 1."""
-    x = call.tracks[0]
+    x = call.facts[0]
     notes.flush(x)
     if len(x.dims) > 1 and axes([x.dims[1]]):
         reason = "its channels are places of the image, each with weights of its own"
@@ -96,7 +96,7 @@ def _channel_norm(notes: Notes, call: Call) -> Result:
 
 
 def _layer_norm(notes: Notes, call: Call) -> Result:
-    x = call.tracks[0]
+    x = call.facts[0]
     notes.flush(x)
     inner = x.dims[len(x.dims) - len(call.args["normalized_shape"]) :]
     if axes(inner) and not _is_whole(x, inner):
@@ -116,8 +116,8 @@ def _matmul(notes: Notes, call: Call) -> Result:
         if "batch1" in call.args
         else ("self", "mat2")
     )
-    a, b = (track(call.args[name]) for name in names)
-    notes.flush(*call.tracks)
+    a, b = (facts_of(call.args[name]) for name in names)
+    notes.flush(*call.facts)
     _contract(notes, call, a, b, a.dims[-1], b.dims[-2])
     batch = []
     for p, q in zip(a.dims[:-2], b.dims[:-2], strict=True):
@@ -134,10 +134,10 @@ def _matmul(notes: Notes, call: Call) -> Result:
     out = (a if axes(a.dims) else b).to((*batch, a.dims[-2], b.dims[-1]))
     if names[0] == "self":
         return out
-    return out.to(notes.broadcast(call, [out, track(call.args["self"])], call.shapes[0]))
+    return out.to(notes.broadcast(call, [out, facts_of(call.args["self"])], call.shapes[0]))
 
 
-def _contract(notes: Notes, call: Call, a: Track, b: Track, p: Dim, q: Dim) -> None:
+def _contract(notes: Notes, call: Call, a: Facts, b: Facts, p: Dim, q: Dim) -> None:
     """The sum over a dimension of both."""
     _, problem = merge(p, q)
     x = a if axes([p]) else b

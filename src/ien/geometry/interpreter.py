@@ -16,12 +16,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from .axes import LOST, PLAIN, Dim, axes, dim, is_same, single, size
-from .maps import MAPS, pad
-from .steps import for_real
-from .structure import ELEMENTWISE, STRUCTURE, pointwise
-from .sums import SUMS
-from .tracks import Call, Notes, NotExact, Track, is_strange, lost, plain, set_track, track, value_of
+from .dimensions import LOST, PLAIN, Dim, axes, dim, is_same, single, size
+from .exactness import for_real
+from .facts import Call, Facts, Notes, NotExact, facts_of, is_strange, lost, plain, set_facts, value_of
+from .rules_combine import SUMS
+from .rules_rearrange import ELEMENTWISE, STRUCTURE, pointwise
+from .rules_spatial import MAPS, pad
 
 __all__ = ["follow"]
 
@@ -33,12 +33,12 @@ PARTS = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "de
 
 
 def follow(model: nn.Module, x: Tensor, notes: Notes) -> None:
-    """Run ``model`` on ``x``, a fake tensor whose track is known, and take notes."""
+    """Run ``model`` on ``x``, a fake tensor whose facts_of is known, and take notes."""
     with _Operations(notes) as operations, _Functions(operations):
         output = list(_tensors(model(x)))  # here, as it may be a generator
     notes.outputs = len(output)
     for tensor in output:
-        known = track(tensor)
+        known = facts_of(tensor)
         if is_strange(tensor):
             notes.note(
                 known,
@@ -75,7 +75,7 @@ class _Operations(TorchDispatchMode):
             call = Call(traits.name, func, bound, list(_tensors([args, kwargs])), shapes)
             _assign(self.notes, call, results, rule(self.notes, call), traits)
             for tensor, value in zip(results, _values(call, args, kwargs, traits), strict=False):
-                track(tensor).value = value
+                facts_of(tensor).value = value
         return out
 
 
@@ -89,7 +89,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func == Tensor.data.__set__:  # type: ignore[attr-defined]
-            set_track(args[0], replace(track(args[1])))
+            set_facts(args[0], replace(facts_of(args[1])))
         circular = func is F.pad and "circular" in (*args[2:3], kwargs.get("mode"))
         if self.operations.paused or not (circular or func is F.local_response_norm):
             return func(*args, **kwargs)
@@ -99,13 +99,13 @@ class _Functions(TorchFunctionMode):
         finally:
             self.operations.paused = False
         call = Call(func.__name__, func, {}, list(_tensors([args, kwargs])), [tuple(out.shape)])
-        if LOST in axes(call.tracks[0].dims):
-            result: Track | list[Track] = lost(out.shape)
+        if LOST in axes(call.facts[0].dims):
+            result: Facts | list[Facts] = lost(out.shape)
         elif circular:
             amounts = args[1] if len(args) > 1 else kwargs["pad"]
             result = pad(self.operations.notes, call, amounts, "circular")
-        elif axes(call.tracks[0].dims[1:2]):
-            result = self.operations.notes.unknown(call, call.tracks[0])
+        elif axes(call.facts[0].dims[1:2]):
+            result = self.operations.notes.unknown(call, call.facts[0])
         else:
             result = pointwise(self.operations.notes, call)
         _assign(self.operations.notes, call, [out], result, _Traits(func.__name__, {}, False, None))
@@ -155,14 +155,14 @@ def _values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> list[Tensor]
     return list(_tensors(for_real(call.func)(*args, **kwargs)))
 
 
-def rule(notes: Notes, call: Call) -> Track | list[Track]:
+def rule(notes: Notes, call: Call) -> Facts | list[Facts]:
     """What is known of the results; a finding where an operation on places is not known."""
-    tracks, known = call.tracks, RULES.get(call.name)
-    followed = [x for x in tracks if axes(x.dims) or x.pending is not None]
+    facts, known = call.facts, RULES.get(call.name)
+    followed = [x for x in facts if axes(x.dims) or x.pending is not None]
     for tensor in filter(is_strange, call.tensors):
-        notes.unknown(call, track(tensor), "it gets a tensor that was made or changed out of sight")
-    if any(LOST in axes(x.dims) for x in tracks) and call.name not in RESUMES:
-        notes.flush(*tracks)
+        notes.unknown(call, facts_of(tensor), "it gets a tensor that was made or changed out of sight")
+    if any(LOST in axes(x.dims) for x in facts) and call.name not in RESUMES:
+        notes.flush(*facts)
         return [lost(shape) for shape in call.shapes]
     if torch.Tag.pointwise in getattr(call.func, "tags", ()) or call.name in ELEMENTWISE:
         return pointwise(notes, call)
@@ -177,9 +177,9 @@ def rule(notes: Notes, call: Call) -> Track | list[Track]:
 
 
 def _assign(
-    notes: Notes, call: Call, results: list[Tensor], tracks: Track | list[Track], traits: _Traits
+    notes: Notes, call: Call, results: list[Tensor], facts: Facts | list[Facts], traits: _Traits
 ) -> None:
-    known = tracks if isinstance(tracks, list) else [tracks]
+    known = facts if isinstance(facts, list) else [facts]
     known += [plain(tensor.shape) for tensor in results[len(known) :]]
     if traits.written is not None:
         for i, target in enumerate(_tensors(call.args[traits.written])):
@@ -188,22 +188,22 @@ def _assign(
     for tensor, result in zip(results, known, strict=False):
         alone = [axis for axis in map(single, result.dims) if axis]
         if [size(d) for d in result.dims] != list(tensor.shape) or len(set(alone)) != len(alone):
-            result = notes.unknown(call, call.tracks[0])[0]  # such as two maps in one tensor
-        set_track(tensor, replace(result, root=None, rearranged=False, writes=0, value=None))
+            result = notes.unknown(call, call.facts[0])[0]  # such as two maps in one tensor
+        set_facts(tensor, replace(result, root=None, rearranged=False, writes=0, value=None))
         if traits.is_view and isinstance(call.tensors[0], FakeTensor):
-            view, base = track(tensor), track(call.tensors[0])
+            view, base = facts_of(tensor), facts_of(call.tensors[0])
             view.root = base.root or base
             view.rearranged = base.rearranged or call.name not in PARTS
             view.writes = view.root.writes
 
 
-def _write(notes: Notes, call: Call, target: Any, new: Track) -> None:
+def _write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
     """The tensor ``target``, and what it is a view of, hold ``new``."""
     if not isinstance(target, FakeTensor):
         if axes(new.dims):
             notes.unknown(call, new, "it writes a map into a tensor that is not the model's")
         return
-    old = track(target)
+    old = facts_of(target)
     root = old.root or old
     dims = new.dims if root is old else _written(notes, call, root, old, new)
     if (old.dims, old.pending, root.dims) != (new.dims, new.pending, dims):
@@ -213,7 +213,7 @@ def _write(notes: Notes, call: Call, target: Any, new: Track) -> None:
     old.writes, old.value, old.fresh = root.writes, None, False
 
 
-def _written(notes: Notes, call: Call, root: Track, old: Track, new: Track) -> tuple[Dim, ...]:
+def _written(notes: Notes, call: Call, root: Facts, old: Facts, new: Facts) -> tuple[Dim, ...]:
     """The dimensions of a tensor of which the view ``old`` becomes ``new``."""
     if new.pending is not root.pending:
         notes.flush(new, *([root] if axes(new.dims) else []))

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .axes import dim
-from .explain import Finding
-from .follow import follow
-from .steps import exact, size_after
-from .tracks import Notes, Track, plain, set_track, value_of
+from .dimensions import dim
+from .exactness import exact, size_after
+from .facts import Facts, Notes, plain, set_facts, value_of
+from .findings import Finding
+from .interpreter import follow
 
 __all__ = ["Pass", "Run", "borrowed"]
 
@@ -87,7 +87,7 @@ def borrowed(model: nn.Module) -> Iterator[Run]:
                 x = torch.empty(BATCH, *input_size, dtype=like.dtype, device=like.device)
                 batch, channels, rows, columns = x.shape
                 dims = (*plain((batch, channels)).dims, dim("H", rows), dim("W", columns))
-                set_track(x, Track(dims, node=0))
+                set_facts(x, Facts(dims, node=0))
                 try:
                     follow(bare, x, notes)
                 except Exception:
@@ -134,7 +134,7 @@ def _fake_tensors(containers: list[Any], names: dict[int, str], fake_mode: FakeT
             if id(value) not in fakes:
                 fakes[id(value)] = fake_mode.from_tensor(value)
                 known = replace(plain(value.shape), name=names.get(id(value), ""), value=value_of(value))
-                set_track(fakes[id(value)], known)
+                set_facts(fakes[id(value)], known)
             container[key] = fakes[id(value)]
 
 

@@ -1,4 +1,4 @@
-"""Tracks: what is known of each tensor of a forward pass, and the findings that come of it."""
+"""Facts: what is known of each tensor of a forward pass, and the findings that come of it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .axes import LOST, PLAIN, Dim, axes, dim, leaves, merge, size
-from .explain import Finding, explain
-from .steps import Size, Step, exact, size_after, stride
+from .dimensions import LOST, PLAIN, Dim, axes, dim, leaves, merge, size
+from .exactness import Size, Step, exact, size_after, stride
+from .findings import Finding, explain
 
 __all__ = [
     "Call",
+    "Facts",
     "NotExact",
     "Notes",
     "Pending",
-    "Track",
+    "facts_of",
     "is_strange",
     "lost",
     "map_size",
     "plain",
-    "set_track",
-    "track",
+    "set_facts",
     "value_of",
 ]
 
@@ -46,7 +46,7 @@ class Pending:
 
 
 @dataclass(eq=False)
-class Track:
+class Facts:
     """Which dimensions of a tensor are places of the image, and how."""
 
     dims: tuple[Dim, ...]
@@ -55,7 +55,7 @@ class Track:
     """Pixels of the input in one of the map."""
     name: str = ""
     """Of the parameter or buffer that it is."""
-    root: Track | None = None
+    root: Facts | None = None
     """The tensor that it is a view of."""
     rearranged: bool = False
     """Whether the view has other dimensions than that, or in another order."""
@@ -68,9 +68,9 @@ class Track:
     value: Tensor | None = None
     """Of a small constant: what is in it."""
 
-    def to(self, dims: Iterable[Dim]) -> Track:
+    def to(self, dims: Iterable[Dim]) -> Facts:
         """A result of it, with other dimensions and nothing pending."""
-        return Track(tuple(dims), pitch=self.pitch, node=self.node)
+        return Facts(tuple(dims), pitch=self.pitch, node=self.node)
 
 
 class Call(NamedTuple):
@@ -88,8 +88,8 @@ class Call(NamedTuple):
         return self.name.strip("_").removeprefix("native_").replace("_", " ")
 
     @property
-    def tracks(self) -> list[Track]:
-        return [track(tensor) for tensor in self.tensors]
+    def facts(self) -> list[Facts]:
+        return [facts_of(tensor) for tensor in self.tensors]
 
     def options(self, *without: str) -> tuple[tuple[str, Any], ...]:
         """The arguments but the first tensor and those named, as a value that can be compared."""
@@ -98,10 +98,10 @@ class Call(NamedTuple):
         return tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in kept.items())
 
 
-def track(tensor: Tensor) -> Track:
+def facts_of(tensor: Tensor) -> Facts:
     if is_strange(tensor):
         return lost(tensor.shape)
-    known: Track | None = getattr(tensor, "_ien_track", None)
+    known: Facts | None = getattr(tensor, "_ien_facts", None)
     return plain(tensor.shape) if known is None else known
 
 
@@ -109,31 +109,31 @@ def is_strange(tensor: Tensor) -> bool:
     """Whether nothing is known of it any more: a fake tensor made out of sight, or an outdated view."""
     if not isinstance(tensor, FakeTensor):
         return False  # a constant
-    known: Track | None = getattr(tensor, "_ien_track", None)
+    known: Facts | None = getattr(tensor, "_ien_facts", None)
     return known is None or (known.root is not None and known.root.writes != known.writes)
 
 
 def value_of(tensor: Tensor) -> Tensor | None:
     """What is in a constant, if that is known; what can be learnt is not constant."""
     if isinstance(tensor, FakeTensor):
-        return track(tensor).value
+        return facts_of(tensor).value
     return None if tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.is_meta else tensor
 
 
-def set_track(tensor: Tensor, value: Track) -> None:
+def set_facts(tensor: Tensor, value: Facts) -> None:
     if isinstance(tensor, FakeTensor):  # the user's own tensors stay as they are
-        tensor._ien_track = value  # type: ignore[attr-defined]
+        tensor._ien_facts = value  # type: ignore[attr-defined]
 
 
-def plain(shape: Sequence[int]) -> Track:
-    return Track(tuple(dim(PLAIN, n) for n in shape))
+def plain(shape: Sequence[int]) -> Facts:
+    return Facts(tuple(dim(PLAIN, n) for n in shape))
 
 
-def lost(shape: Sequence[int]) -> Track:
-    return Track(tuple(dim(LOST, n) for n in shape))
+def lost(shape: Sequence[int]) -> Facts:
+    return Facts(tuple(dim(LOST, n) for n in shape))
 
 
-def map_size(x: Track) -> Size:
+def map_size(x: Facts) -> Size:
     """Height and width of the map that the tensor holds; 1 where it has no such axis."""
     parts = {axis: n for d in x.dims for axis, n in leaves(d)}
     return parts.get("H", 1), parts.get("W", 1)
@@ -178,9 +178,9 @@ class Notes:
     def add(self, finding: Finding) -> None:
         self.findings[finding] = None
 
-    def flush(self, *tracks: Track) -> None:
+    def flush(self, *facts: Facts) -> None:
         """These maps are used: what is pending stays."""
-        for pending in (x.pending for x in tracks if x.pending is not None):
+        for pending in (x.pending for x in facts if x.pending is not None):
             if pending.said:
                 continue
             pending.said = True
@@ -203,22 +203,22 @@ class Notes:
                     )
                 )
 
-    def note(self, x: Track, kind: str, op: str, reason: str, remedy: str) -> None:
+    def note(self, x: Facts, kind: str, op: str, reason: str, remedy: str) -> None:
         self.flush(x)
         self.add(Finding(self.modules[-1], op, map_size(x), kind, reason, remedy))
 
     def unknown(
         self,
         call: Call,
-        x: Track,
+        x: Facts,
         reason: str = "it cannot be followed",
         remedy: str = "measure what it costs, or do without",
-    ) -> list[Track]:
+    ) -> list[Facts]:
         """A finding, and results of which nothing is known."""
         self.note(x, "unknown", call.title, reason, remedy)
         return [lost(shape) for shape in call.shapes]
 
-    def apply(self, x: Track, step: Step, dims: Iterable[Dim]) -> Track:
+    def apply(self, x: Facts, step: Step, dims: Iterable[Dim]) -> Facts:
         """The map after a step, with what is pending: judged together with the steps before."""
         before = x.pending if x.pending is not None and x.pending.steps else None
         if before is None:
@@ -245,37 +245,37 @@ class Notes:
             out.pending = Pending((step,), here, (module,), x.pitch)
         return out
 
-    def broadcast(self, call: Call, tracks: Sequence[Track], shape: Sequence[int]) -> tuple[Dim, ...]:
+    def broadcast(self, call: Call, facts: Sequence[Facts], shape: Sequence[int]) -> tuple[Dim, ...]:
         """The dimensions of operands that meet element by element; a finding where they must not."""
         dims: list[Dim] = []
         for i in range(-len(shape), 0):
-            here = [x for x in tracks if -i <= len(x.dims) and size(x.dims[i]) != 1]
+            here = [x for x in facts if -i <= len(x.dims) and size(x.dims[i]) != 1]
             merged: Dim = dim("=", shape[i])
             for x in here:
                 merged, problem = merge(merged, x.dims[i])
                 if problem:
-                    self._clash(call, tracks, x, i, problem)
+                    self._clash(call, facts, x, i, problem)
             dims.append(merged)
         return tuple(dims)
 
-    def _clash(self, call: Call, tracks: Sequence[Track], x: Track, i: int, problem: str) -> None:
-        held = next(t for t in tracks if len(t.dims) >= -i and axes([t.dims[i]]))
+    def _clash(self, call: Call, facts: Sequence[Facts], x: Facts, i: int, problem: str) -> None:
+        held = next(t for t in facts if len(t.dims) >= -i and axes([t.dims[i]]))
         if problem == "order":
             reason = "places that do not correspond meet, such as rows and columns"
             return self.note(held, "position", call.title, reason, "bring both into one order")
-        fixed = [t for t in tracks if len(t.dims) >= -i and size(t.dims[i]) > 1 and not axes([t.dims[i]])]
+        fixed = [t for t in facts if len(t.dims) >= -i and size(t.dims[i]) > 1 and not axes([t.dims[i]])]
         name = next((f" of {t.name!r}" for t in fixed if t.name), "")
         reason = "its values differ from place to place and do not turn with the image"
         remedy = "one value for all places; instead of a position embedding, a relative one or none"
         self.note(held, "position", f"{call.title}{name}", reason, remedy)
 
-    def carried(self, tracks: Sequence[Track]) -> Pending | None:
+    def carried(self, facts: Sequence[Facts]) -> Pending | None:
         """What stays pending through an operation on single elements: which of them; else it is used now."""
-        pending = next((x.pending for x in tracks if x.pending is not None), None)
+        pending = next((x.pending for x in facts if x.pending is not None), None)
         if pending is None:
             return None
         if all(step.kind in ("slice", "repeat", "move") for step in pending.steps) and pending.steps:
-            if all(x.pending is pending for x in tracks if x.pending is not None or axes(x.dims)):
+            if all(x.pending is pending for x in facts if x.pending is not None or axes(x.dims)):
                 return pending
-        self.flush(*tracks)
+        self.flush(*facts)
         return None

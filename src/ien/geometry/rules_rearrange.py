@@ -8,39 +8,39 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .axes import PLAIN, SAME, Dim, axes, cut, dim, is_same, join, regroup, repeats, single, size
-from .steps import Step
-from .tracks import Call, Notes, Track, lost, plain, track
+from .dimensions import PLAIN, SAME, Dim, axes, cut, dim, is_same, join, regroup, repeats, single, size
+from .exactness import Step
+from .facts import Call, Facts, Notes, facts_of, lost, plain
 
 __all__ = ["ELEMENTWISE", "STRUCTURE", "pointwise"]
 
-Result = Track | list[Track]
+Result = Facts | list[Facts]
 
 
 def pointwise(notes: Notes, call: Call) -> Result:
     """Elements that meet one by one, with broadcasting."""
-    tracks = call.tracks
-    dims = notes.broadcast(call, tracks, call.shapes[0])
-    name = tracks[0].name if len(tracks) == 1 else ""
-    first = next((x for x in tracks if axes(x.dims)), tracks[0])
-    return [replace(first.to(dims), pending=notes.carried(tracks), name=name)] * len(call.shapes)
+    facts = call.facts
+    dims = notes.broadcast(call, facts, call.shapes[0])
+    name = facts[0].name if len(facts) == 1 else ""
+    first = next((x for x in facts if axes(x.dims)), facts[0])
+    return [replace(first.to(dims), pending=notes.carried(facts), name=name)] * len(call.shapes)
 
 
 def _same(notes: Notes, call: Call) -> Result:
-    return [Track(tuple(dim(SAME, n) for n in shape)) for shape in call.shapes]
+    return [Facts(tuple(dim(SAME, n) for n in shape)) for shape in call.shapes]
 
 
 def _copy(notes: Notes, call: Call) -> Result:
-    source = track(call.args["src"])
+    source = facts_of(call.args["src"])
     return _restructured(source, notes.broadcast(call, [source], call.shapes[0]))
 
 
-def _restructured(x: Track, dims: Sequence[Dim]) -> Track:
+def _restructured(x: Facts, dims: Sequence[Dim]) -> Facts:
     return replace(x, dims=tuple(dims), root=None)
 
 
 def _view(notes: Notes, call: Call) -> Result:
-    x, shape = call.tracks[0], call.shapes[0]
+    x, shape = call.facts[0], call.shapes[0]
     dims = regroup(x.dims, shape)
     if dims is not None:
         return _repeated(notes, x, dims, [repeats(d) for d in dims])
@@ -51,8 +51,8 @@ def _view(notes: Notes, call: Call) -> Result:
 
 
 def _repeated(
-    notes: Notes, x: Track, dims: Sequence[Dim], how: Sequence[tuple[str, int, int] | None]
-) -> Track:
+    notes: Notes, x: Facts, dims: Sequence[Dim], how: Sequence[tuple[str, int, int] | None]
+) -> Facts:
     """``x`` with the dimensions ``dims``, some of which are its rows or columns several times."""
     times = {axis: (whole, each) for axis, whole, each in filter(None, how)}
     if not times:
@@ -68,7 +68,7 @@ def _repeat_map(x: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> T
 
 
 def _permute(notes: Notes, call: Call) -> Result:
-    x, a = call.tracks[0], call.args
+    x, a = call.facts[0], call.args
     order = list(range(len(x.dims)))
     if call.name == "permute":
         order = [i % len(order) for i in a["dims"]]
@@ -79,26 +79,26 @@ def _permute(notes: Notes, call: Call) -> Result:
 
 
 def _squeeze(notes: Notes, call: Call) -> Result:
-    x = call.tracks[0]
+    x = call.facts[0]
     chosen = call.args.get("dim", list(range(len(x.dims))))
     chosen = {i % max(len(x.dims), 1) for i in ([chosen] if isinstance(chosen, int) else chosen)}
     return _restructured(x, [d for i, d in enumerate(x.dims) if i not in chosen or size(d) != 1])
 
 
 def _unsqueeze(notes: Notes, call: Call) -> Result:
-    x = call.tracks[0]
+    x = call.facts[0]
     at = call.args["dim"] % (len(x.dims) + 1)
     return _restructured(x, [*x.dims[:at], ((),), *x.dims[at:]])
 
 
 def _expand(notes: Notes, call: Call) -> Result:
-    x, shape = call.tracks[0], call.shapes[0]
+    x, shape = call.facts[0], call.shapes[0]
     padded = [((),)] * (len(shape) - len(x.dims)) + list(x.dims)
     return _restructured(x, [d if size(d) == n else dim(SAME, n) for d, n in zip(padded, shape, strict=True)])
 
 
 def _repeat(notes: Notes, call: Call) -> Result:
-    x, shape = call.tracks[0], call.shapes[0]
+    x, shape = call.facts[0], call.shapes[0]
     padded: list[Dim] = [((),)] * (len(shape) - len(x.dims)) + list(x.dims)
     dims: list[Dim] = []
     how: list[tuple[str, int, int] | None] = []
@@ -113,7 +113,7 @@ def _repeat(notes: Notes, call: Call) -> Result:
     return _repeated(notes, x, dims, how)
 
 
-def _narrow(notes: Notes, call: Call, x: Track, i: int, start: int, stop: int, step: int = 1) -> Track:
+def _narrow(notes: Notes, call: Call, x: Facts, i: int, start: int, stop: int, step: int = 1) -> Facts:
     """``x`` from ``start`` to ``stop`` along dimension ``i``."""
     i %= len(x.dims)
     d, n = x.dims[i], len(range(start, stop, step))
@@ -139,24 +139,24 @@ def _sliced(x: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
 
 
 def _slice(notes: Notes, call: Call) -> Result:
-    x, a = call.tracks[0], call.args
+    x, a = call.facts[0], call.args
     bounds = slice(a["start"], a["end"], a["step"]).indices(size(x.dims[a["dim"]]))
     return _narrow(notes, call, x, a["dim"], *bounds)
 
 
 def _select(notes: Notes, call: Call) -> Result:
-    x, i = call.tracks[0], call.args["dim"] % len(call.tracks[0].dims)
+    x, i = call.facts[0], call.args["dim"] % len(call.facts[0].dims)
     start = call.args["index"] % size(x.dims[i])
     out = _narrow(notes, call, x, i, start, start + 1)
     return _without(out, i)
 
 
-def _without(x: Track, i: int) -> Track:
+def _without(x: Facts, i: int) -> Facts:
     return _restructured(x, x.dims[:i] + x.dims[i + 1 :])
 
 
 def _split(notes: Notes, call: Call) -> Result:
-    x, i, out, at = call.tracks[0], call.args["dim"], [], 0
+    x, i, out, at = call.facts[0], call.args["dim"], [], 0
     for shape in call.shapes:
         n = 1 if call.name == "unbind" else shape[i]
         piece = _narrow(notes, call, x, i, at, at + n)
@@ -166,31 +166,31 @@ def _split(notes: Notes, call: Call) -> Result:
 
 
 def _cat(notes: Notes, call: Call) -> Result:
-    tracks, shape = call.tracks, call.shapes[0]
+    facts, shape = call.facts, call.shapes[0]
     if call.name == "stack":
         i = call.args["dim"] % len(shape)
-        tracks = [replace(x, dims=(*x.dims[:i], ((),), *x.dims[i:])) for x in tracks]
-    tracks = [x for x in tracks if len(x.dims) == len(shape)]  # torch lets an empty (0,) pass
+        facts = [replace(x, dims=(*x.dims[:i], ((),), *x.dims[i:])) for x in facts]
+    facts = [x for x in facts if len(x.dims) == len(shape)]  # torch lets an empty (0,) pass
     i = call.args["dim"] % len(shape)
-    others = [replace(x, dims=(*x.dims[:i], ((),), *x.dims[i + 1 :])) for x in tracks]
+    others = [replace(x, dims=(*x.dims[:i], ((),), *x.dims[i + 1 :])) for x in facts]
     dims = list(notes.broadcast(call, others, [1 if j == i else n for j, n in enumerate(shape)]))
-    joined = tracks[0].dims[i] if len(tracks) == 1 else join([x.dims[i] for x in tracks])
-    notes.flush(*tracks)
+    joined = facts[0].dims[i] if len(facts) == 1 else join([x.dims[i] for x in facts])
+    notes.flush(*facts)
     if joined is None:
-        return notes.unknown(call, tracks[0], "maps are joined along rows or columns")
+        return notes.unknown(call, facts[0], "maps are joined along rows or columns")
     dims[i] = joined
-    return next((x for x in tracks if axes(x.dims)), tracks[0]).to(dims)
+    return next((x for x in facts if axes(x.dims)), facts[0]).to(dims)
 
 
 def _index(notes: Notes, call: Call) -> Result:
-    x, shape = call.tracks[0], call.shapes[0]
+    x, shape = call.facts[0], call.shapes[0]
     indices = call.args.get("indices") or [None] * call.args.get("dim", 0) + [call.args.get("index")]
     at = [i for i, index in enumerate(indices) if index is not None]
     one = len(at) == 1 and indices[at[0]].ndim <= 1 and indices[at[0]].dtype is not torch.bool
-    if one and len(x.dims) == len(shape) and not axes([x.dims[at[0]]]) and len(call.tracks) == 2:
-        notes.flush(*call.tracks)
+    if one and len(x.dims) == len(shape) and not axes([x.dims[at[0]]]) and len(call.facts) == 2:
+        notes.flush(*call.facts)
         return _restructured(x, [*x.dims[: at[0]], dim(PLAIN, shape[at[0]]), *x.dims[at[0] + 1 :]])
-    followed = [t for t in call.tracks if axes(t.dims) or t.pending]
+    followed = [t for t in call.facts if axes(t.dims) or t.pending]
     return notes.unknown(call, followed[0]) if followed else [plain(shape)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .steps import Size, Step, cost, exact, pair, size_after, stride, windows
+from .exactness import Size, Step, cost, exact, pair, size_after, stride, windows
 
 __all__ = ["Finding", "explain"]
 
