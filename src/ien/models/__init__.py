@@ -1,8 +1,21 @@
-"""Models by name: from a name and options to a plain network, with the widths of the paper's tables."""
+"""The networks of the experiments: plain PyTorch modules that take images and return scores.
+
+    widths.py         how many feature groups each layer gets at a given width
+    normalize.py      images in [0, 1] → mean 0 and deviation 1, inside the network
+    cnn6.py           Rot-MNIST: six convolutions
+    resnet18.py       Rot-TIM: four stages of pre-activation blocks
+    vgg.py            Rot-TIM: eight convolutions
+    cnn3.py           Scale-MNIST: three convolutions
+    wide_resnet.py    STL-10: WRN-16-8, built of the blocks of resnet18.py
+
+Every network has ``taps``, the names of the layers that the loss compares, and ``feature_groups``, how
+their channels are grouped. SiamFC, which tracks, lives in ``ien.tracking`` and is built here by name.
+"""
 
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +23,6 @@ from torch import nn
 
 from .._text import nearest
 from ..loss.feature_groups import FeatureGroups, Spec
-from . import cnn3 as _cnn3
-from . import cnn6 as _cnn6
-from . import resnet18 as _resnet18
-from . import vgg as _vgg
-from . import wide_resnet as _wide_resnet
 from .cnn3 import CNN3 as CNN3
 from .cnn3 import cnn3 as cnn3
 from .cnn6 import CNN6 as CNN6
@@ -51,20 +59,31 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn3": cnn3,
     "wide-resnet": wide_resnet,
 }
-_TRACKERS = "ien.tracking.siamfc_network"
-"""Where siamfc is: loaded when it is asked for."""
-NAMES = (*MODELS, "siamfc")
-_NUM_GROUPS = {
-    "cnn6": _cnn6.num_groups,
-    "resnet18": _resnet18.num_groups,
-    "vgg": _vgg.num_groups,
-    "cnn3": _cnn3.num_groups,
-    "wide-resnet": _wide_resnet.num_groups,
-}
+"""Name → the function that builds the network, for all networks that classify images."""
+
+TRACKERS = {"siamfc": "ien.tracking:siamfc"}
+"""Name → where its function is; imported when it is asked for, because ``tracking`` builds on ``models``."""
+
+NAMES = (*MODELS, *TRACKERS)
+"""All names that :func:`create` knows."""
 
 
 def create(name: str, **options: Any) -> nn.Module:
-    """A model of :data:`MODELS`, freshly initialised.
+    """Build a network by name, with freshly drawn weights.
+
+    Args:
+        name: ``cnn6``, ``resnet18``, ``vgg``, ``cnn3``, ``wide-resnet`` or ``siamfc``.
+        **options: What its function takes: ``feature_groups``, ``width`` and ``in_channels`` for all,
+            ``num_classes`` for those that classify, ``size`` for ``cnn3``, ``dropout`` for
+            ``wide-resnet``, ``backbone`` for ``siamfc``.
+
+    Returns:
+        A network in training mode.
+
+    Raises:
+        ValueError: There is no such network, or an option is out of range.
+
+    Do not use it if you have a network already: the loss works with any module, unchanged.
 
     >>> create("cnn6", feature_groups="4-2-1", width=1 / 8).conv1[0].out_channels
     11
@@ -73,23 +92,37 @@ def create(name: str, **options: Any) -> nn.Module:
 
 
 def factory(name: str) -> Callable[..., nn.Module]:
-    """The function that builds the model of this name."""
-    if name == "siamfc":
-        return pkgutil.resolve_name(f"{_TRACKERS}:siamfc")
-    if name not in MODELS:
-        raise ValueError(f"there is no model {name!r}; {nearest(name, NAMES)}")
-    return MODELS[name]
+    """Return the function that builds the network of this name."""
+    if name in MODELS:
+        return MODELS[name]
+    if name in TRACKERS:
+        return pkgutil.resolve_name(TRACKERS[name])
+    raise ValueError(f"there is no model {name!r}; {nearest(name, NAMES)}")
 
 
 def channel_share(name: str, feature_groups: Spec, width: float = 1) -> float:
-    """Channels of a model, all layers together, relative to feature groups that all have the largest size.
+    """Compare a mix of feature groups with feature groups that all have its largest size.
+
+    Args:
+        name: The network, one of :data:`NAMES`.
+        feature_groups: The mix, such as ``"4-2-1"``.
+        width: The factor on the paper's feature groups.
+
+    Returns:
+        The channels of all layers together with the mix, divided by those with the largest size alone.
 
     >>> round(channel_share("resnet18", "4-2-1"), 3), channel_share("vgg", 4)
     (0.685, 1.0)
     """
-    spec = FeatureGroups.of(feature_groups)
-    whole = FeatureGroups.of(spec.sizes[0])
-    later = name == "siamfc"
-    num_groups = pkgutil.resolve_name(f"{_TRACKERS}:num_groups") if later else _NUM_GROUPS[name]
-    channels = [sum(map(mix.channels, num_groups(mix, width))) for mix in (spec, whole)]
-    return channels[0] / channels[1]
+    mix = FeatureGroups.of(feature_groups)
+    uniform = FeatureGroups.of(mix.sizes[0])
+    return _channels(name, mix, width) / _channels(name, uniform, width)
+
+
+def _channels(name: str, feature_groups: FeatureGroups, width: float) -> int:
+    # the file of each network has a num_groups next to the function that builds it
+    module: Any = sys.modules[factory(name).__module__]
+    total = 0
+    for count in module.num_groups(feature_groups, width):
+        total += feature_groups.channels(count)
+    return total

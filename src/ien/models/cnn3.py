@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ __all__ = ["CNN3", "cnn3"]
 
 NUM_GROUPS = (32, 63, 95)  # feature groups of each layer at width 1
 KERNEL = 7
-LAST_POOL = {28: 4, 56: 8}  # to 2×2, by the size at which the net looks at a digit
+LAST_POOL = {28: 4, 56: 8}  # size at which the net looks at a digit → the pool that leaves 2×2 pixels
 MEAN, STD = 0.0607, 0.2161  # of the pixels of Scale-MNIST
 
 
@@ -28,23 +27,38 @@ def cnn3(
     in_channels: int = 1,
     size: int = 28,
 ) -> CNN3:
-    """Three 7×7 convolutions, each with ReLU, max-pool and BatchNorm, the group pool, two linear layers.
+    """Build the net for Scale-MNIST, with freshly drawn weights.
 
-    ``width`` is a factor on the 32, 63 and 95 feature groups. ``size=56`` doubles 28×28 images first.
+    Three 7×7 convolutions, each with ReLU, max-pool and BatchNorm, the group pool and two linear layers.
+    It takes 28×28 images only.
+
+    Args:
+        feature_groups: Sizes of the feature groups: 1 is the plain net.
+        width: A factor on the 32, 63 and 95 feature groups.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
+        size: 28, or 56 to double the images first, so that small digits are seen in more detail.
 
     >>> sum(parameter.numel() for parameter in cnn3().parameters())
     494549
     """
     spec = FeatureGroups.of(feature_groups)
     groups = num_groups(spec, width)
-    channels = [in_channels, *map(spec.channels, groups)]
-    convs = [nn.Conv2d(before, after, KERNEL, padding=KERNEL // 2) for before, after in pairwise(channels)]
-    norms = [nn.BatchNorm2d(n) for n in channels[1:3]]
+    convs = []
+    before = in_channels
+    for count in groups:
+        after = spec.channels(count)
+        convs.append(nn.Conv2d(before, after, KERNEL, padding=KERNEL // 2))
+        before = after
+    norms = [nn.BatchNorm2d(spec.channels(count)) for count in groups[:2]]
     return CNN3(convs, norms, spec, groups[-1], num_classes, in_channels, size)
 
 
 class CNN3(nn.Module):
-    """Three convolutions and two norms from maps to maps, and what turns the last maps into scores."""
+    """Three convolutions and two norms from maps to maps, and the layers that make scores of the last.
+
+    Built by :func:`cnn3`, and with scale-equivariant layers by ``ien.baselines``.
+    """
 
     def __init__(
         self,
@@ -59,12 +73,15 @@ class CNN3(nn.Module):
         super().__init__()
         if size not in LAST_POOL:
             raise ValueError(f"size is 28, or 56 to double the image first; got {size!r}")
+        conv1, conv2, conv3 = convs
         self.size = size
         self.feature_groups = feature_groups
         self.taps = ("conv1", "conv2", "conv3")
         """The layers that are compared: after the ReLU, before the pool."""
         self.normalize = Normalize([MEAN] * in_channels, [STD] * in_channels)
-        self.conv1, self.conv2, self.conv3 = (nn.Sequential(conv, nn.ReLU()) for conv in convs)
+        self.conv1 = nn.Sequential(conv1, nn.ReLU())
+        self.conv2 = nn.Sequential(conv2, nn.ReLU())
+        self.conv3 = nn.Sequential(conv3, nn.ReLU())
         self.norm1, self.norm2 = norms
         self.group_pool = GroupPool(feature_groups)
         self.norm3 = nn.BatchNorm2d(num_groups)
@@ -83,12 +100,12 @@ class CNN3(nn.Module):
         h = self.norm1(F.max_pool2d(self.conv1(h), 2))
         h = self.norm2(F.max_pool2d(self.conv2(h), 2))
         h = self.group_pool(self.conv3(h))
-        h = self.norm3(F.max_pool2d(h, LAST_POOL[self.size], padding=2))
+        h = self.norm3(F.max_pool2d(h, LAST_POOL[self.size], padding=2))  # (B, groups, 2, 2)
         return self.classifier(h.flatten(1))
 
 
 def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
-    """Feature groups of each layer: 32, 63 and 95 times ``width``, in whole units of the mix.
+    """Return the feature groups of each layer: 32, 63 and 95 times ``width``, in whole units of the mix.
 
     >>> num_groups(3, 1), num_groups(3, 1 / 4)
     ((32, 63, 95), (8, 16, 24))

@@ -1,4 +1,4 @@
-"""Normalize: images in [0, 1] in, images of mean 0 and standard deviation 1 over a data set out."""
+"""Normalisation inside the network: images in [0, 1] in, mean 0 and deviation 1 over a data set out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ __all__ = ["Normalize"]
 
 
 class Normalize(nn.Module):
-    """Subtracts a mean and divides by a deviation, one for each channel; neither is part of the weights.
+    """Subtract a mean and divide by a deviation, one of each per channel; both are constants.
 
-    Inside of the network, so that everything around it (transformations, measurements, export) sees images.
+    It is part of the network so that everything around it (groups, measurements, export) sees images.
+
+    Args:
+        mean: The mean of each channel over the data set.
+        std: Its standard deviation.
 
     >>> Normalize([0.5], [0.25])(torch.ones(1, 1, 1, 1)).item()
     2.0
@@ -25,14 +29,14 @@ class Normalize(nn.Module):
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         for name, values in (("mean", mean), ("std", std)):
-            # constants, so they have values on the meta device too
-            numbers = torch.tensor(values, device="cpu").view(1, -1, 1, 1)
-            self.register_buffer(name, numbers, persistent=False)
+            # on the CPU even while the network is built on the meta device: constants need their values
+            constant = torch.tensor(values, device="cpu").view(1, -1, 1, 1)  # (1, C, 1, 1)
+            self.register_buffer(name, constant, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1] != self.mean.shape[1]:
+        channels = self.mean.shape[1]
+        if x.shape[1] != channels:
             raise ValueError(
-                f"the network was built for images of {self.mean.shape[1]} channels (in_channels); "
-                f"got {tuple(x.shape)}"
+                f"the network was built for images of {channels} channels (in_channels); got {tuple(x.shape)}"
             )
         return (x - self.mean) / self.std

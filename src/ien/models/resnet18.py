@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +22,16 @@ STRIDES = (1, 2, 2, 2)  # 65 -> 65, 33, 17, 9: all commute with quarter turns
 def resnet18(
     feature_groups: Spec = 4, width: float | Fraction = 1, num_classes: int = 100, in_channels: int = 3
 ) -> ResNet18:
-    """A convolution, four stages of two pre-activation blocks, the group pool, the mean over pixels, scores.
+    """Build the paper's ResNet18 for Rot-TIM, with freshly drawn weights.
 
-    ``width`` is a factor on the paper's feature groups; see :func:`num_groups`.
+    A convolution, four stages of two pre-activation blocks, the group pool, the mean over pixels and a
+    linear layer. It is not torchvision's net, whose stem halves the image twice, and takes no weights of it.
+
+    Args:
+        feature_groups: Sizes of the feature groups; the largest must be 1, 4 or 8.
+        width: A factor on the paper's feature groups; see :func:`num_groups`.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
 
     >>> net = resnet18("4-2-1", width=1 / 2)
     >>> net.taps, [net.get_submodule(tap)[0].conv2.out_channels for tap in net.taps]
@@ -33,21 +39,23 @@ def resnet18(
     """
     spec = FeatureGroups.of(feature_groups)
     groups = num_groups(spec, width)
-    channels = [spec.channels(n) for n in groups]
-    stem = _conv(in_channels, channels[0])
-    stages = [
-        [_block(before, after, stride), _block(after, after, 1)]
-        for (before, after), stride in zip(pairwise([channels[0], *channels]), STRIDES, strict=True)
-    ]
-    last = nn.BatchNorm2d(channels[-1], momentum=0.9)
-    return ResNet18(stem, stages, last, spec, groups[-1], num_classes)
+    before = spec.channels(groups[0])
+    stem = _conv(in_channels, before)
+    stages = []
+    for count, stride in zip(groups, STRIDES, strict=True):
+        after = spec.channels(count)
+        stages.append([_block(before, after, stride), _block(after, after, 1)])
+        before = after
+    last_norm = nn.BatchNorm2d(before, momentum=0.9)
+    return ResNet18(stem, stages, last_norm, spec, groups[-1], num_classes)
 
 
 class ResNet18(nn.Module):
-    """A stem and four stages, from maps to maps, and what turns the maps of the last into scores.
+    """A stem and four stages from maps to maps, and the layers that turn the last maps into scores.
 
-    An even height or width is first enlarged by one pixel, 64 to 65, since strides of 2 keep quarter turns
-    only on odd sizes.
+    An even height or width is first enlarged by one pixel, 64 to 65, since strides of 2 commute with
+    quarter turns only on odd sizes. Built by :func:`resnet18`, and with steerable blocks by
+    :func:`ien.baselines.steerable_resnet18`.
     """
 
     def __init__(
@@ -64,7 +72,9 @@ class ResNet18(nn.Module):
         self.taps = ("layer1", "layer2", "layer3", "layer4")
         """The layers that the paper compares: the sums of a stage, in the last after BatchNorm and ReLU."""
         self.stem = stem
-        self.layer1, self.layer2, self.layer3 = (nn.Sequential(*blocks) for blocks in stages[:3])
+        self.layer1 = nn.Sequential(*stages[0])
+        self.layer2 = nn.Sequential(*stages[1])
+        self.layer3 = nn.Sequential(*stages[2])
         self.layer4 = nn.Sequential(*stages[3], last_norm, nn.ReLU())
         self.group_pool = GroupPool(feature_groups)
         self.classifier = nn.Linear(num_groups, num_classes)
@@ -76,9 +86,13 @@ class ResNet18(nn.Module):
 
 
 class Block(nn.Module):
-    """Twice BatchNorm, ReLU and convolution, added to the input or to ``shortcut`` of the first ReLU.
+    """A pre-activation residual block.
 
-    ``dropout`` comes before the second convolution.
+    With a = relu(norm1(x)), it computes
+
+        y = conv2(dropout(relu(norm2(conv1(a))))) + x
+
+    and adds ``shortcut(a)`` instead of x if there is a shortcut.
     """
 
     def __init__(
@@ -91,20 +105,26 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.norm1, self.conv1 = norm1, conv1
-        self.norm2, self.conv2 = norm2, conv2
+        self.norm1 = norm1
+        self.conv1 = conv1
+        self.norm2 = norm2
+        self.conv2 = conv2
         self.shortcut = shortcut
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
         active = torch.relu(self.norm1(x))
         h = torch.relu(self.norm2(self.conv1(active)))
-        h = self.conv2(F.dropout(h, self.dropout, self.training) if self.dropout else h)
-        return h + (x if self.shortcut is None else self.shortcut(active))
+        if self.dropout:
+            h = F.dropout(h, self.dropout, self.training)
+        h = self.conv2(h)
+        if self.shortcut is None:
+            return h + x
+        return h + self.shortcut(active)
 
 
 def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
-    """Feature groups of each stage: the paper's for the largest size times ``width``, in whole units.
+    """Return the feature groups of each stage: the paper's for the largest size times ``width``.
 
     >>> num_groups(4, 1), num_groups("4-2-1", 1)
     ((34, 68, 136, 272), (32, 68, 136, 272))
@@ -113,7 +133,7 @@ def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]
 
 
 def odd_sized(x: Tensor) -> Tensor:
-    """``x`` (B, C, H, W) with an even height or width enlarged by one pixel, bilinearly.
+    """Enlarge an even height or width of ``x`` (B, C, H, W) by one pixel, bilinearly.
 
     >>> odd_sized(torch.rand(1, 3, 64, 65)).shape
     torch.Size([1, 3, 65, 65])
@@ -125,12 +145,13 @@ def odd_sized(x: Tensor) -> Tensor:
 
 
 def _block(before: int, after: int, stride: int) -> Block:
-    """The stride sits on the second convolution."""
+    """Build a block whose stride, if any, is on the second convolution."""
     shortcut = None
     if stride > 1 or before != after:
         shortcut = nn.Conv2d(before, after, 1, stride)
-    norms = nn.BatchNorm2d(before), nn.BatchNorm2d(after)
-    return Block(norms[0], _conv(before, after), norms[1], _conv(after, after, stride), shortcut)
+    conv1 = _conv(before, after)
+    conv2 = _conv(after, after, stride)
+    return Block(nn.BatchNorm2d(before), conv1, nn.BatchNorm2d(after), conv2, shortcut)
 
 
 def _conv(before: int, after: int, stride: int = 1) -> nn.Conv2d:

@@ -1,4 +1,4 @@
-"""Widths: the paper's feature groups and a factor in, the feature groups of each layer out."""
+"""How many feature groups each layer gets: the paper's numbers times a width, rounded to whole units."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ __all__ = ["of_largest_size", "rounded"]
 
 
 def rounded(groups: Sequence[int], feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
-    """``groups`` times ``width``, each to the nearest multiple of the mix's unit.
+    """Scale the numbers of feature groups of all layers by ``width``.
 
-    Of two equally near the smaller one counts, and none is less than one unit.
+    Each result is the nearest multiple of the mix's unit, the smaller one if two are equally near, and at
+    least one unit.
+
+    Args:
+        groups: Feature groups of each layer at width 1.
+        feature_groups: Their sizes; a mix such as ``"4-2-1"`` comes in units of 4 feature groups.
+        width: A positive factor, such as 1 or 1/8.
 
     >>> rounded((34, 68), "4-2-1", 1), rounded((34, 68), 4, 1 / 2)  # 34 lies between 32 and 36
     ((32, 68), (17, 34))
@@ -23,18 +29,29 @@ def rounded(groups: Sequence[int], feature_groups: Spec, width: float | Fraction
         raise TypeError(f"width is a number such as 1 or 1/8; got {width!r}")
     if not (math.isfinite(width) and width > 0):
         raise ValueError(f"width must be a positive factor such as 1 or 1/8; got {width!r}")
-    factor = Fraction(width).limit_denominator(1000)  # 0.1 is meant as a tenth
+    factor = Fraction(width).limit_denominator(1000)  # 0.1 means a tenth, not its binary neighbour
     unit = FeatureGroups.of(feature_groups).unit
-    return tuple(max(1, math.ceil(n * factor / unit - Fraction(1, 2))) * unit for n in groups)
+    scaled = []
+    for count in groups:
+        units = math.ceil(count * factor / unit - Fraction(1, 2))  # nearest; ties go down
+        scaled.append(max(1, units) * unit)
+    return tuple(scaled)
 
 
 def of_largest_size(name: str, table: Mapping[int, tuple[int, ...]], feature_groups: Spec) -> tuple[int, ...]:
-    """The row of ``table`` for the largest size of the mix: a mix has as many feature groups as that size."""
+    """Look up the paper's numbers of feature groups for the largest size in a mix.
+
+    Args:
+        name: The network, for the error message.
+        table: Largest size → feature groups of each layer at width 1.
+        feature_groups: The mix; it has as many feature groups as its largest size alone would have.
+    """
     spec = FeatureGroups.of(feature_groups)
-    if spec.sizes[0] not in table:
+    largest = spec.sizes[0]
+    if largest not in table:
         *sizes, last = map(str, table)
         raise ValueError(
             f"{name} has widths for feature groups whose largest size is {', '.join(sizes)} or {last}; "
-            f"got {spec}, whose largest size is {spec.sizes[0]}"
+            f"got {spec}, whose largest size is {largest}"
         )
-    return table[spec.sizes[0]]
+    return table[largest]
