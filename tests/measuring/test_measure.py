@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import ien
 from ien.measuring.choose_layers import choose_layers
 from ien.measuring.floors import symmetric_kernels
+from ien.measuring.page import measured_page
 from tests.loss.test_objective import D4, R4, R8, images, net, symmetrised
 
 
@@ -731,7 +732,7 @@ def test_a_curve_over_all_angles() -> None:
 )
 def test_the_page_has_a_curve_over_angles_or_factors(group: str, axis: str | None, marks: list[str]) -> None:
     report = ien.measure(net(), images(3, 13), group, ["1"], 4)
-    page = report.to_html()
+    page = measured_page(report)
     titles = re.findall(r"<h2>Relative error against the (\w+)</h2>", page)
     assert titles == ([] if axis is None else [axis])
     assert re.findall(r'text-anchor="middle">([^<]+)<', page) == marks

@@ -1,0 +1,12 @@
+"""How equivariant is a model, layer by layer?
+
+In reading order:
+
+    inputs.py           the user's images as checked batches; eval mode for the time of a block
+    choose_layers.py    the layers to measure when the user names none
+    floors.py           the error that the pixel grid or resampling alone would cause
+    sums.py             running sums over images, from which means and intervals follow
+    report.py           Report and its parts: numbers, printed table, Markdown, JSON
+    measurement.py      the model on one batch after another: errors, floors and predictions, summed
+    measure.py          measure, the public function
+"""

@@ -1,4 +1,4 @@
-"""Layers: from any model and an image to the names of the layers that are worth a look."""
+"""Choose the layers to measure when the user names none: run the model once and see who returns maps."""
 
 from __future__ import annotations
 
@@ -13,75 +13,108 @@ from ..loss.capture import hooked, walk
 
 __all__ = ["choose_layers"]
 
+MAX_LISTED_LAYERS = 5
+
 
 @dataclass
-class _Seen:
+class _Run:
+    """What a layer returned the last time it ran."""
+
     output: Any
     version: int
-    times: int = 1
+    """The output's version counter at that moment: it rises when somebody writes into the tensor."""
+    times: int
+    """How often the layer has run."""
 
     @property
-    def is_map(self) -> bool:
-        """One run, one floating-point map, and nobody wrote over it later."""
-        output = self.output
+    def returned_map(self) -> bool:
+        return isinstance(self.output, Tensor) and self.output.ndim == 4
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether it ran once and returned one floating-point map that nobody overwrote afterwards."""
         return (
-            self.times == 1
-            and isinstance(output, Tensor)
-            and output.ndim == 4
-            and output.is_floating_point()
-            and output._version == self.version
+            self.returned_map
+            and self.times == 1
+            and self.output.is_floating_point()
+            and self.output._version == self.version
         )
 
 
 def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
-    """The direct children of ``model`` that return maps, and the last map of all, in the order they run.
+    """Return the names of the model's direct children that return maps, and of its last map.
 
-    A lone Sequential is looked through. Layers that run more than once for an image, or that a later in-place
-    operation overwrites, are left out: they cannot be captured.
+    They come in the order in which they run. A Sequential that is the only child is looked into. Layers
+    that run more than once per image, or whose map a later in-place operation overwrites, are skipped:
+    they cannot be captured.
+
+    Args:
+        model: The model, in the mode in which it should run.
+        x: A few images (B, C, H, W); their values do not matter.
+
+    Raises:
+        ValueError: No layer returns a map that can be captured.
 
     >>> net = nn.Sequential(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)))
     >>> choose_layers(net, torch.rand(1, 1, 4, 4))
     ['0.0', '0.1']
     """
-    seen: dict[str, _Seen] = {}
-
-    def note(name: str, _: nn.Module, output: Any) -> None:
-        times = seen.pop(name).times + 1 if name in seen else 1  # in the order of the last runs
-        seen[name] = _Seen(output, output._version if isinstance(output, Tensor) else 0, times)
-
     modules = {name: module for name, module, hidden in walk(model) if not hidden}
-    with hooked(modules, after=note), torch.no_grad():
-        model(x)
-    maps = [name for name, layer in seen.items() if layer.is_map]
+    runs = _run_once(model, modules, x)
+    maps = [name for name, run in runs.items() if run.can_be_captured]
     if not maps:
-        shared = [
-            name
-            for name, layer in seen.items()
-            if isinstance(layer.output, Tensor) and layer.output.ndim == 4
-        ]
-        if shared:
-            raise ValueError(
-                f"every layer that returns maps runs more than once or is overwritten in place "
-                f"({', '.join(shared[:5])}): give one of them a module of its own"
-            )
-        raise ValueError(
-            "no layer of the model returns a map (B, C, H, W): nothing in it could turn with an image"
-        )
-    children = _children(modules)
+        raise ValueError(_why_no_map(runs))
+
+    children = _direct_children(modules)
     chosen = [name for name in maps if name in children]
-    last = maps[-1]
-    if seen[last].output is not (seen[chosen[-1]].output if chosen else None):
-        same = [name for name in maps if seen[name].output is seen[last].output]
-        chosen.append(same[0])  # the innermost of those that pass the same map on
+
+    # The last map of all may come from deeper inside, or from the model itself.
+    last_map = runs[maps[-1]].output
+    if not chosen or runs[chosen[-1]].output is not last_map:
+        # Containers pass the map of their last layer on; the layer that made it ran first.
+        maker = next(name for name in maps if runs[name].output is last_map)
+        chosen.append(maker)
     return chosen
 
 
-def _children(modules: Mapping[str, nn.Module]) -> set[str]:
-    """Names of the direct children, through Sequentials that are the only child."""
-    prefix = ""
+def _run_once(model: nn.Module, modules: Mapping[str, nn.Module], x: Tensor) -> dict[str, _Run]:
+    """Run the model on ``x``; return what each module returned, in the order of their last runs."""
+    runs: dict[str, _Run] = {}
+
+    def note(name: str, module: nn.Module, output: Any) -> None:
+        times = 1
+        if name in runs:
+            times += runs.pop(name).times  # pop, so that the name moves to the end
+        version = 0
+        if isinstance(output, Tensor):
+            version = output._version
+        runs[name] = _Run(output, version, times)
+
+    with hooked(modules, after=note), torch.no_grad():
+        model(x)
+    return runs
+
+
+def _direct_children(modules: Mapping[str, nn.Module]) -> set[str]:
+    """Return the names of the direct children, looking into Sequentials that are the only child."""
+    parent = ""
     while True:
-        depth = prefix.count(".") + 1 if prefix else 0
-        names = [n for n in modules if n and n.startswith(prefix and f"{prefix}.") and n.count(".") == depth]
+        names = [name for name in modules if name and _parent_of(name) == parent]
         if len(names) != 1 or not isinstance(modules[names[0]], nn.Sequential):
             return set(names)
-        prefix = names[0]
+        parent = names[0]
+
+
+def _parent_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _why_no_map(runs: Mapping[str, _Run]) -> str:
+    uncapturable = [name for name, run in runs.items() if run.returned_map]
+    if not uncapturable:
+        return "no layer of the model returns a map (B, C, H, W), so there is nothing to compare"
+    names = ", ".join(uncapturable[:MAX_LISTED_LAYERS])
+    return (
+        f"every layer that returns a map runs more than once or is overwritten in place ({names}): "
+        f"use a separate module for each call, or inplace=False"
+    )

@@ -1,4 +1,4 @@
-"""Inputs: from what a user gives as images to checked batches, and a model that can be run on them."""
+"""Turn the images a user passes into checked batches, and run a model on them without changing it."""
 
 from __future__ import annotations
 
@@ -9,113 +9,144 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .._text import progress_bar
+
 __all__ = [
     "Images",
     "check_inputs",
     "checked_batches",
     "eval_mode",
     "number_of_batches",
-    "shown",
     "try_model",
+    "with_progress_bar",
 ]
 
 Images = Tensor | Iterable[Tensor | Sequence[Tensor]]
+"""A tensor (N, C, H, W), or batches: tensors (B, C, H, W) or tuples whose first entry is one."""
+
+MAX_ERROR_LENGTH = 300
+"""Characters of a model's own error message that are repeated in ours."""
 
 
 def check_inputs(model: object, images: object, labels: object, batch_size: int) -> None:
-    """An error for what is not a model, images, their labels and a size of batches."""
+    """Raise an error if an argument of ``measure`` has the wrong type."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"measure takes a torch.nn.Module; got a {type(model).__name__}")
+        raise TypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}")
+    # a NumPy array is iterable too, but its "batches" would be single images
     if not isinstance(images, Iterable) or type(images).__module__ == "numpy":
         raise TypeError(
-            f"images are a tensor (N, C, H, W) or an iterable of batches; got a {type(images).__name__} "
-            f"(torch.from_numpy makes a tensor of an array)"
+            f"images must be a tensor (N, C, H, W) or an iterable of batches; "
+            f"got a {type(images).__name__} (torch.from_numpy converts an array)"
         )
-    if labels is not None and (not isinstance(labels, Tensor) or labels.is_floating_point()):
-        got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels are an integer tensor (N,), such as torch.tensor([3, 1, 4]); got {got}")
+    if labels is not None:
+        _check_labels(labels)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
 
 
 def try_model(model: nn.Module, x: Tensor) -> None:
-    """An error that says what the model was given, if it fails on the images ``x``."""
+    """Run the model on the images ``x`` and, if it fails, say what it was given.
+
+    Raises:
+        ValueError: The model failed. The message quotes its error and the shape and dtype of ``x``.
+    """
     try:
         model(x)
     except Exception as error:
-        size = "×".join(map(str, x.shape[1:]))
-        reason = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
         raise ValueError(
-            f"the model fails on images {size} of {x.dtype} ({type(error).__name__}: {reason}): "
-            f"give images of the size, channels and type that it is made for (in the shell: --size CxHxW); a "
-            f"model of several inputs needs a wrapper that takes images alone"
+            f"the model fails on images {_size_text(x.shape[1:])} of {x.dtype} "
+            f"({type(error).__name__}: {reason}): pass images of the size, channels and dtype it expects "
+            f"(in the shell: --size CxHxW); if it takes several inputs, wrap it in a module that takes "
+            f"images alone"
         ) from error
 
 
 def checked_batches(images: Images, batch_size: int) -> Iterator[Tensor]:
-    """Batches of images of one size, without NaN."""
-    size: torch.Size | None = None
+    """Yield batches (B, C, H, W), and raise an error at the first that cannot be measured.
+
+    Args:
+        images: A tensor, which is cut into batches, or an iterable that already yields them.
+        batch_size: Images per batch; used only if ``images`` is a tensor.
+
+    Raises:
+        ValueError: Images of another number of dims, of different sizes, or with NaN or infinity.
+        TypeError: A batch that is neither a tensor nor a tuple that starts with one.
+    """
+    first_size: torch.Size | None = None
     for x in _batches(images, batch_size):
-        if x.ndim != 4:
-            raise ValueError(f"images must be of shape (N, C, H, W); got {tuple(x.shape)}")
-        size = x.shape[1:] if size is None else size
-        if x.shape[1:] != size:
-            sizes = " and ".join("×".join(map(str, s)) for s in (size, x.shape[1:]))
-            raise ValueError(f"images must have one size, and these are {sizes}: resize or crop them")
+        _check_dims(x)
+        size = x.shape[1:]
+        if first_size is None:
+            first_size = size
+        if size != first_size:
+            raise ValueError(
+                f"all images must have the same size; got {_size_text(first_size)} and {_size_text(size)}: "
+                f"resize or crop them"
+            )
         if x.is_floating_point() and not x.isfinite().all():
-            raise ValueError("images hold NaN or infinite values: repair or leave them out")
-        if len(x):
+            raise ValueError("images contain NaN or infinite values: fix or remove those images")
+        if len(x) > 0:
             yield x
 
 
 def number_of_batches(images: Images, batch_size: int) -> int | None:
-    """None where that is not known beforehand."""
+    """Return how many batches there will be, or None if the iterable does not say."""
     if isinstance(images, Tensor):
         return math.ceil(len(images) / batch_size)
-    return len(images) if isinstance(images, Sized) else None
+    if isinstance(images, Sized):
+        return len(images)
+    return None
 
 
-def shown(batches: Iterator[Tensor], total: int | None, progress: bool) -> Iterable[Tensor]:
-    """The batches, with a bar on a terminal if asked for."""
-    if not progress:
-        return batches
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(
-        batches, "measuring", total, console=console, transient=True, disable=not console.is_terminal
-    )
+def with_progress_bar(batches: Iterable[Tensor], total: int | None) -> Iterator[Tensor]:
+    """Yield the batches and show on a terminal how many are done."""
+    with progress_bar("measuring", total) as advance:
+        for batch in batches:
+            yield batch
+            advance()
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """The model as it is tested, and afterwards as it was."""
-    before = {module: module.training for module in model.modules()}
+    """Switch the model to eval mode while the block runs, then restore the mode of every module."""
+    was_training = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        for module, training in before.items():
+        for module, training in was_training.items():
             module.training = training
 
 
 def _batches(images: Images, batch_size: int) -> Iterator[Tensor]:
     if isinstance(images, Tensor):
-        if images.ndim != 4:
-            raise ValueError(f"images must be of shape (N, C, H, W); got {tuple(images.shape)}")
+        _check_dims(images)
         yield from images.split(batch_size)
         return
     for batch in images:
-        x = (
-            batch
-            if isinstance(batch, Tensor)
-            else batch[0]
-            if isinstance(batch, Sequence) and batch
-            else None
-        )
-        if not isinstance(x, Tensor):
+        first = batch
+        if isinstance(batch, Sequence) and batch:
+            first = batch[0]
+        if not isinstance(first, Tensor):
             raise TypeError(
-                f"a batch is a tensor, or a tuple that begins with one; got a {type(batch).__name__}"
+                f"a batch must be a tensor, or a tuple whose first entry is one; got a {type(batch).__name__}"
             )
-        yield x
+        yield first
+
+
+def _check_labels(labels: object) -> None:
+    needed = "labels must be an integer tensor (N,), such as torch.tensor([3, 1, 4])"
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"{needed}; got a {type(labels).__name__}")
+    if labels.is_floating_point():
+        raise TypeError(f"{needed}; got {labels.dtype}")
+
+
+def _check_dims(x: Tensor) -> None:
+    if x.ndim != 4:
+        raise ValueError(f"images must have shape (N, C, H, W); got {tuple(x.shape)}")
+
+
+def _size_text(size: Sequence[int]) -> str:
+    return "×".join(map(str, size))

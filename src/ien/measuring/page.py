@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
 from .._text import Table
+from .report import ROOT, ElementReport, LayerReport, Report
 
-__all__ = ["Axis", "page"]
+__all__ = ["Axis", "measured_page", "page"]
 
 Points = Sequence[tuple[float, float]]
 
@@ -104,3 +105,31 @@ def _curve(curves: Mapping[str, Points], axis: Axis) -> str:
     title = f"relative error against the {axis.title}"
     drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
     return f"{drawing}{''.join(parts)}</svg><p>{' '.join(keys)}</p>"
+
+
+def _curves(layers: Mapping[str, LayerReport]) -> tuple[dict[str, list[tuple[float, float]]], Axis | None]:
+    """The relative error of each layer against the angle, or else against the logarithm of the factor."""
+    angles = {name or ROOT: _points(layer, lambda e: e.degrees) for name, layer in layers.items()}
+    factors = {
+        name or ROOT: _points(layer, lambda e: math.log(e.factor) if e.factor else None)
+        for name, layer in layers.items()
+    }
+    if max(map(len, angles.values())) >= 7:
+        return angles, Axis("angle", [(degrees, f"{degrees}°") for degrees in range(0, 361, 90)])
+    known = sorted({0.0, *(x for points in factors.values() for x, _ in points)})
+    if len(known) < 4:
+        return {}, None
+    shown = [x for x in known if x in (0.0, known[0], known[-1])] if len(known) > 9 else known
+    return factors, Axis("factor", [(x, f"×{math.exp(x):.3g}") for x in shown])
+
+
+def _points(layer: LayerReport, place: Callable[[ElementReport], float | None]) -> list[tuple[float, float]]:
+    """Place and relative error of the elements that have one."""
+    placed = ((place(e), e.relative) for e in layer.elements.values())
+    return sorted((x, y) for x, y in placed if x is not None and math.isfinite(y))
+
+
+def measured_page(report: Report) -> str:
+    header, rows = report.table()
+    curves, axis = _curves(report.layers)
+    return page(report.title, [header, *rows], report.remarks(), curves, axis, report.element_table())

@@ -1,293 +1,384 @@
-"""What was measured: the numbers of a model and a group, as values, as text, Markdown and JSON."""
+"""What ``measure`` returns: the numbers of a model and a group, as values, printed, in Markdown and JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .._text import columns, markdown_table, number
-from .page import Axis, page
+from .._text import columns as aligned
+from .._text import markdown_table, number
 
-__all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report"]
+__all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report", "mean_of_known"]
 
 Interval = tuple[float, float]
+"""The ends of a 95 % confidence interval."""
+
 ROOT = "(the model)"
-"""How the model itself is called among its layers."""
-MOST_FACTORS = 8
-"""Factors of scale that have a column each in the table of the layers; the elements' table has all."""
+"""What the model itself, whose name is empty, is called in the list of its layers."""
+MAX_FACTOR_COLUMNS = 8
+"""With more scale factors than this, only the table of elements lists them."""
+MAX_LISTED_ACCURACIES = 8
+"""With more elements than this, only the identity and the worst element are printed."""
+MAX_LISTED_ELEMENTS = 4
+"""How many elements without a valid pixel a warning names."""
 
 
 @dataclass(frozen=True)
 class ElementReport:
-    """How far one layer is from commuting with one element."""
+    """How far one layer is from being equivariant to one element of the group.
+
+    ``report.layers["layer1"].elements["45°"]`` is one of these. All errors are NaN if the map is so small
+    that the element leaves no valid pixel to compare.
+    """
 
     raw: float
-    """The paper's L_G. NaN, as the others, where the map is too small to have a valid pixel."""
+    """The paper's L_G for this element: the mean squared difference of the maps."""
     relative: float
-    """L_G over the variance of the maps compared: 0 is equivariant, about 2 is unrelated."""
+    """``raw`` divided by the variance of the maps: 0 is equivariant, about 2 is unrelated."""
     interval: Interval
-    """95 % confidence interval of the relative error, over images."""
+    """95 % confidence interval of ``relative``, over images."""
     floor: float | None
-    """The relative error that geometry alone costs; None for black boxes, or if it was not asked for.
+    """The relative error that the geometry alone causes, whatever the weights.
 
-    For quarter turns and flips it is the grid's: that of the same net with every kernel averaged over them.
-    For all others it is that of resampling: the layer's map transformed and transformed back, enlarged by no
-    more than 1.2. NaN where the map is too small for that.
+    For quarter turns and flips: the error of the same network with every kernel averaged over them. For
+    other elements: the error of transforming the layer's map and transforming it back, with factors above
+    1.2 replaced by 1.2. None for custom transformations and if ``measure`` was called with
+    ``floors=False``; NaN if the map is too small to say.
     """
     exact: bool
-    """Whether the element only permutes pixels: a quarter turn or flip."""
+    """Whether the element only permutes pixels: a quarter turn, a flip or both."""
     degrees: float | None
-    """The angle, if it is a rotation."""
+    """The angle, if the element is a rotation."""
     factor: float | None = None
-    """The factor, if it is a scaling."""
+    """The factor, if the element is a scaling; below 1 the content shrinks."""
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """How far one layer is from commuting with a group: means over the elements, the identity left out."""
+    """How far one layer is from being equivariant to the group.
+
+    ``report.layers["layer1"]`` is one of these. Errors are means over images and over all elements except
+    the identity; elements that leave no valid pixel to compare are left out.
+    """
 
     raw: float
-    """The paper's L_G. Depends on the scale of the features."""
+    """The paper's L_G: the mean squared difference of the maps. It grows with the scale of the features,
+    so it cannot be compared between layers or models."""
     relative: float
-    """L_G over the variance of the maps compared: 0 is equivariant, about 2 is unrelated."""
+    """``raw`` divided by ``variance``: 0 is equivariant, about 2 is unrelated. Compare this one."""
     interval: Interval
-    """95 % confidence interval of the relative error, over images."""
+    """95 % confidence interval of ``relative``, over images."""
     floor: float | None
-    """Of the elements that have one; see :class:`ElementReport`."""
+    """The mean of the elements' floors; see :class:`ElementReport`. None if no element has one."""
     variance: float
-    """Of the maps of the untransformed images, over images, channels and pixels."""
+    """The variance of the maps of the untransformed images, over images, channels and pixels."""
     diversity: float | None
-    """How different the members of feature groups are: 0 are copies, 1 is unrelated; None for size 1."""
+    """How different the channels within a feature group are, on average: 0 if they are equal, about 1 if
+    they are unrelated. None if all feature groups have size 1."""
     collapsed: tuple[int, ...]
-    """The feature groups whose members have become copies of each other."""
+    """Indices of the feature groups whose channels have become (nearly) equal."""
     num_groups: int
+    """How many feature groups the layer has."""
     constant: bool
-    """Whether no channel varies at all over images and pixels, so that an error of 0 says nothing."""
+    """Whether no channel varies over images and pixels; an error of 0 then says nothing."""
     size: tuple[int, int]
     """Height and width of the maps."""
     elements: dict[str, ElementReport]
+    """The same for each element by its label, such as ``"90°"``, without the identity."""
 
     @property
     def per_element(self) -> dict[str, float]:
-        """The relative error of each element."""
+        """The relative error of each element, by its label."""
         return {label: element.relative for label, element in self.elements.items()}
 
     @property
     def exact(self) -> float | None:
-        """The mean relative error of quarter turns and flips alone."""
-        return _mean(e.relative for e in self.elements.values() if e.exact)
+        """The mean relative error of quarter turns and flips, which only permute pixels."""
+        return self._mean_error(exact=True)
 
     @property
     def between(self) -> float | None:
         """The mean relative error of all other elements, which resample."""
-        return _mean(e.relative for e in self.elements.values() if not e.exact)
+        return self._mean_error(exact=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes the numbers of this layer worth less than they seem."""
+        """Reasons not to take the numbers of this layer at face value."""
         found = []
         if self.constant:
             found.append("its maps are constant: an error of 0 says nothing")
         elif self.collapsed:
             found.append(f"members of {len(self.collapsed)} of {self.num_groups} feature groups are copies")
-        if missing := [label for label, element in self.elements.items() if math.isnan(element.relative)]:
+
+        unmeasured = [label for label, element in self.elements.items() if math.isnan(element.relative)]
+        if unmeasured:
+            listed = unmeasured[:MAX_LISTED_ELEMENTS]
+            if len(unmeasured) > MAX_LISTED_ELEMENTS:
+                listed.append("…")
             height, width = self.size
-            shown = ", ".join([*missing[:4], *["…"] * (len(missing) > 4)])
             found.append(
-                f"{len(missing)} of {len(self.elements)} elements leave no valid pixel of {height}×{width}, "
-                f"and are left out: {shown}"
+                f"{len(unmeasured)} of {len(self.elements)} elements leave no valid pixel of "
+                f"{height}×{width}, and are left out: {', '.join(listed)}"
             )
         return tuple(found)
+
+    def _mean_error(self, exact: bool) -> float | None:
+        errors = []
+        for element in self.elements.values():
+            if element.exact == exact:
+                errors.append(element.relative)
+        return mean_of_known(errors)
 
 
 @dataclass(frozen=True)
 class OutputElement:
-    """What one element does to the output of a classifier."""
+    """What one element of the group does to the output of a classifier."""
 
     logit_error: float
-    """The mean squared change of the outputs over their variance."""
+    """The mean squared change of the scores divided by their variance."""
     flip_rate: float
-    """The share of images whose prediction changes."""
+    """The share of images whose predicted class changes."""
     interval: Interval
-    """95 % confidence interval of the flip rate."""
+    """95 % confidence interval of ``flip_rate``, over images."""
     accuracy: float | None
-    """With labels: the share of images classified rightly."""
+    """The share of images that are classified correctly; None without labels."""
     exact: bool
+    """Whether the element only permutes pixels: a quarter turn, a flip or both."""
     degrees: float | None
+    """The angle, if the element is a rotation."""
     factor: float | None = None
+    """The factor, if the element is a scaling."""
 
 
 @dataclass(frozen=True)
 class OutputReport:
-    """What the group does to the output of a classifier: means over the elements, the identity left out."""
+    """What the group does to the output of a classifier: means over all elements except the identity."""
 
     logit_error: float
+    """The mean squared change of the scores divided by their variance."""
     flip_rate: float
+    """The share of predictions that change."""
     elements: dict[str, OutputElement]
+    """The same for each element by its label, such as ``"90°"``, without the identity."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`measure` found; ``print`` it for a table, ``save`` it for JSON, Markdown and a page."""
+    """How equivariant a model is, as :func:`measure` found it.
+
+    ``print(report)`` shows a table with one row per layer, ``report.layers["layer1"].relative`` is one
+    number of it, and ``report.save("folder")`` writes everything as JSON, Markdown and HTML.
+
+    >>> import torch, ien
+    >>> report = ien.measure(torch.nn.Conv2d(1, 4, kernel_size=1), torch.rand(8, 1, 6, 6), "rot4")
+    >>> print(report.title)
+    equivariance to rot4 over 8 images
+    >>> list(report.layers[""].elements)
+    ['90°', '180°', '270°']
+    """
 
     group: str
+    """The group, such as ``"rot4"``."""
     images: int
+    """How many images were measured."""
     layers: dict[str, LayerReport]
+    """The errors of each layer by its name, in the order given or in which they run."""
     chosen: bool = False
-    """Whether the layers were chosen by ``measure``: the model's direct children and its last map."""
+    """Whether ``measure`` chose the layers, because none were named."""
     output: OutputReport | None = None
-    """Of models that return scores (B, classes)."""
+    """What the group does to the scores; None if the model does not return scores (B, classes)."""
     accuracy: dict[str, float] | None = None
-    """With labels: the share of images classified rightly under each element, the identity first."""
+    """With labels: the share of images classified correctly under each element, the identity first."""
     averaged_accuracy: float | None = None
-    """With labels: the same for the softmax averaged over all elements."""
+    """With labels: the same if the softmax is averaged over all elements."""
     action: str = "pooled"
-    """What was compared: the maximum over members (pooled), or all of them, permuted (regular)."""
+    """What was compared: the maximum over each feature group (``"pooled"``), or all its channels, permuted
+    by the element (``"regular"``)."""
 
     @property
     def worst(self) -> tuple[str, float]:
-        """The layer with the largest relative error, and the error."""
-        return max(((name, layer.relative) for name, layer in self.layers.items()), key=lambda item: item[1])
+        """The name of the layer with the largest relative error, and that error."""
+        name = max(self.layers, key=lambda name: self.layers[name].relative)
+        return name, self.layers[name].relative
 
     def __str__(self) -> str:
         header, rows = self.table()
-        lines = [self.title, *columns([header, *rows])]
-        return "\n".join([*lines, *self.remarks()])
+        table = aligned([header, *rows])
+        return "\n".join([self.title, *table, *self.remarks()])
 
     @property
     def title(self) -> str:
-        action = "" if self.action == "pooled" else f" ({self.action} action)"
+        """What was measured, in one line."""
+        action = ""
+        if self.action != "pooled":
+            action = f" ({self.action} action)"
         return f"equivariance to {self.group}{action} over {self.images:,} images"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Header and one row a layer, as text."""
-        layers = self.layers.values()
-        split = any(r.exact is not None for r in layers) and any(r.between is not None for r in layers)
-        floors = any(r.floor is not None for r in layers)
-        diverse = any(r.diversity is not None for r in layers)
-        elements = next(iter(layers)).elements
-        factors = [label for label, e in elements.items() if e.factor is not None]
-        factors = factors if len(factors) <= MOST_FACTORS else []
-        turned = all(e.exact or e.degrees is not None for e in elements.values())
-        header = ["layer", "map", "raw", "relative", "95 % interval"]
-        header += ["quarter turns, flips", "in between" if turned else "resampled"] * split
-        header += [*factors, *["floor"] * floors, *["diversity"] * diverse]
+        """Return the table that is printed: its header, and the cells of one row per layer."""
+        columns = self._columns()
+        header = ["layer", *columns]
         rows = []
-        for name, r in self.layers.items():
-            row = [name or ROOT, f"{r.size[0]}×{r.size[1]}", number(r.raw), number(r.relative)]
-            row.append(f"{number(r.interval[0])} … {number(r.interval[1])}")
-            row += [number(r.exact), number(r.between)] * split
-            row += [number(r.elements[label].relative) for label in factors] + [number(r.floor)] * floors
-            row += ["–" if r.diversity is None else f"{r.diversity:.2f}"] * diverse
+        for name, layer in self.layers.items():
+            row = [name or ROOT]
+            for text_of in columns.values():
+                row.append(text_of(layer))
             rows.append(row)
         return header, rows
 
     def remarks(self) -> list[str]:
-        """What the table does not say."""
-        said = [f"{name or ROOT}: {text}" for name, r in self.layers.items() for text in r.warnings]
+        """Return what the table does not say: warnings, how layers were chosen, and the output."""
+        lines = []
+        for name, layer in self.layers.items():
+            for warning in layer.warnings:
+                lines.append(f"{name or ROOT}: {warning}")
         if self.chosen:
-            said.append("layers: the model's direct children that return maps, and its last map")
+            lines.append("layers: the model's direct children that return maps, and its last map")
         if self.output is not None:
-            said.append(
+            lines.append(
                 f"output: {self.output.flip_rate:.2%} of the predictions change, "
                 f"relative logit error {number(self.output.logit_error)}"
             )
         if self.accuracy is not None:
-            shares = [f"{label} {share:.2%}" for label, share in self.accuracy.items()]
-            if len(shares) > 8:
-                worst = min(self.accuracy, key=self.accuracy.__getitem__)
-                shares = [shares[0], f"at worst {worst} {self.accuracy[worst]:.2%}"]
-            said.append("accuracy: " + ", ".join(shares))
-        return said
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON: what is not a number is None."""
-        plain: dict[str, Any] = _without_nan(asdict(self))
-        for name, layer in self.layers.items():
-            parts = {"exact": layer.exact, "between": layer.between, "warnings": layer.warnings}
-            plain["layers"][name] |= _without_nan(parts)
-        return plain
-
-    def to_markdown(self) -> str:
-        """A page with the table, the elements of each layer and the remarks."""
-        header, rows = self.table()
-        parts = [f"# {self.title.capitalize()}", markdown_table([header, *rows])]
-        parts += ["\n".join(f"- {text}" for text in self.remarks())]
-        parts += ["## Relative error of each element", markdown_table(self.element_table())]
-        return "\n\n".join(part for part in parts if part) + "\n"
-
-    def to_html(self) -> str:
-        """The same as one self-contained page, with a curve where there are enough angles or factors."""
-        header, rows = self.table()
-        curves, axis = _curves(self.layers)
-        return page(self.title, [header, *rows], self.remarks(), curves, axis, self.element_table())
+            lines.append(_accuracy_line(self.accuracy))
+        return lines
 
     def element_table(self) -> list[list[str]]:
-        """One row an element: the relative error of each layer, with its floor, and the output's flips."""
-        labels = list(next(iter(self.layers.values())).elements)
-        outputs = {} if self.output is None else self.output.elements
-        header = [
-            "element",
-            *(name or ROOT for name in self.layers),
-            *["predictions changed"] * bool(outputs),
-        ]
+        """Return a table with one row per element: each layer's relative error and floor, and the flips."""
+        outputs = {}
+        if self.output is not None:
+            outputs = self.output.elements
+        header = ["element", *(name or ROOT for name in self.layers)]
+        if outputs:
+            header.append("predictions changed")
+
         rows = [header]
-        for label in labels:
-            cells = []
+        for label in self._elements():
+            row = [label]
             for layer in self.layers.values():
-                e = layer.elements[label]
-                cells.append(
-                    number(e.relative) + (f" (floor {number(e.floor)})" if e.floor is not None else "")
-                )
-            flips = [f"{outputs[label].flip_rate:.2%}"] if outputs else []
-            rows.append([label, *cells, *flips])
+                element = layer.elements[label]
+                cell = number(element.relative)
+                if element.floor is not None:
+                    cell += f" (floor {number(element.floor)})"
+                row.append(cell)
+            if outputs:
+                row.append(f"{outputs[label].flip_rate:.2%}")
+            rows.append(row)
         return rows
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return every number in nested dicts that JSON can hold: NaN and infinity become None."""
+        content: dict[str, Any] = _without_nan(asdict(self))
+        for name, layer in self.layers.items():
+            derived = {"exact": layer.exact, "between": layer.between, "warnings": layer.warnings}
+            content["layers"][name].update(_without_nan(derived))
+        return content
+
+    def to_markdown(self) -> str:
+        """Return a Markdown page with the table, the remarks, and the errors of each element."""
+        header, rows = self.table()
+        heading = self.title[0].upper() + self.title[1:]
+        parts = [f"# {heading}", markdown_table([header, *rows])]
+        remarks = self.remarks()
+        if remarks:
+            parts.append("\n".join(f"- {text}" for text in remarks))
+        parts.append("## Relative error of each element")
+        parts.append(markdown_table(self.element_table()))
+        return "\n\n".join(parts) + "\n"
+
     def save(self, folder: Path | str) -> Path:
-        """Write ``report.json``, ``report.md`` and ``report.html`` into ``folder``; returns it."""
+        """Write ``report.json``, ``report.md`` and ``report.html`` into ``folder``, and return it.
+
+        The folder is created if it does not exist; earlier reports in it are overwritten.
+        """
+        from .page import measured_page
+
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         (folder / "report.json").write_text(text + "\n", encoding="utf-8")
         (folder / "report.md").write_text(self.to_markdown(), encoding="utf-8")
-        (folder / "report.html").write_text(self.to_html(), encoding="utf-8")
+        (folder / "report.html").write_text(measured_page(self), encoding="utf-8")
         return folder
 
+    def _columns(self) -> dict[str, Callable[[LayerReport], str]]:
+        """Return the columns after the first: header -> the text of a layer's cell."""
+        columns: dict[str, Callable[[LayerReport], str]] = {
+            "map": lambda layer: "×".join(map(str, layer.size)),
+            "raw": lambda layer: number(layer.raw),
+            "relative": lambda layer: number(layer.relative),
+            "95 % interval": lambda layer: _interval_text(layer.interval),
+        }
+        layers = self.layers.values()
+        has_exact = any(layer.exact is not None for layer in layers)
+        has_between = any(layer.between is not None for layer in layers)
+        if has_exact and has_between:
+            columns["quarter turns, flips"] = lambda layer: number(layer.exact)
+            columns[self._name_of_between()] = lambda layer: number(layer.between)
 
-def _curves(layers: Mapping[str, LayerReport]) -> tuple[dict[str, list[tuple[float, float]]], Axis | None]:
-    """The relative error of each layer against the angle, or else against the logarithm of the factor."""
-    angles = {name or ROOT: _points(layer, lambda e: e.degrees) for name, layer in layers.items()}
-    factors = {
-        name or ROOT: _points(layer, lambda e: math.log(e.factor) if e.factor else None)
-        for name, layer in layers.items()
-    }
-    if max(map(len, angles.values())) >= 7:
-        return angles, Axis("angle", [(degrees, f"{degrees}°") for degrees in range(0, 361, 90)])
-    known = sorted({0.0, *(x for points in factors.values() for x, _ in points)})
-    if len(known) < 4:
-        return {}, None
-    shown = [x for x in known if x in (0.0, known[0], known[-1])] if len(known) > 9 else known
-    return factors, Axis("factor", [(x, f"×{math.exp(x):.3g}") for x in shown])
+        factors = [label for label, element in self._elements().items() if element.factor is not None]
+        if len(factors) <= MAX_FACTOR_COLUMNS:
+            for label in factors:
+                columns[label] = _error_of(label)
+        if any(layer.floor is not None for layer in layers):
+            columns["floor"] = lambda layer: number(layer.floor)
+        if any(layer.diversity is not None for layer in layers):
+            columns["diversity"] = lambda layer: _two_decimals(layer.diversity)
+        return columns
+
+    def _name_of_between(self) -> str:
+        """Return "in between" if the elements that resample are angles between quarter turns."""
+        for element in self._elements().values():
+            if not element.exact and element.degrees is None:
+                return "resampled"
+        return "in between"
+
+    def _elements(self) -> dict[str, ElementReport]:
+        """Return the elements of the first layer: all layers have the same ones."""
+        return next(iter(self.layers.values())).elements
 
 
-def _points(layer: LayerReport, place: Callable[[ElementReport], float | None]) -> list[tuple[float, float]]:
-    """Place and relative error of the elements that have one."""
-    placed = ((place(e), e.relative) for e in layer.elements.values())
-    return sorted((x, y) for x, y in placed if x is not None and math.isfinite(y))
+def _error_of(label: str) -> Callable[[LayerReport], str]:
+    return lambda layer: number(layer.elements[label].relative)
 
 
-def _mean(values: Iterable[float]) -> float | None:
+def _interval_text(interval: Interval) -> str:
+    low, high = interval
+    return f"{number(low)} … {number(high)}"
+
+
+def _two_decimals(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}"
+
+
+def _accuracy_line(accuracy: dict[str, float]) -> str:
+    shares = [f"{label} {share:.2%}" for label, share in accuracy.items()]
+    if len(shares) > MAX_LISTED_ACCURACIES:
+        worst = min(accuracy, key=accuracy.__getitem__)
+        shares = [shares[0], f"at worst {worst} {accuracy[worst]:.2%}"]
+    return "accuracy: " + ", ".join(shares)
+
+
+def mean_of_known(values: Iterable[float]) -> float | None:
+    """Return the mean of the values that are not NaN, or None if there are none."""
     known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else None
+    if not known:
+        return None
+    return math.fsum(known) / len(known)
 
 
 def _without_nan(value: Any) -> Any:
+    """Return a copy of nested dicts and lists with None in place of NaN and infinity."""
     if isinstance(value, dict):
         return {key: _without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,4 +1,7 @@
-"""Tallies: sums over images, batch after batch in float64, and the means and intervals that they give."""
+"""Running sums over images, in float64, and the means and confidence intervals that follow from them.
+
+Batches are added one at a time and then forgotten, so memory does not grow with the number of images.
+"""
 
 from __future__ import annotations
 
@@ -11,146 +14,248 @@ from torch import Tensor
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups
 
-__all__ = ["Diversity", "Predictions", "Tally", "interval_of_share"]
+__all__ = ["DiversitySums", "ErrorSums", "PredictionSums", "interval_of_share"]
+
+Interval = tuple[float, float]
 
 NORMAL_95 = 1.959964
+"""95 % of a normal distribution lie within this many standard deviations of its mean."""
+MIN_VARIANCE_SHARE = 1e-9
+"""Values whose variance is a smaller share of their mean square are constant up to rounding."""
 
 
-class Tally:
-    """Errors of each element and the variance of the maps they are errors of: Σ v and Σ v vᵀ over images,
+class ErrorSums:
+    """Errors of images under each element of a group, and the variance of the maps that were compared.
 
-    where v holds an image's error under each element, the mean of its map and the mean square of its map.
+    With v = (error under each element, mean of the map, mean square of the map) for every image, this
+    keeps Σ v and Σ v vᵀ. They give the mean errors, the variance of all values of the maps, and how much
+    the ratio of the two would change with other images.
+
+    Args:
+        elements: How many elements the group has, the identity included.
     """
 
     def __init__(self, elements: int) -> None:
-        self.count = 0
         self.elements = elements
-        self._first = torch.zeros(elements + 2, dtype=torch.float64, device="cpu")
-        self._second = torch.zeros(elements + 2, elements + 2, dtype=torch.float64, device="cpu")
+        self.count = 0
+        # the entries of v: errors first, then the mean and the mean square of the map
+        self._mean, self._mean_square = elements, elements + 1
+        self._sum = _zeros(elements + 2)
+        self._outer_sum = _zeros(elements + 2, elements + 2)
 
     def add(self, h: Tensor, errors: Mapping[int, Tensor]) -> None:
-        """Maps ``h`` (B, …) and the error of each image (B,) under some elements; the others count as NaN."""
-        variance, mean = _var_mean(full_precision(h), tuple(range(1, h.ndim)))
-        rows = torch.full((len(h), self.elements + 2), math.nan, dtype=torch.float64, device="cpu")
-        for i, error in errors.items():
-            rows[:, i] = error.double().cpu()
-        rows[:, -2] = mean = mean.double().cpu()
-        rows[:, -1] = variance.double().cpu() + mean.square()
+        """Add one batch.
+
+        Args:
+            h: The maps (B, …) of the untransformed images.
+            errors: Index of an element -> error of each image (B,). Elements left out count as NaN.
+        """
+        every_dim_but_first = tuple(range(1, h.ndim))
+        variance, mean = _var_mean(full_precision(h), every_dim_but_first)
+        mean = mean.double().cpu()
+
+        v = _zeros(len(h), self.elements + 2).fill_(math.nan)
+        for element, error in errors.items():
+            v[:, element] = error.double().cpu()
+        v[:, self._mean] = mean
+        v[:, self._mean_square] = variance.double().cpu() + mean.square()
+
         self.count += len(h)
-        self._first += rows.sum(0)
-        self._second += rows.T @ rows
+        self._sum += v.sum(0)
+        self._outer_sum += v.T @ v
 
     @property
     def variance(self) -> float:
-        mean, mean_square = (self._first[-2:] / self.count).tolist()
+        """The variance of all values of the maps: over images, channels and pixels."""
+        mean, mean_square = self._map_means()
         return max(mean_square - mean**2, 0.0)
 
     def raw(self, elements: Sequence[int]) -> float:
-        """The mean error over images and those of the elements that have one."""
-        kept = self._measured(elements)
-        return float(self._first[kept].mean()) / self.count if kept else math.nan
+        """Return the mean error over images and elements; elements without a valid pixel do not count."""
+        measured = self._measured(elements)
+        if not measured:
+            return math.nan
+        return float(self._sum[measured].mean()) / self.count
 
-    def relative(self, elements: Sequence[int]) -> tuple[float, tuple[float, float]]:
-        """The mean error over the variance, and its 95 % interval over images (a linearised ratio)."""
-        # guarded in the scale of the maps: what varies less than this is constant but for rounding
-        mean, mean_square = (self._first[-2:] / self.count).tolist()
-        kept, variance = self._measured(elements), max(self.variance, 1e-9 * mean_square, 1e-300)
-        if not kept:
+    def relative(self, elements: Sequence[int]) -> tuple[float, Interval]:
+        """Return the mean error divided by the variance, and its 95 % confidence interval over images.
+
+        The ratio is r = e / (q - m²), of the mean error e, the mean m and the mean square q of the maps.
+        For small changes of the three,
+
+            dr = (de + 2 m r dm - r dq) / (q - m²),
+
+        so its variance over images is (slopeᵀ cov slope) / (q - m²)², which over n images is divided by
+        n - 1 for that of the mean.
+        """
+        measured = self._measured(elements)
+        if not measured:
             return math.nan, (math.nan, math.nan)
+
+        mean, mean_square = self._map_means()
+        # relative to the scale of the maps, so that maps that are constant up to rounding have no error
+        variance = max(self.variance, MIN_VARIANCE_SHARE * mean_square, 1e-300)
         ratio = self.raw(elements) / variance
-        places = [*kept, self.elements, self.elements + 1]
-        means = self._first[places] / self.count
-        slope = means.new_tensor([1 / len(kept)] * len(kept) + [2 * mean * ratio, -ratio])
-        covariance = self._second[places][:, places] / self.count - means.outer(means)
-        spread = float(slope @ covariance @ slope) / max(self.count - 1, 1)
-        margin = NORMAL_95 * math.sqrt(max(spread, 0.0)) / variance
+
+        entries = [*measured, self._mean, self._mean_square]
+        means = self._sum[entries] / self.count
+        covariance = self._outer_sum[entries][:, entries] / self.count - means.outer(means)
+        slope_of_errors = [1 / len(measured)] * len(measured)
+        slope = means.new_tensor([*slope_of_errors, 2 * mean * ratio, -ratio])
+
+        variance_of_mean = float(slope @ covariance @ slope) / max(self.count - 1, 1)
+        margin = NORMAL_95 * math.sqrt(max(variance_of_mean, 0.0)) / variance
         return ratio, (max(ratio - margin, 0.0), ratio + margin)
 
+    def _map_means(self) -> tuple[float, float]:
+        """Return the mean and the mean square of all values of the maps."""
+        mean, mean_square = (self._sum[-2:] / self.count).tolist()
+        return mean, mean_square
+
     def _measured(self, elements: Sequence[int]) -> list[int]:
-        return [i for i in elements if not self._first[i].isnan()]
+        return [element for element in elements if not self._sum[element].isnan()]
 
 
-class Diversity:
-    """How different the members of each feature group are: their variance over that of all they hold."""
+class DiversitySums:
+    """How different the channels of each feature group are from each other.
+
+    The diversity of a feature group is
+
+        mean over images and pixels of (variance over its channels) / (variance of all its values),
+
+    0 if the channels are equal, about 1 if they are unrelated.
+
+    Args:
+        feature_groups: How the channels of the layer are partitioned.
+    """
 
     def __init__(self, feature_groups: FeatureGroups) -> None:
         self.feature_groups = feature_groups
-        self._sums: list[Tensor] = []
-        self._channels: Tensor | int = 0  # Σ mean and Σ mean square of each channel, (2, C)
         self._count = 0
+        # the first batch broadcasts these to their full width
+        self._group_sums = _zeros(3, 1)
+        self._channel_sums = _zeros(2, 1)
 
     def add(self, h: Tensor) -> None:
-        """Maps (B, C, H, W) before pooling."""
-        self._count += len(h)
+        """Add one batch of maps (B, C, H, W), before pooling."""
         h = full_precision(h)
-        variance, mean = _var_mean(h, (2, 3))
-        moments = torch.stack([mean.double(), variance.double() + mean.double().square()])  # (2, B, C)
-        self._channels = self._channels + moments.sum(1).cpu()
-        blocks = self.feature_groups.blocks(h.shape[1])
-        channels = [n for _, n in blocks]
-        parts = zip(h.split(channels, 1), moments.split(channels, 2), blocks, strict=True)
-        for k, (part, of_channels, (size, _)) in enumerate(parts):
-            members = part.unflatten(1, (-1, size))  # (B, N, size, H, W)
-            within = _var_mean(members, (2,))[0].mean((2, 3))  # over members, pixel by pixel
-            between = within * (size / (size - 1) if size > 1 else math.nan)
-            rows = torch.stack([between.double(), *of_channels.unflatten(2, (-1, size)).mean(3)])  # (3, B, N)
-            sums = rows.sum(1).cpu()
-            if k == len(self._sums):
-                self._sums.append(torch.zeros_like(sums))
-            self._sums[k] += sums
+        variance, mean = _var_mean(h, (2, 3))  # (B, C) each, over pixels
+        mean = mean.double()
+        moments = torch.stack([mean, variance.double() + mean.square()])  # (2, B, C): mean, mean square
+
+        self._count += len(h)
+        self._channel_sums = self._channel_sums + moments.sum(1).cpu()  # (2, C)
+        self._group_sums = self._group_sums + self._sums_of_groups(h, moments)  # (3, groups)
 
     @property
     def constant(self) -> bool:
-        """Whether no channel varies over images and pixels, but for rounding."""
-        assert isinstance(self._channels, Tensor)
-        mean, mean_square = self._channels / self._count
-        return bool((mean_square - mean.square() <= 1e-9 * mean_square).all())
+        """Whether no channel varies over images and pixels, up to rounding."""
+        mean, mean_square = self._channel_sums / self._count
+        variance = mean_square - mean.square()
+        return bool((variance <= MIN_VARIANCE_SHARE * mean_square).all())
 
     @property
     def of_groups(self) -> Tensor:
-        """One number for each feature group: 0 for copies, about 1 for unrelated members, NaN for size 1."""
-        between, mean, mean_square = torch.cat(self._sums, 1) / self._count
-        total = mean_square - mean.square()
-        # members that are all constant are copies as well
-        return torch.where(total > 1e-9 * mean_square, between / total, between * 0)
+        """The diversity of each feature group, (groups,); NaN for those of size 1."""
+        over_channels, mean, mean_square = self._group_sums / self._count
+        variance = mean_square - mean.square()
+        # channels that are all constant count as equal: 0, or NaN for a single one
+        no_diversity = over_channels * 0
+        return torch.where(
+            variance > MIN_VARIANCE_SHARE * mean_square, over_channels / variance, no_diversity
+        )
+
+    def _sums_of_groups(self, h: Tensor, moments: Tensor) -> Tensor:
+        """Return, summed over a batch: variance over channels, mean and mean square of each group."""
+        blocks = self.feature_groups.blocks(h.shape[1])
+        channels = [count for _, count in blocks]
+        maps_of_blocks = h.split(channels, dim=1)
+        moments_of_blocks = moments.split(channels, dim=2)
+
+        sums = []
+        for (size, _), maps, block_moments in zip(blocks, maps_of_blocks, moments_of_blocks, strict=True):
+            members = maps.unflatten(1, (-1, size))  # (B, groups, size, H, W)
+            over_channels, _ = _var_mean(members, (2,))  # (B, groups, H, W)
+            # the unbiased estimate: a single channel has no variance to estimate
+            correction = math.nan
+            if size > 1:
+                correction = size / (size - 1)
+            over_channels = over_channels.mean((2, 3)) * correction  # (B, groups)
+            mean, mean_square = block_moments.unflatten(2, (-1, size)).mean(3)  # (B, groups) each
+            block = torch.stack([over_channels.double(), mean, mean_square])  # (3, B, groups)
+            sums.append(block.sum(1).cpu())
+        return torch.cat(sums, dim=1)
 
 
-class Predictions:
-    """Scores (B, classes) under each element: how much they change, how often the class does and is right."""
+class PredictionSums:
+    """How much a classifier's scores change under each element, how often its class does, and is right.
+
+    Args:
+        elements: How many elements the group has, the identity included.
+    """
 
     def __init__(self, elements: int) -> None:
-        self.tally = Tally(elements)
-        self.flips = torch.zeros(elements, dtype=torch.float64, device="cpu")
-        self.hits = torch.zeros(elements + 1, dtype=torch.float64, device="cpu")  # the last one: averaged
+        self.errors = ErrorSums(elements)
+        self.flips = _zeros(elements)
+        self.hits = _zeros(elements)
+        self.averaged_hits = 0.0
 
     def add(self, scores: Sequence[Tensor], labels: Tensor | None) -> None:
-        first = scores[0]
-        self.tally.add(first, {i: (s - first).square().mean(1) for i, s in enumerate(scores) if i})
+        """Add one batch.
+
+        Args:
+            scores: The scores (B, classes) under each element, the identity first.
+            labels: The right classes (B,), if they are known.
+        """
+        plain = scores[0]
+        errors = {}
+        for element in range(1, len(scores)):
+            errors[element] = (scores[element] - plain).square().mean(1)  # (B,)
+        self.errors.add(plain, errors)
+
         stacked = full_precision(torch.stack(list(scores)))  # (elements, B, classes)
-        classes = _classes(stacked)
+        classes = _classes(stacked)  # (elements, B)
         self.flips += (classes != classes[0]).double().sum(1).cpu()
-        if labels is not None:
-            averaged = (stacked.softmax(2) if stacked.shape[2] > 1 else stacked).mean(0, keepdim=True)
-            self.hits += (torch.cat([classes, _classes(averaged)]).cpu() == labels.cpu()).double().sum(1)
+        if labels is None:
+            return
+        labels = labels.cpu()
+        self.hits += (classes.cpu() == labels).double().sum(1)
+        if stacked.shape[2] > 1:
+            stacked = stacked.softmax(2)
+        averaged = stacked.mean(0, keepdim=True)  # (1, B, classes)
+        self.averaged_hits += float((_classes(averaged).cpu() == labels).sum())
 
 
-def interval_of_share(share: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share that was counted over ``count`` images.
+def interval_of_share(share: float, count: int) -> Interval:
+    """Return Wilson's 95 % confidence interval of a share that was counted over ``count`` images.
+
+    With z = 1.96² / count it is (share + z/2 ± √(z (share (1 - share) + z/4))) / (1 + z).
 
     >>> [round(x, 3) for x in interval_of_share(0.5, 100)]
     [0.404, 0.596]
     """
     z = NORMAL_95**2 / count
-    centre, margin = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
-    return max((centre - margin) / (1 + z), 0.0), min((centre + margin) / (1 + z), 1.0)
+    centre = share + z / 2
+    margin = math.sqrt(z * (share * (1 - share) + z / 4))
+    low = (centre - margin) / (1 + z)
+    high = (centre + margin) / (1 + z)
+    return max(low, 0.0), min(high, 1.0)
+
+
+def _zeros(*shape: int) -> Tensor:
+    """Return zeros in float64 on the CPU, whatever torch's default dtype and device are."""
+    return torch.zeros(shape, dtype=torch.float64, device="cpu")
 
 
 def _var_mean(h: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """torch.var_mean, without correction, in two passes: several times as fast on a CPU."""
+    """Do what torch.var_mean(correction=0) does, in two passes: several times as fast on a CPU."""
     mean = h.mean(dims, keepdim=True)
-    return (h - mean).square_().mean(dims), mean.squeeze(dims)
+    variance = (h - mean).square_().mean(dims)
+    return variance, mean.squeeze(dims)
 
 
 def _classes(scores: Tensor) -> Tensor:
-    """The class of the largest score; a single score is that of the second of two classes."""
-    return scores.argmax(2) if scores.shape[2] > 1 else (scores[..., 0] > 0).long()
+    """Return the class with the largest score; a single score above 0 means the second of two classes."""
+    if scores.shape[2] == 1:
+        return (scores[..., 0] > 0).long()
+    return scores.argmax(2)

@@ -1,0 +1,353 @@
+"""A measurement in progress: run the model on one batch after another and sum up errors, floors and flips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..groups.group import Group
+from ..groups.members import FeatureAction, check_sizes
+from ..groups.similarity import Similarity
+from ..loss.capture import capture
+from ..loss.error import compared_maps, image_errors
+from ..loss.feature_groups import FeatureGroups
+from .floors import resampling_errors, symmetric_kernels
+from .report import ElementReport, LayerReport, OutputElement, OutputReport, Report, mean_of_known
+from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share
+
+__all__ = ["Measurement"]
+
+MAX_COLLAPSED_DIVERSITY = 0.01
+"""A feature group of less diversity has collapsed: its channels are (nearly) equal."""
+
+
+class _Element(NamedTuple):
+    """One element of the group, as it is described in the report."""
+
+    label: str
+    similarity: Similarity | None
+    """None if it is not a single rotation, flip and scaling: for example a custom transformation."""
+    exact: bool
+    degrees: float | None
+    factor: float | None
+
+
+class _Layer:
+    """The sums of one layer.
+
+    Args:
+        feature_groups: How its channels are partitioned.
+        elements: How many elements the group has, the identity included.
+    """
+
+    def __init__(self, feature_groups: FeatureGroups, elements: int) -> None:
+        self.feature_groups = feature_groups
+        self.errors = ErrorSums(elements)
+        self.grid_floors = ErrorSums(elements)
+        self.resampling_floors = ErrorSums(elements)
+        self.diversity = DiversitySums(feature_groups)
+        self.size = (0, 0)
+        """Height and width of its maps, once it has run."""
+
+
+class Measurement:
+    """Everything a report is made of, summed over the batches added so far.
+
+    Args:
+        model: The model, in eval mode.
+        group: The transformations.
+        partition: Layer names to feature groups; the layers to measure.
+        labels: Of all images, in their order, if known.
+        floors: Whether to measure floors too.
+        action: What is compared of a layer.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        partition: Mapping[str, FeatureGroups],
+        labels: Tensor | None,
+        floors: bool,
+        action: FeatureAction,
+    ) -> None:
+        if action == "regular":
+            check_sizes(group, partition)
+        self.model = model
+        self.group = group
+        self.labels = labels
+        self.floors = floors
+        self.action = action
+        self.count = 0
+        self.elements = [_describe(group, i) for i in range(len(group))]
+        self.layers = {name: _Layer(spec, len(group)) for name, spec in partition.items()}
+        self.predictions: PredictionSums | None = PredictionSums(len(group))
+
+    def add(self, x: Tensor) -> None:
+        """Add one batch of images (B, C, H, W)."""
+        maps, outputs = self._add_errors(x)
+        labels = None
+        if self.labels is not None:
+            labels = self.labels[self.count : self.count + len(x)]
+        self._add_predictions(outputs, labels)
+        if self.floors:
+            self._add_resampling_floors(maps)
+            self._add_grid_floors(x)
+        self.count += len(x)
+
+    def report(self, chosen: bool) -> Report:
+        """Return the report of all images added; ``chosen`` if the user named no layers."""
+        accuracy = None
+        averaged = None
+        if self.labels is not None and self.predictions is not None:
+            hits = (self.predictions.hits / self.count).tolist()
+            accuracy = dict(zip(self.group.labels, hits, strict=True))
+            averaged = self.predictions.averaged_hits / self.count
+        return Report(
+            group=str(self.group),
+            images=self.count,
+            layers={name: self._layer_report(layer) for name, layer in self.layers.items()},
+            chosen=chosen,
+            output=self._output_report(accuracy),
+            accuracy=accuracy,
+            averaged_accuracy=averaged,
+            action=self.action,
+        )
+
+    # Adding a batch
+
+    def _add_errors(self, x: Tensor) -> tuple[dict[str, Tensor], list[Any]]:
+        """Add the errors of the model as it is.
+
+        Returns:
+            The maps of the untransformed images by layer, and the outputs under every element.
+        """
+        maps, output = self._run(x.clone(), first=True)
+        outputs = [output]
+        errors: dict[str, dict[int, Tensor]] = {name: {} for name in self.layers}
+        for i in range(1, len(self.group)):
+            permute = self.action == "regular"
+            errors_of_layers, output = self._compare(x, maps, i, permute)
+            outputs.append(output)
+            for name, error in errors_of_layers.items():
+                self._check_finite(name, maps[name], error, i)
+                errors[name][i] = error
+        for name, layer in self.layers.items():
+            layer.errors.add(maps[name], errors[name])
+        return maps, outputs
+
+    def _add_grid_floors(self, x: Tensor) -> None:
+        """Add the errors of the same model with symmetric kernels, under quarter turns and flips."""
+        exact = [i for i in range(1, len(self.group)) if self.elements[i].exact]
+        if not exact:
+            return
+        errors: dict[str, dict[int, Tensor]] = {name: {} for name in self.layers}
+        with symmetric_kernels():
+            maps, _ = self._run(x.clone())
+            for i in exact:
+                # symmetric kernels have no orientation, so the channels keep their places
+                errors_of_layers, _ = self._compare(x, maps, i, permute=False)
+                for name, error in errors_of_layers.items():
+                    errors[name][i] = error
+        for name, layer in self.layers.items():
+            layer.grid_floors.add(maps[name], errors[name])
+
+    def _add_resampling_floors(self, maps: Mapping[str, Tensor]) -> None:
+        """Add the errors of transforming each map and transforming it back, where that resamples."""
+        for name, h in maps.items():
+            errors = {}
+            for i, element in enumerate(self.elements):
+                if element.similarity is not None and not element.exact:
+                    errors[i] = resampling_errors(h, element.similarity)
+            self.layers[name].resampling_floors.add(h, errors)
+
+    def _add_predictions(self, outputs: list[Any], labels: Tensor | None) -> None:
+        """Add the scores under every element, if the model is a classifier."""
+        if labels is not None:
+            _check_labels(labels, outputs[0])
+        if not _are_scores(outputs[0]):
+            self.predictions = None
+        elif self.predictions is not None:
+            self.predictions.add(outputs, labels)
+
+    def _compare(
+        self, x: Tensor, maps: Mapping[str, Tensor], i: int, permute: bool
+    ) -> tuple[dict[str, Tensor], Any]:
+        """Run the model on the images under element ``i`` and compare every layer.
+
+        Args:
+            x: The untransformed images (B, C, H, W).
+            maps: What the layers returned for them.
+            i: The index of the element.
+            permute: Whether the element also permutes the channels of feature groups.
+
+        Returns:
+            The error of each image (B,) by layer, and the output of the model.
+        """
+        g = torch.full((len(x),), i, device="cpu")
+        maps_g, output = self._run(self.group.act(x, g))
+        errors = {}
+        for name, h_g in maps_g.items():
+            permuted = None
+            if permute:
+                permuted = self.layers[name].feature_groups
+            errors[name] = image_errors(maps[name], h_g, self.group, g, permuted)
+        return errors, output
+
+    def _run(self, x: Tensor, first: bool = False) -> tuple[dict[str, Tensor], Any]:
+        """Run the model; return what is compared of each layer, and the output.
+
+        ``first`` marks the untransformed images, whose maps are also looked at before pooling.
+        """
+
+        def pooled(name: str, h: Tensor) -> Tensor:
+            result = compared_maps(name, h, self.layers[name].feature_groups, self.action)
+            if first:
+                self._look_at(name, h)
+            return result
+
+        with capture(self.model, list(self.layers), pooled) as features:
+            output = self.model(x)
+        return dict(features), output
+
+    def _look_at(self, name: str, h: Tensor) -> None:
+        """Note size and diversity of a layer's maps (B, C, H, W), or say that they are too small."""
+        layer = self.layers[name]
+        height, width = layer.size = h.shape[2], h.shape[3]
+        if not any(self.group.coverage(layer.size)[1:]):
+            raise ValueError(
+                f"the {height}×{width} map of layer {name!r} is too small for {self.group}: no element "
+                f"leaves a valid pixel; use larger images or a milder group, or leave the layer out"
+            )
+        layer.diversity.add(h)
+
+    def _check_finite(self, name: str, h: Tensor, error: Tensor, i: int) -> None:
+        """Raise an error if a layer returned NaN or infinity, for the images or under element ``i``."""
+        if error.isfinite().all():
+            return
+        # the error is NaN by definition if the element leaves no valid pixel on so small a map
+        if self.group.coverage((h.shape[2], h.shape[3]))[i] == 0:
+            return
+        where = ""
+        if h.isfinite().all():
+            where = f" for images under {self.group.labels[i]!r}"
+        raise ValueError(
+            f"layer {name!r} returned NaN or infinite values{where}, so it cannot be measured: look for a "
+            f"division by zero or a logarithm before it, or leave the layer out"
+        )
+
+    # Making the report
+
+    def _layer_report(self, layer: _Layer) -> LayerReport:
+        elements = {}
+        for i in range(1, len(self.group)):
+            elements[self.elements[i].label] = self._element_report(layer, i)
+
+        floors = [element.floor for element in elements.values() if element.floor is not None]
+        diversity = layer.diversity.of_groups
+        collapsed = (diversity < MAX_COLLAPSED_DIVERSITY).nonzero().flatten()
+
+        all_but_identity = range(1, len(self.group))
+        relative, interval = layer.errors.relative(all_but_identity)
+        return LayerReport(
+            raw=layer.errors.raw(all_but_identity),
+            relative=relative,
+            interval=interval,
+            floor=mean_of_known(floors),
+            variance=layer.errors.variance,
+            diversity=_mean_diversity(diversity),
+            collapsed=tuple(collapsed.tolist()),
+            num_groups=len(diversity),
+            constant=layer.diversity.constant,
+            size=layer.size,
+            elements=elements,
+        )
+
+    def _element_report(self, layer: _Layer, i: int) -> ElementReport:
+        element = self.elements[i]
+        relative, interval = layer.errors.relative([i])
+        floor = None
+        if self.floors and element.similarity is not None:
+            sums = layer.grid_floors if element.exact else layer.resampling_floors
+            floor, _ = sums.relative([i])
+        return ElementReport(
+            raw=layer.errors.raw([i]),
+            relative=relative,
+            interval=interval,
+            floor=floor,
+            exact=element.exact,
+            degrees=element.degrees,
+            factor=element.factor,
+        )
+
+    def _output_report(self, accuracy: Mapping[str, float] | None) -> OutputReport | None:
+        if self.predictions is None:
+            return None
+        errors = self.predictions.errors
+        flip_rates = (self.predictions.flips / self.count).tolist()
+        elements = {}
+        for i in range(1, len(self.group)):
+            element = self.elements[i]
+            logit_error, _ = errors.relative([i])
+            elements[element.label] = OutputElement(
+                logit_error=logit_error,
+                flip_rate=flip_rates[i],
+                interval=interval_of_share(flip_rates[i], self.count),
+                accuracy=None if accuracy is None else accuracy[element.label],
+                exact=element.exact,
+                degrees=element.degrees,
+                factor=element.factor,
+            )
+        logit_error, _ = errors.relative(range(1, len(self.group)))
+        flip_rate = math.fsum(flip_rates[1:]) / len(flip_rates[1:])
+        return OutputReport(logit_error, flip_rate, elements)
+
+
+def _describe(group: Group, i: int) -> _Element:
+    label = group.labels[i]
+    steps = group.elements[i]
+    if len(steps) != 1 or not isinstance(steps[0], Similarity):
+        return _Element(label, similarity=None, exact=False, degrees=None, factor=None)
+
+    similarity = steps[0]
+    degrees = None
+    factor = None
+    if similarity.scale == 1 and not similarity.flip:
+        degrees = float(360 * similarity.turn)
+    if similarity.turn == 0 and not similarity.flip:
+        factor = float(similarity.scale)
+    return _Element(label, similarity, similarity.exact, degrees, factor)
+
+
+def _are_scores(output: Any) -> bool:
+    return isinstance(output, Tensor) and output.ndim == 2
+
+
+def _check_labels(labels: Tensor, output: Any) -> None:
+    """Raise an error if the labels of a batch do not fit the model's output for it."""
+    if not _are_scores(output) or output.shape[:1] != labels.shape:
+        got = f"a {type(output).__name__}"
+        if isinstance(output, Tensor):
+            got = str(tuple(output.shape))
+        raise ValueError(
+            f"labels need a classifier whose output is (B, classes), and one label per image; "
+            f"got an output {got} and labels {tuple(labels.shape)}"
+        )
+    classes = max(output.shape[1], 2)  # a single score distinguishes two classes
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"labels must be 0 to {classes - 1} for scores of {classes} classes; got {low} to {high}"
+        )
+
+
+def _mean_diversity(of_groups: Tensor) -> float | None:
+    """Return the mean over feature groups of size 2 and more, or None if there are none."""
+    known = of_groups[~of_groups.isnan()]
+    if len(known) == 0:
+        return None
+    return float(known.mean())
