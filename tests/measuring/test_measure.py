@@ -136,20 +136,23 @@ class InfiniteAtZero(nn.Module):
     ("change", "match"),
     [
         ({"images": torch.rand(1, 9, 9)}, r"shape \(N, C, H, W\); got \(1, 9, 9\)"),
-        ({"images": torch.zeros(0, 1, 9, 9)}, "at least two images.*got no image"),
-        ({"images": []}, "at least two images.*got no image"),
-        ({"images": images(1)}, "at least two images, better a hundred.*got one image"),
-        ({"images": torch.full((2, 1, 9, 9), float("nan"), dtype=torch.float64)}, "images hold NaN"),
+        ({"images": torch.zeros(0, 1, 9, 9)}, "at least two images.*got 0"),
+        ({"images": []}, "at least two images.*got 0"),
+        ({"images": images(1)}, "at least two images, better a hundred.*got 1"),
+        ({"images": torch.full((2, 1, 9, 9), float("nan"), dtype=torch.float64)}, "images contain NaN"),
         (
             {"images": [images(2, 9), images(2, 10)]},
-            "images must have one size, and these are 1×9×9 and 1×10×10",
+            "must have the same size; got 1×9×9 and 1×10×10",
         ),
         ({"images": images(2).repeat(1, 3, 1, 1)}, r"fails on images 3×.* of torch.float64 .*1 channels"),
         (
             {"model": nn.Sequential(*net(), nn.Flatten(), nn.Linear(7, 2).double())},
             "fails on images 1×.*shapes",
         ),
-        ({"model": nn.Sequential(*net()[:1], NanMaps())}, "layer '1' returned NaN or infinite values: "),
+        (
+            {"model": nn.Sequential(*net()[:1], NanMaps())},
+            "layer '1' returned NaN or infinite values, so it cannot",
+        ),
         (
             {"model": nn.Sequential(InfiniteAtZero(), nn.Identity()), "group": R8},
             r"layer '1' returned .* under '45°'",
@@ -172,11 +175,11 @@ def test_bad_input_says_what_was_needed(change, match) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"model": lambda x: x}, "takes a torch.nn.Module; got a function"),
+        ({"model": lambda x: x}, "must be a torch.nn.Module; got a function"),
         ({"images": np.zeros((2, 1, 9, 9))}, "got a ndarray .*torch.from_numpy"),
-        ({"images": [{"image": images(2)}]}, "a tuple that begins with one; got a dict"),
-        ({"labels": [0, 1]}, r"labels are an integer tensor \(N,\).*got list"),
-        ({"labels": torch.zeros(2)}, "labels are an integer tensor .*got torch.float32"),
+        ({"images": [{"image": images(2)}]}, "a tuple whose first entry is one; got a dict"),
+        ({"labels": [0, 1]}, r"labels must be an integer tensor \(N,\).*got a list"),
+        ({"labels": torch.zeros(2)}, "labels must be an integer tensor .*got torch.float32"),
     ],
 )
 def test_arguments_of_another_kind_are_named(change, match) -> None:
@@ -294,11 +297,11 @@ def test_labels_are_in_the_order_of_the_batches_of_a_loader() -> None:
 @pytest.mark.parametrize(
     ("model", "labels", "match"),
     [
-        (classifier(), torch.zeros(5).long(), r"a label for each image; got \(6, 5\) and labels \(5,\)"),
-        (classifier(), torch.zeros(7).long(), "one for each image: got 7 for 6 images"),
+        (classifier(), torch.zeros(5).long(), r"one label per image; got \(6, 5\) and labels \(5,\)"),
+        (classifier(), torch.zeros(7).long(), "one entry per image; got 7 labels for 6 images"),
         (classifier(), torch.zeros(6, 1).long(), r"got \(6, 5\) and labels \(6, 1\)"),
         (classifier(), torch.full((6,), 5), "labels must be 0 to 4 for scores of 5 classes; got 5 to 5"),
-        (net(), torch.zeros(6).long(), r"an output \(B, classes\) and a label for each image; got \(6, 8, "),
+        (net(), torch.zeros(6).long(), r"returns \(B, classes\), and one label per image; got \(6, 8, "),
     ],
 )
 def test_labels_that_do_not_fit_are_an_error(model: nn.Module, labels: Tensor, match: str) -> None:
@@ -400,9 +403,7 @@ def test_a_model_without_maps_says_so() -> None:
     with pytest.raises(ValueError, match="no layer of the model returns a map"):
         ien.measure(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8), "rot4")
     conv = nn.Conv2d(1, 1, 3, padding=1)
-    with pytest.raises(
-        ValueError, match=r"runs more than once .*\(0\): give one of them a module of its own"
-    ):
+    with pytest.raises(ValueError, match=r"runs more than once .*\(0\): use a separate module for each call"):
         choose_layers(nn.Sequential(conv, conv, nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8))
     with pytest.raises(TypeError, match=r"layer '1' returned a tensor of shape \(2, 2\).*\(B, C, H, W\)"):
         ien.measure(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.rand(2, 1, 8, 8), "rot4", ["1"])

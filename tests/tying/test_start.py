@@ -677,7 +677,7 @@ def test_wrong_arguments_are_told() -> None:
         ien.start_equivariant(net, "rot4", 4, x[0])
     with pytest.raises(ValueError, match="input holds NaN or infinite values"):
         ien.start_equivariant(net, "rot4", 4, x / 0)
-    with pytest.raises(ValueError, match="a model of several inputs needs a wrapper"):
+    with pytest.raises(ValueError, match="if it takes several inputs, wrap it"):
         ien.start_equivariant(nn.Bilinear(9, 9, 3), "rot4", 4, x)
     with pytest.raises(KeyError, match="names 'con'"):
         ien.start_equivariant(net, "rot4", {"": 4, "con": 1}, x)

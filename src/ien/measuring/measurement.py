@@ -334,8 +334,8 @@ def _check_labels(labels: Tensor, output: Any) -> None:
         if isinstance(output, Tensor):
             got = str(tuple(output.shape))
         raise ValueError(
-            f"labels need a classifier whose output is (B, classes), and one label per image; "
-            f"got an output {got} and labels {tuple(labels.shape)}"
+            f"labels need a classifier that returns (B, classes), and one label per image; "
+            f"got {got} and labels {tuple(labels.shape)}"
         )
     classes = max(output.shape[1], 2)  # a single score distinguishes two classes
     low, high = int(labels.min()), int(labels.max())
