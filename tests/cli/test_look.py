@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 import ien
-from ien.measuring.image_folder import find_images, image_batches
 from ien.report.opened import build_model, load_weights_into, open_run
 from tests.helpers import toy
 from tests.helpers.shell import error_of, invoke
@@ -243,25 +242,6 @@ def test_bad_input_is_one_line_with_the_remedy(code: str, photos: Path) -> None:
     Path("one/a.png").write_bytes((photos / "0.png").read_bytes())
     assert "at least two images" in error_of("measure", "net.py:build", "--images", "one", "--group", "rot4")
     assert model is not None
-
-
-def test_images_are_scaled_and_grey_stays_grey(photos: Path) -> None:
-    (batch,) = image_batches(find_images(photos), (1, 6, 8))
-    assert batch.shape == (5, 1, 6, 8) and 0 <= float(batch.min()) < float(batch.max()) <= 1
-    Path("grey").mkdir()
-    pixels = np.arange(144, dtype=np.uint8).reshape(12, 12)
-    for name in "ab":
-        Image.fromarray(pixels).save(f"grey/{name}.png")
-    first, second = image_batches(find_images("grey"), batch_size=1)
-    assert torch.equal(first, second) and torch.equal(
-        (first[0, 0] * 255).round().byte(), torch.from_numpy(pixels)
-    )
-
-
-def test_hidden_files_and_other_files_are_no_images(photos: Path) -> None:
-    (photos / "notes.txt").write_text("no image")
-    (photos / "._0.png").write_text("no image")
-    assert [path.name for path in find_images(photos)] == ["0.png", "1.png", "2.png", "3.png", "4.png"]
 
 
 # --- doctor

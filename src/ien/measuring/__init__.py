@@ -2,6 +2,7 @@
 
 In reading order:
 
+    image_folder.py     a folder of picture files as batches of tensors
     inputs.py           the user's images as checked batches; eval mode for the time of a block
     choose_layers.py    the layers to measure when the user names none
     floors.py           the error that the pixel grid or resampling alone would cause

@@ -1,4 +1,4 @@
-"""Images: from a folder of picture files to batches of tensors, without ever holding all of them."""
+"""Read a folder of picture files as batches of tensors, one batch in memory at a time."""
 
 from __future__ import annotations
 
@@ -18,52 +18,71 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIXES", "find_images", "image_batches", "opened"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+"""How the names of picture files end, in lower or upper case."""
 
 
 def find_images(folder: str | os.PathLike[str]) -> list[Path]:
-    """The picture files in ``folder`` and below, by name; hidden ones are left out."""
+    """Return the picture files in a folder and its subfolders, sorted by path; hidden files are skipped.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no picture in it.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder} with images")
-    found = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in SUFFIXES and path.is_file() and path.name[0] != "."
-    ]
+    found = []
+    for path in sorted(folder.rglob("*")):
+        hidden = path.name.startswith(".")
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not hidden:
+            found.append(path)
     if not found:
-        raise FileNotFoundError(f"{folder} holds no images: they are files named {', '.join(SUFFIXES)}")
+        raise FileNotFoundError(f"{folder} holds no images: their names must end in {', '.join(SUFFIXES)}")
     return found
 
 
 def image_batches(
     paths: Sequence[Path], size: tuple[int, int, int] | None = None, batch_size: int = 64
 ) -> Iterator[Tensor]:
-    """Batches (B, C, H, W) of float32 in [0, 1], one after another from the files.
+    """Yield the pictures in batches (B, C, H, W) of float32 in [0, 1].
 
-    ``size`` (C, H, W) with 1 or 3 channels scales every image to it. Without it all images must have one
-    size, and they have three channels unless all are grey.
+    Args:
+        paths: The files, in order.
+        size: (C, H, W) to convert and resize every picture to, with C 1 or 3. By default all must have the
+            same size already; they have one channel if all are grey, and three otherwise.
+        batch_size: Pictures per batch; the last may have fewer.
+
+    Raises:
+        ValueError: A file cannot be read, or pictures differ in size and no ``size`` is given.
     """
-    channels = size[0] if size is not None else 1 if all(map(_is_grey, paths)) else 3
+    channels = _common_channels(paths) if size is None else size[0]
     if channels not in (1, 3):
         raise ValueError(f"images have 1 or 3 channels; the size asks for {channels}")
-    shape: torch.Size | None = None
+    first_shape: torch.Size | None = None
     for start in range(0, len(paths), batch_size):
         batch = []
         for path in paths[start : start + batch_size]:
-            image = _read(path, channels, None if size is None else (size[1], size[2]))
-            shape = image.shape if shape is None else shape
-            if image.shape != shape:
-                raise ValueError(
-                    f"images must have one size: {path} is {image.shape[1]}×{image.shape[2]}, {paths[0]} is "
-                    f"{shape[1]}×{shape[2]}; give a size to scale all to, such as {'x'.join(map(str, shape))}"
-                )
+            image = _read(path, channels, size)
+            if first_shape is None:
+                first_shape = image.shape
+            if image.shape != first_shape:
+                raise ValueError(_different_sizes(path, image.shape, paths[0], first_shape))
             batch.append(image)
         yield torch.stack(batch)
 
 
 @contextmanager
 def opened(path: str | os.PathLike[str], extra: str = "plots") -> Iterator[Image]:
-    """The picture in a file, of 8 bits; ``extra`` is what to install where pillow is not."""
+    """Open a picture file with 8 bits per channel while the block runs.
+
+    Args:
+        path: The file.
+        extra: The extra of ``ien`` to recommend if pillow is not installed.
+
+    Raises:
+        ModuleNotFoundError: Pillow is not installed.
+        FileNotFoundError: There is no such file.
+        ValueError: It cannot be read, also if that only shows inside the block.
+    """
     try:
         from PIL import Image
     except ModuleNotFoundError:
@@ -71,28 +90,45 @@ def opened(path: str | os.PathLike[str], extra: str = "plots") -> Iterator[Image
     try:
         with Image.open(path) as file:
             if file.mode.startswith(("I", "F")):
-                raise ValueError(f"its pixels are of mode {file.mode}, and 8 bits are needed")
+                raise ValueError(f"its pixels have mode {file.mode}, but 8 bits are needed")
             yield file
     except FileNotFoundError:
         raise FileNotFoundError(f"the image {os.fspath(path)} is missing: put it back") from None
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError) as error:  # pillow reports broken files in all three ways
         raise ValueError(
             f"{os.fspath(path)} cannot be read as an image ({error}): convert, replace or remove it"
         ) from None
 
 
-def _is_grey(path: Path) -> bool:
-    with opened(path) as file:
-        return file.mode in ("1", "L")
+def _common_channels(paths: Sequence[Path]) -> int:
+    for path in paths:
+        with opened(path) as file:
+            if file.mode not in ("1", "L"):
+                return 3
+    return 1
 
 
-def _read(path: Path, channels: int, size: tuple[int, int] | None) -> Tensor:
+def _read(path: Path, channels: int, size: tuple[int, int, int] | None) -> Tensor:
+    """Read one picture, upright, as (C, H, W) in [0, 1]."""
     from PIL import ImageOps
     from PIL.Image import Resampling
 
+    mode = "L" if channels == 1 else "RGB"
     with opened(path) as file:
-        image = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
-        if size is not None and image.size != (size[1], size[0]):
-            image = image.resize((size[1], size[0]), Resampling.BILINEAR, reducing_gap=3)
-        pixels = numpy.array(image)
-    return torch.from_numpy(pixels).view(*pixels.shape[:2], -1).permute(2, 0, 1).float().div(255)
+        image = ImageOps.exif_transpose(file).convert(mode)
+        if size is not None:
+            _, height, width = size
+            if image.size != (width, height):
+                image = image.resize((width, height), Resampling.BILINEAR, reducing_gap=3)
+        pixels = torch.from_numpy(numpy.array(image))  # (H, W) if grey, (H, W, 3) if not
+    if channels == 1:
+        pixels = pixels.unsqueeze(2)  # (H, W, 1)
+    return pixels.permute(2, 0, 1).float().div(255)  # (C, H, W)
+
+
+def _different_sizes(path: Path, shape: torch.Size, first_path: Path, first_shape: torch.Size) -> str:
+    channels, height, width = first_shape
+    return (
+        f"images must have one size: {path} is {shape[1]}×{shape[2]}, {first_path} is {height}×{width}; "
+        f"give a size to scale all to, such as {channels}x{height}x{width}"
+    )

@@ -1,0 +1,97 @@
+"""Picture files are found, read and scaled as they are; files that cannot be read are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ien.measuring.image_folder import find_images, image_batches
+
+Image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip install 'ien[plots]'")
+
+
+def picture(path: Path, *shape: int) -> np.ndarray:
+    """Save random pixels (H, W) or (H, W, 3) and return them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(len(path.name)).integers(0, 256, shape, dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def test_pictures_in_subfolders_are_found_and_other_files_skipped(tmp_path: Path) -> None:
+    for name in ("b.png", "a.JPG", "inner/c.bmp", ".hidden.png"):
+        picture(tmp_path / name, 4, 4)
+    (tmp_path / "notes.txt").write_text("no image")
+    found = find_images(str(tmp_path))
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["a.JPG", "b.png", "inner/c.bmp"]
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((4, 6), 1), ((4, 6, 3), 3)])
+def test_pixels_are_read_as_they_are_in_the_file(tmp_path: Path, shape, channels) -> None:
+    expected = [picture(tmp_path / name, *shape).reshape(4, 6, channels) for name in ("a.png", "bb.png")]
+    first, second = image_batches(find_images(tmp_path), batch_size=1)
+    for batch, pixels in zip((first, second), expected, strict=True):
+        assert batch.shape == (1, channels, 4, 6) and batch.dtype == torch.float32
+        np.testing.assert_array_equal((batch[0] * 255).round().byte().permute(1, 2, 0), pixels)
+
+
+def test_one_coloured_picture_gives_all_three_channels(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 4, 4)
+    picture(tmp_path / "b.png", 4, 4, 3)
+    (batch,) = image_batches(find_images(tmp_path))
+    assert batch.shape == (2, 3, 4, 4) and torch.equal(batch[0, 0], batch[0, 2])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_size_converts_and_scales_every_picture(tmp_path: Path, channels: int) -> None:
+    for k, shape in enumerate([(12, 12, 3), (9, 12), (6, 8, 3)]):
+        picture(tmp_path / f"{k}.png", *shape)
+    first, rest = image_batches(find_images(tmp_path), (channels, 6, 8), batch_size=2)
+    assert first.shape == (2, channels, 6, 8) and rest.shape == (1, channels, 6, 8)
+    assert 0 <= float(first.min()) < float(first.max()) <= 1
+
+
+def test_a_picture_is_turned_upright_as_its_camera_noted(tmp_path: Path) -> None:
+    pixels = np.zeros((2, 4), dtype=np.uint8)
+    pixels[0, 0] = 255
+    image = Image.fromarray(pixels)
+    exif = image.getexif()
+    exif[0x0112] = 6  # the top of the scene is on the right of the file
+    image.save(tmp_path / "a.png", exif=exif)
+    (batch,) = image_batches(find_images(tmp_path))
+    assert batch.shape == (1, 1, 4, 2) and batch[0, 0].argmax() == 1  # top right
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "match"),
+    [
+        (b"", None, r"a\.png cannot be read as an image .*convert, replace or remove it"),
+        (b"no image", None, r"a\.png cannot be read as an image"),
+        ("16 bits", None, r"a\.png cannot be read as an image \(its pixels have mode I;16, but 8 bits"),
+        ("5×4", None, r"one size: .*b\.png is 4×4, .*a\.png is 5×4; give a size .*such as 1x5x4"),
+        ("5×4", (2, 4, 4), "images have 1 or 3 channels; the size asks for 2"),
+    ],
+)
+def test_bad_pictures_are_named_with_the_remedy(tmp_path: Path, content, size, match) -> None:
+    path = tmp_path / "a.png"
+    if content == "16 bits":
+        Image.fromarray(np.full((4, 4), 40000, dtype=np.uint16)).save(path)
+    elif content == "5×4":
+        picture(path, 5, 4)
+    else:
+        path.write_bytes(content)
+    picture(tmp_path / "b.png", 4, 4)
+    with pytest.raises(ValueError, match=match):
+        list(image_batches(find_images(tmp_path), size))
+
+
+def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere with images"):
+        find_images(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"holds no images: their names must end in \.png"):
+        find_images(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"the image gone\.png is missing"):
+        list(image_batches([Path("gone.png")]))
