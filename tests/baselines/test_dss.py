@@ -160,7 +160,7 @@ def test_an_extent_beyond_the_scales_is_refused(extent: int) -> None:
 
 
 def test_a_delta_start_passes_fields_through_and_adds_a_little_noise() -> None:
-    weight = DilatedConv2d(4, 6, 3, scales=2, extent=2, delta=True).weight.detach()
+    weight = DilatedConv2d(4, 6, 3, scales=2, extent=2, near_identity=True).weight.detach()
     expected = torch.zeros(6, 4, 2, 3, 3)
     for b in range(6):
         for a in range(4):

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 import ien
 from ien.baselines.sesn_layers import Filters, PointwiseConv2d, ScaleConv2d, hermite_basis
-from ien.baselines.sesn_nets import SCALAR, VECTOR, WIDE, sesn_scalar, sesn_vector, sesn_wrn
+from ien.baselines.sesn_nets import (
+    SCALAR_FILTERS,
+    VECTOR_FILTERS,
+    WRN_FILTERS,
+    sesn_scalar,
+    sesn_vector,
+    sesn_wrn,
+)
 from ien.models.cnn3 import MEAN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,7 +37,7 @@ def built(name: str, width: float = 1 / 8, seed: int = 0) -> tuple[nn.Module, Te
     return make(width=width), torch.rand(4, 3 if name == "wrn" else 1, size, size)
 
 
-@pytest.mark.parametrize("filters", [WIDE, *VECTOR.values(), *SCALAR.values()])
+@pytest.mark.parametrize("filters", [WRN_FILTERS, *VECTOR_FILTERS.values(), *SCALAR_FILTERS.values()])
 def test_the_basis_is_hermite_polynomials_under_a_gaussian(filters) -> None:
     up_to_four = [(n, m) for n in range(5) for m in range(5) if n + m <= 4]
     if filters.mult is None:
@@ -74,12 +81,12 @@ def test_a_pointwise_convolution_is_the_same_matrix_at_each_scale_and_pixel() ->
     assert torch.allclose(conv(x), expected[..., ::2, ::2].flatten(1, 2), atol=1e-6)
 
 
-@pytest.mark.parametrize("size,plus", VECTOR)
+@pytest.mark.parametrize("size,plus", VECTOR_FILTERS)
 @pytest.mark.parametrize("make", [sesn_vector, sesn_scalar])
 def test_digit_nets_have_the_parameters_of_the_plain_cnn(make, size, plus) -> None:
     net = make(size=size, plus=plus)
     assert sum(p.numel() for p in net.parameters()) == 494_549
-    scales = len((VECTOR if make is sesn_vector else SCALAR)[size, plus].scales)
+    scales = len((VECTOR_FILTERS if make is sesn_vector else SCALAR_FILTERS)[size, plus].scales)
     assert net.feature_groups == ien.FeatureGroups.of(scales if make is sesn_vector else 1)
 
 
@@ -253,7 +260,7 @@ def compared(net: nn.Module, other: nn.Module, pair: Pair, step: float, reach: l
 @pytest.mark.parametrize("name", DIGITS)
 def test_an_image_enlarged_by_one_step_moves_the_maps_of_every_layer_one_scale_up(name, seed) -> None:
     torch.manual_seed(seed)
-    net, filters = sesn_vector(*DIGITS[name], width=1 / 8), VECTOR[DIGITS[name]]
+    net, filters = sesn_vector(*DIGITS[name], width=1 / 8), VECTOR_FILTERS[DIGITS[name]]
     step, nets = filters.scales[1] / filters.scales[0], (net, freed(net))
     pair, reach = digit_textures(name, filters, seed), margins(filters)
     errors = [compared(n, n, pair, step, reach) for n in nets]
@@ -263,7 +270,7 @@ def test_an_image_enlarged_by_one_step_moves_the_maps_of_every_layer_one_scale_u
 def test_the_wide_net_moves_its_maps_one_scale_up_less_exactly_the_deeper_they_are() -> None:
     """Its narrowest envelope has 0.9 pixels, and thirteen layers add up what the grid loses; the last stage
     is 5 times better than free filters on the mean over nets, not in each of them."""
-    ours, free, step = [], [], WIDE.scales[1] / WIDE.scales[0]
+    ours, free, step = [], [], WRN_FILTERS.scales[1] / WRN_FILTERS.scales[0]
     for seed in SEEDS:
         torch.manual_seed(seed)
         net = sesn_wrn(width=1 / 16)
@@ -285,7 +292,7 @@ def test_scalar_maps_grow_with_the_image_over_the_scales_known_on_both_sides(nam
     The narrowest envelope of 56+ has 0.36 pixels, too few for a grid: its last layer misses 5.
     """
     torch.manual_seed(seed)
-    net, filters = sesn_scalar(*DIGITS[name], width=1 / 8), SCALAR[DIGITS[name]]
+    net, filters = sesn_scalar(*DIGITS[name], width=1 / 8), SCALAR_FILTERS[DIGITS[name]]
     step, reach = filters.scales[1] / filters.scales[0], margins(filters)
     pair, nets = digit_textures(name, filters, seed), (net, freed(net))
     ends = [(only(n, slice(None, -1)), only(n, slice(1, None))) for n in nets]

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 import ien
 from ien import baselines, models
-from ien.baselines.steerable_layers import DEFAULT, WIDE, FieldNorm, SteerableConv2d, Symmetry, library, steer
+from ien.baselines.steerable_layers import (
+    E2CNN_DEFAULT,
+    E2CNN_WIDE,
+    FieldNorm,
+    SteerableConv2d,
+    Symmetry,
+    library,
+    steer,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -135,7 +143,12 @@ def test_blocks_equal_those_of_the_library_in_both_modes(group) -> None:
 @pytest.mark.parametrize("group", SPACES)
 @pytest.mark.parametrize(
     ("kernel", "stride", "from_image", "functions"),
-    [(3, 1, True, WIDE), (3, 2, False, WIDE), (1, 2, False, WIDE), (3, 1, False, DEFAULT)],
+    [
+        (3, 1, True, E2CNN_WIDE),
+        (3, 2, False, E2CNN_WIDE),
+        (1, 2, False, E2CNN_WIDE),
+        (3, 1, False, E2CNN_DEFAULT),
+    ],
 )
 def test_a_layer_with_a_bias_equals_that_of_the_library(
     group, kernel, stride, from_image, functions, double
@@ -157,7 +170,7 @@ def test_a_layer_with_a_bias_equals_that_of_the_library(
 
 
 @pytest.mark.parametrize("group", SPACES)
-@pytest.mark.parametrize(("functions", "count"), [(DEFAULT, 6), (WIDE, 8)])
+@pytest.mark.parametrize(("functions", "count"), [(E2CNN_DEFAULT, 6), (E2CNN_WIDE, 8)])
 def test_a_3x3_filter_has_6_functions_or_8(group, functions, count) -> None:
     members = Symmetry.of(group).members
     assert SteerableConv2d(2, 3, 3, group, functions=functions).weight.shape == (3, 2, members * count)
@@ -325,7 +338,7 @@ def test_other_groups_are_refused_with_those_that_work(group) -> None:
 @pytest.mark.parametrize("mix", ["4-2-1", "4", 4, {4: 0.5, 2: 0.5}, ien.FeatureGroups.of("8-4-2")], ids=str)
 def test_feature_groups_in_place_of_a_group_are_refused(mix) -> None:
     with pytest.raises(
-        ValueError, match="takes a group, such as rot4, and its feature groups are of one size"
+        ValueError, match="takes a group, such as rot4, and its feature groups have one size"
     ):
         baselines.steerable_cnn6(mix)
 

@@ -190,7 +190,7 @@ def test_orders_without_widths_and_mixes_are_refused(name) -> None:
     with pytest.raises(ValueError, match=f"{name} has widths for feature groups whose largest size is 1, 4"):
         baselines.create(f"e2cnn-{name}", group="rot6")
     with pytest.raises(
-        ValueError, match="takes a group, such as rot4, and its feature groups are of one size"
+        ValueError, match="takes a group, such as rot4, and its feature groups have one size"
     ):
         baselines.create(f"e2cnn-{name}", group="4-2-1")
     with pytest.raises(

@@ -1,4 +1,14 @@
-"""Built-in equivariance by name: from a name and options to a network that is called like a plain one."""
+"""The networks we compare with: equivariant by construction, and called like the plain ones.
+
+    steerable_layers.py    layers that commute with rotations and flips, of e2cnn's kernels
+    steerable_nets.py      the steerable twins of cnn6, resnet18 and vgg
+    sesn_layers.py         scale-equivariant steerable networks (SESN): convolutions at several scales
+    sesn_nets.py           the SESN twins of cnn3 and wide_resnet
+    dss.py                 deep scale-spaces (DSS): dilated kernels over blurred images
+    ss_cnn.py              scale-steerable filters (SS-CNN), with the maximum over scales after each layer
+
+The steerable twin of SiamFC, which tracks, lives in ``ien.tracking`` and is built here by name.
+"""
 
 from __future__ import annotations
 
@@ -55,24 +65,46 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "dss-wrn": dss_wrn,
     "ss-cnn-wrn": ss_cnn_wrn,
 }
-NAMES = (*BASELINES, "re-siamfc")
+"""Name → the function that builds the network, for all baselines that classify images."""
+
+TRACKERS = {"re-siamfc": "ien.tracking:re_siamfc"}
+"""Name → where its function is; imported when asked for, because ``tracking`` builds on ``baselines``."""
+
+NAMES = (*BASELINES, *TRACKERS)
+"""All names that :func:`create` knows."""
 
 
 def create(name: str, **options: Any) -> nn.Module:
-    """A baseline of :data:`BASELINES`, freshly initialised.
+    """Build a baseline by name, with freshly drawn weights.
 
-    All take ``width`` and ``in_channels``, all that classify ``num_classes``. The steerable nets
-    (``e2cnn-…``, ``re-siamfc``) take a ``group`` (``rot4``, ``rot8``, ``rot4xflip``) and have an ``export()``
-    to a plain net; ``re-siamfc`` takes a ``backbone`` too. The nets for scaled digits (``sesn-vector``,
-    ``sesn-scalar``, ``dss``, ``ss-cnn``) take the ``size`` at which they see one, 28 or 56.
+    Args:
+        name: ``e2cnn-cnn6``, ``sesn-vector``, ``dss-wrn`` and so on; see :data:`NAMES`.
+        **options: What its function takes: ``width`` and ``in_channels`` for all, ``num_classes`` for those
+            that classify, a ``group`` (``rot4``, ``rot8``, ``rot4xflip``) for the steerable ones
+            (``e2cnn-…`` and ``re-siamfc``), a ``backbone`` for ``re-siamfc``, and for the nets for scaled
+            digits (``sesn-vector``, ``sesn-scalar``, ``dss``, ``ss-cnn``) the ``size``, 28 or 56, at which
+            they look at a digit.
+
+    Returns:
+        A network in training mode. Steerable ones have an ``export()`` to a plain network.
+
+    Raises:
+        ValueError: There is no such baseline, or an option is out of range.
+        ModuleNotFoundError: The steerable ones need e2cnn.
+
+    To make a network of your own equivariant, do not start from these: use the loss, or
+    ``ien.start_equivariant``.
+
+    >>> create("dss", width=1 / 4).taps
+    ('conv1', 'conv2', 'conv3')
     """
     return factory(name)(**options)
 
 
 def factory(name: str) -> Callable[..., nn.Module]:
-    """The function that builds the baseline of this name."""
-    if name == "re-siamfc":
-        return pkgutil.resolve_name("ien.tracking.re_siamfc_network:re_siamfc")
-    if name not in BASELINES:
-        raise ValueError(f"there is no baseline {name!r}; {nearest(name, NAMES)}")
-    return BASELINES[name]
+    """Return the function that builds the baseline of this name."""
+    if name in BASELINES:
+        return BASELINES[name]
+    if name in TRACKERS:
+        return pkgutil.resolve_name(TRACKERS[name])
+    raise ValueError(f"there is no baseline {name!r}; {nearest(name, NAMES)}")

@@ -1,4 +1,8 @@
-"""Deep scale-spaces: images in, nets out whose maps shift along the scales when the image is halved."""
+"""Deep scale-spaces (Worrall and Welling, 2019): nets whose maps shift along the scales if an image shrinks.
+
+The image is blurred to several scales (:class:`ScaleSpace`), and each scale is convolved with the same
+kernels, dilated by its factor (:class:`DilatedConv2d`). Halving the image then moves its maps by one scale.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,8 @@ BASE = 2  # the factor from one scale to the next
 CNN3_SCALES, CNN3_ZERO_SCALE, CNN3_KERNEL = 2, 0.25, 7
 WRN_SCALES, WRN_ZERO_SCALE = 4, 0.5
 WRN_EXTENTS = (2, 2, 1)  # scales seen at once at the entry of each stage: 4 -> 3, 2, 2
-WRN_STEM, WRN_FIELDS = 16, (128, 240, 512)  # 240, not 256: the second weights of the extents are paid for
+WRN_STEM, WRN_FIELDS = 16, (128, 240, 512)  # 240, not 256: pays for the second weights of the extents
+ANGLES = 512  # at which the spectrum of a discrete Gaussian is sampled
 
 
 def dss(
@@ -35,64 +40,75 @@ def dss(
     num_classes: int = 10,
     in_channels: int = 1,
 ) -> CNN3:
-    """The DSS twin of :func:`ien.models.cnn3`: two scales, kernels of 7×7 dilated by 1 and by 2.
+    """Build the DSS twin of :func:`ien.models.cnn3`: two scales, 7×7 kernels dilated by 1 and by 2.
 
-    ``plus`` changes nothing here: one list of scales serves both protocols. No convolution has a bias, 190
-    parameters less than in the plain net. Of the last layer the maximum over scales is normalised, as in the
-    plain net; the published one normalises before that maximum.
+    No convolution has a bias, 190 parameters less than in the plain net. The last BatchNorm comes after the
+    maximum over scales, as in the plain net; the published one comes before it.
+
+    Args:
+        size: 28, or 56 to double the images first.
+        plus: Ignored: one list of scales serves both protocols.
+        width: A factor on the 32, 63 and 95 fields.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
 
     >>> sum(parameter.numel() for parameter in dss().parameters())
     494359
     """
     fields = cnn3_fields(1, width)
-    convs: list[nn.Module] = [
-        DilatedConv2d(before, after, CNN3_KERNEL, CNN3_SCALES)
-        for before, after in pairwise([in_channels, *fields])
-    ]
+    convs: list[nn.Module] = []
+    for before, after in pairwise([in_channels, *fields]):
+        convs.append(DilatedConv2d(before, after, CNN3_KERNEL, CNN3_SCALES))
     convs[0] = nn.Sequential(ScaleSpace(CNN3_SCALES, CNN3_ZERO_SCALE), convs[0])
-    norms = [FieldNorm(n, CNN3_SCALES) for n in fields[:2]]
-    return CNN3(convs, norms, FeatureGroups.of(CNN3_SCALES), fields[-1], num_classes, in_channels, size)
+    norms = [FieldNorm(fields[0], CNN3_SCALES), FieldNorm(fields[1], CNN3_SCALES)]
+    groups = FeatureGroups.of(CNN3_SCALES)
+    return CNN3(convs, norms, groups, fields[-1], num_classes, in_channels, size)
 
 
 def dss_wrn(
     width: float | Fraction = 1, num_classes: int = 10, in_channels: int = 3, dropout: float = 0.3
 ) -> WideResNet:
-    """The DSS twin of :func:`ien.models.wide_resnet`: four scales, of which two stages each merge a pair.
+    """Build the DSS twin of :func:`ien.models.wide_resnet`, with four scales at its entry.
 
     The first convolution of stages 1 and 2 sees two scales at once, so that 3, 2 and 2 scales leave the
-    stages. ``width`` is a factor on their 128, 240 and 512 fields. Kernels start as near identities.
+    stages. Kernels start near the identity.
+
+    Args:
+        width: A factor on the 128, 240 and 512 fields of the stages.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
+        dropout: The share of values dropped before the second convolution of each block.
 
     >>> sum(parameter.numel() for parameter in dss_wrn().parameters()), dss_wrn(1 / 8).feature_groups
     (10939482, {'layer1': 3, 'layer2': 2, 'layer3': 2})
     """
-    fields, scales = (WRN_STEM, *rounded(WRN_FIELDS, 1, width)), WRN_SCALES
-    lifting = ScaleSpace(scales, WRN_ZERO_SCALE)
-    stem = nn.Sequential(lifting, DilatedConv2d(in_channels, fields[0], 3, scales, delta=True))
-    stages, left = [], []
+    fields = (WRN_STEM, *rounded(WRN_FIELDS, 1, width))
+    scales = WRN_SCALES
+    lift = ScaleSpace(scales, WRN_ZERO_SCALE)
+    stem = nn.Sequential(lift, DilatedConv2d(in_channels, fields[0], 3, scales, near_identity=True))
+    stages = []
+    scales_after = []
     for (before, after), stride, extent in zip(pairwise(fields), STRIDES, WRN_EXTENTS, strict=True):
         blocks = [_block(before, after, scales, extent, stride, dropout)]
         scales -= extent - 1
-        blocks += [_block(after, after, scales, 1, 1, dropout) for _ in range(BLOCKS - 1)]
+        for _ in range(BLOCKS - 1):
+            blocks.append(_block(after, after, scales, 1, 1, dropout))
         stages.append(blocks)
-        left.append(scales)
-    net = WideResNet(
-        stem,
-        stages,
-        FieldNorm(fields[-1], scales),
-        FeatureGroups.of(scales),
-        fields[-1],
-        num_classes,
-        in_channels,
-    )
-    net.feature_groups = dict(zip(net.taps, left, strict=True))
+        scales_after.append(scales)
+    last_norm = FieldNorm(fields[-1], scales)
+    groups = FeatureGroups.of(scales)
+    net = WideResNet(stem, stages, last_norm, groups, fields[-1], num_classes, in_channels)
+    net.feature_groups = dict(zip(net.taps, scales_after, strict=True))
     return net
 
 
 class ScaleSpace(nn.Module):
-    """Blurs images (B, C, H, W) to each scale: maps (B, C * scales, H, W), the first scale the image itself.
+    """Blur images (B, C, H, W) to each scale: maps (B, C * scales, H, W), the first the image itself.
 
-    The image counts as blurred by a Gaussian of deviation ``zero_scale``; scale k is then what a picture
-    ``2**k`` times as large, shrunk, would look like, with one of ``2**k * zero_scale``.
+    The image counts as blurred by a Gaussian of deviation s = ``zero_scale``. Scale k should look like a
+    picture 2^k times as large, shrunk, whose blur has the deviation 2^k s; so it is blurred by the variance
+
+        (2^k s)² - s² = s² (4^k - 1)
 
     >>> ScaleSpace(4, zero_scale=0.5)(torch.rand(1, 3, 9, 9)).shape
     torch.Size([1, 12, 9, 9])
@@ -102,15 +118,18 @@ class ScaleSpace(nn.Module):
 
     def __init__(self, scales: int, zero_scale: float) -> None:
         super().__init__()
-        self.scales, self.zero_scale = scales, zero_scale
+        self.scales = scales
+        self.zero_scale = zero_scale
         variances = [zero_scale**2 * (BASE ** (2 * k) - 1) for k in range(scales)]
         radius = 4 * math.ceil(math.sqrt(variances[-1]))
         kernels = torch.stack([discrete_gaussian(variance, radius) for variance in variances])
         self.register_buffer("kernels", kernels.to(torch.get_default_dtype()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        channels, radius = x.shape[1], self.kernels.shape[1] // 2
-        kernels = self.kernels.repeat(channels, 1)[:, None]  # (C * scales, 1, taps)
+        channels = x.shape[1]
+        radius = self.kernels.shape[1] // 2
+        kernels = self.kernels.repeat(channels, 1)[:, None]  # (C * scales, 1, 2 * radius + 1)
+        # first along the rows, then along the columns
         h = F.conv2d(x, kernels[..., None, :], padding=(0, radius), groups=channels)
         return F.conv2d(h, kernels[..., None], padding=(radius, 0), groups=len(kernels))
 
@@ -119,28 +138,41 @@ class ScaleSpace(nn.Module):
 
 
 def discrete_gaussian(variance: float, radius: int) -> Tensor:
-    """Lindeberg's discrete Gaussian ``exp(-t) I_n(t)`` of variance t, n from -radius to radius, of sum 1.
+    """Return Lindeberg's discrete Gaussian of variance t, scaled to the sum 1.
 
-    Two of them in a row are exactly the one of the summed variances, also for variances far below a pixel.
+        T(n) = exp(-t) I_n(t) = mean over θ of exp(t (cos θ - 1)) cos(n θ),   n = -radius … radius
+
+    Two of them in a row are exactly the one of the summed variances, also for variances far below a pixel,
+    where a sampled Gaussian fails.
 
     >>> discrete_gaussian(0.0, 2).round(decimals=6).abs()
     tensor([0., 0., 1., 0., 0.], dtype=torch.float64)
     """
-    real = {"dtype": torch.float64, "device": "cpu"}
-    # its spectrum is exp(t (cos θ - 1)); the mean over so many angles is the integral, to all digits
-    angles = torch.arange(512, **real) * (2 * math.pi / 512)  # type: ignore[call-overload]
-    places = torch.arange(-radius, radius + 1, **real)  # type: ignore[call-overload]
-    kernel = (torch.exp(variance * (angles.cos() - 1)) * (places[:, None] * angles).cos()).mean(1)
+    # the mean over this many angles is the integral to all digits: the integrand is smooth and periodic
+    angles = torch.arange(ANGLES, dtype=torch.float64, device="cpu") * (2 * math.pi / ANGLES)
+    places = torch.arange(-radius, radius + 1, dtype=torch.float64, device="cpu")
+    spectrum = torch.exp(variance * (angles.cos() - 1))  # (angles,)
+    waves = (places[:, None] * angles).cos()  # (places, angles)
+    kernel = (spectrum * waves).mean(1)  # (places,)
     return kernel / kernel.sum()
 
 
 class DilatedConv2d(nn.Module):
-    """The scale-space correlation: output scale k sees its input through the kernels dilated by ``2**k``.
+    """The scale-space correlation: output scale k sees its input through the kernels dilated by 2^k.
 
     .. math:: h(k, x) = \\sum_{l < extent} \\sum_y w(l, y) f(k + l, x + 2^k y)
 
     From fields of ``scales`` channels to fields of ``scales - extent + 1``. Each dilation is a call of its
     own: in one call the kernels would be filled up with zeros, at several times the cost.
+
+    Args:
+        before: Fields of the input.
+        after: Fields of the output.
+        kernel_size: Pixels along each side of the kernels, before dilation.
+        scales: Scales of the input.
+        extent: Scales that are seen at once.
+        stride: As in ``nn.Conv2d``.
+        near_identity: Start with kernels that pass each field through, instead of with random ones.
 
     >>> DilatedConv2d(4, 8, 3, scales=4, extent=2)(torch.rand(1, 16, 9, 9)).shape
     torch.Size([1, 24, 9, 9])
@@ -154,31 +186,34 @@ class DilatedConv2d(nn.Module):
         scales: int,
         extent: int = 1,
         stride: int = 1,
-        delta: bool = False,
+        near_identity: bool = False,
     ) -> None:
         super().__init__()
         if not 1 <= extent <= scales:
             raise ValueError(f"extent is a number of scales from 1 to {scales}; got {extent}")
-        self.scales, self.extent, self.stride = scales, extent, stride
+        self.scales = scales
+        self.extent = extent
+        self.stride = stride
         self.weight = nn.Parameter(torch.empty(after, before, extent, kernel_size, kernel_size))
-        if delta:
+        if near_identity:
             _near_identity_(self.weight)
         else:
             nn.init.normal_(self.weight, std=math.sqrt(2 / self.weight[0].numel()))
 
     def kernels(self) -> Sequence[Tensor]:
-        """The kernels before dilation, for each output scale (after, before, extent, k, k): all the same."""
-        return [self.weight] * (self.scales - self.extent + 1)
+        """Return the kernels before dilation, for each output scale (after, before, extent, k, k)."""
+        return [self.weight] * (self.scales - self.extent + 1)  # the same at all scales
 
     def forward(self, x: Tensor) -> Tensor:
         fields = x.unflatten(1, (-1, self.scales))  # (B, before, scales, H, W)
         maps = []
         for k, kernel in enumerate(self.kernels()):
             dilation = BASE**k
-            seen = fields[:, :, k : k + self.extent].flatten(1, 2)
             padding = kernel.shape[-1] // 2 * dilation
-            maps.append(F.conv2d(seen, kernel.flatten(1, 2), None, self.stride, padding, dilation))
-        return torch.stack(maps, 2).flatten(1, 2)
+            seen = fields[:, :, k : k + self.extent].flatten(1, 2)  # (B, before * extent, H, W)
+            weight = kernel.flatten(1, 2)  # (after, before * extent, k, k)
+            maps.append(F.conv2d(seen, weight, None, self.stride, padding, dilation))
+        return torch.stack(maps, 2).flatten(1, 2)  # (B, after * (scales - extent + 1), H, W)
 
     def extra_repr(self) -> str:
         after, before, extent, size, _ = self.weight.shape
@@ -189,41 +224,52 @@ class DilatedConv2d(nn.Module):
 
 
 def _block(before: int, after: int, scales: int, extent: int, stride: int, dropout: float) -> Block:
-    """A block whose first convolution sees ``extent`` scales at once."""
+    """Build a block whose first convolution sees ``extent`` scales at once."""
     left = scales - extent + 1
     shortcut: nn.Module | None = None
     if before != after or stride > 1:
-        shortcut = DilatedConv2d(before, after, 1, left, stride=stride, delta=True)
+        shortcut = DilatedConv2d(before, after, 1, left, stride=stride, near_identity=True)
     if left < scales:
-        shortcut = nn.Sequential(_FirstScales(scales, left), *([] if shortcut is None else [shortcut]))
+        first = _FirstScales(scales, left)
+        shortcut = nn.Sequential(first) if shortcut is None else nn.Sequential(first, shortcut)
     return Block(
         FieldNorm(before, scales),
-        DilatedConv2d(before, after, 3, scales, extent, stride, delta=True),
+        DilatedConv2d(before, after, 3, scales, extent, stride, near_identity=True),
         FieldNorm(after, left),
-        DilatedConv2d(after, after, 3, left, delta=True),
+        DilatedConv2d(after, after, 3, left, near_identity=True),
         shortcut,
         dropout,
     )
 
 
 class _FirstScales(nn.Module):
+    """Drop all but the first ``left`` channels of each field."""
+
     def __init__(self, scales: int, left: int) -> None:
         super().__init__()
-        self.scales, self.left = scales, left
+        self.scales = scales
+        self.left = left
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.unflatten(1, (-1, self.scales))[:, :, : self.left].flatten(1, 2)
+        fields = x.unflatten(1, (-1, self.scales))  # (B, fields, scales, H, W)
+        return fields[:, :, : self.left].flatten(1, 2)  # (B, fields * left, H, W)
 
     def extra_repr(self) -> str:
         return f"{self.left} of {self.scales}"
 
 
 def _near_identity_(weight: Tensor) -> None:
-    """Yu and Koltun's start for dilated kernels: each input field passes through, and a little noise."""
+    """Yu and Koltun's start for dilated kernels: each input field passes through, and a little noise.
+
+    With c the greatest common divisor of the numbers of fields, the centre of the kernel is
+
+        w(i, j) = c / after   if ⌊c i / after⌋ = ⌊c j / before⌋
+    """
     after, before, _, size, _ = weight.shape
     common = math.gcd(before, after)
     nn.init.uniform_(weight, -0.01, 0.01)
-    of_input, of_output = (torch.arange(n, device=weight.device) * common // n for n in (before, after))
+    of_input = torch.arange(before, device=weight.device) * common // before
+    of_output = torch.arange(after, device=weight.device) * common // after
     passes = of_output[:, None] == of_input  # (after, before)
     with torch.no_grad():
         centre = weight[..., size // 2, size // 2]  # (after, before, extent)

@@ -1,9 +1,14 @@
-"""SESN's layers: scales and a basis in, convolutions out whose maps shift along the scales with the image."""
+"""SESN's layers: convolutions with the same kernels at several scales (Sosnovik et al., 2020).
+
+A kernel is a combination of fixed functions, κ_σ = Σ_b w_b ψ_σ,b, with the same weights w at every scale σ,
+and ψ_σ is ψ_1 stretched by σ. A layer gives one map for each scale; these are the members of a field. If the
+image grows by the factor from one scale to the next, the maps grow too and move up by one scale.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +22,7 @@ MAX_ORDER = 4  # of both directions together, in variant B
 
 
 class Filters(NamedTuple):
-    """Of which functions the kernels are made, and at which scales.
+    """Which functions the kernels are made of, and at which scales.
 
     >>> Filters((1.5, 2.6, 4.5), size=15, mult=1.4).sizes
     (5, 9, 15)
@@ -34,20 +39,31 @@ class Filters(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Pixels of a kernel at each scale: as many standard deviations everywhere, up to whole pixels."""
-        return tuple(int(self.size * scale / max(self.scales)) // 2 * 2 + 1 for scale in self.scales)
+        """Pixels of a kernel at each scale: the same number of deviations, to the next odd size below."""
+        sizes = []
+        for scale in self.scales:
+            pixels = int(self.size * scale / max(self.scales))
+            sizes.append(pixels // 2 * 2 + 1)
+        return tuple(sizes)
 
     @property
     def functions(self) -> int:
+        """Weights of a kernel."""
         return self.effective_size**2
 
 
 def hermite_basis(filters: Filters) -> list[Tensor]:
-    """Hermite polynomials under a Gaussian, for each scale (functions, size, size) in float64.
+    """Sample Hermite polynomials under a Gaussian at each scale.
 
-    Function ``(n, m)`` at scale σ is ``He_n(y/σ) He_m(x/σ) exp(-(x² + y²) / 2σ²) / σ²``, divided by the norm
-    that it has at the smallest scale. Variant A takes all orders below ``effective_size``; B those of a sum
-    up to 4, under the envelope σ, then σ/mult, σ/mult² and so on.
+    Function (n, m) at scale σ is
+
+        ψ(x, y) = He_n(y/σ) He_m(x/σ) exp(-(x² + y²) / 2σ²) / σ²
+
+    divided by the norm that it has at the smallest scale. Variant A takes all orders n and m below
+    ``effective_size``; variant B those with n + m ≤ 4, under the envelopes σ, σ/mult, σ/mult² and so on.
+
+    Returns:
+        For each scale (functions, size, size) in float64.
 
     >>> [tuple(b.shape) for b in hermite_basis(Filters((0.9, 1.27, 1.79), size=7, effective_size=3))]
     [(9, 3, 3), (9, 5, 5), (9, 7, 7)]
@@ -56,22 +72,31 @@ def hermite_basis(filters: Filters) -> list[Tensor]:
     bases = []
     for scale, size in zip(filters.scales, filters.sizes, strict=True):
         x = torch.arange(size, dtype=torch.float64, device="cpu") - size // 2
-        maps = [
-            _hermite(x / sigma, n)[:, None] * _hermite(x / sigma, m) / sigma**2
-            for n, m, sigma in _indices(filters, scale)
-        ]
-        bases.append(torch.stack(maps))
-    norms = bases[0].flatten(1).norm(dim=1).view(-1, 1, 1)
+        functions = []
+        for n, m, sigma in _indices(filters, scale):
+            along_y = _hermite(x / sigma, n)[:, None]  # (size, 1)
+            along_x = _hermite(x / sigma, m)  # (size,)
+            functions.append(along_y * along_x / sigma**2)  # (size, size)
+        bases.append(torch.stack(functions))
+    norms = bases[0].flatten(1).norm(dim=1).view(-1, 1, 1)  # (functions, 1, 1)
     return [basis / norms for basis in bases]
 
 
 class ScaleConv2d(nn.Module):
-    """A convolution with the same combinations of the basis at each scale: each scale has its own maps.
+    """A convolution with the same combinations of the basis at each scale.
 
-    It gives fields with a channel for each scale and takes such too, no scale hearing another one, or,
-    ``from_image``, plain channels. Every forward pass expands the kernels, 1% of its work on a batch of 128
-    digits, so that the state does not depend on the mode. Scales are convolved one by one, each with a kernel
+    The output has fields with a channel for each scale. So has the input, and no scale sees another one, or
+    it has plain channels if ``from_image``. Every forward pass expands the kernels, 1% of its work on a batch
+    of 128 digits, so the state does not depend on the mode. Each scale is convolved by itself, with a kernel
     of its own size: up to 4 times faster than one call with the small kernels padded to the largest.
+
+    Args:
+        before: Fields of the input, or its channels if ``from_image``.
+        after: Fields of the output.
+        filters: The functions and scales.
+        from_image: The input is an image, or maps without scales.
+        stride: As in ``nn.Conv2d``.
+        bias: Learn a bias for each field.
 
     >>> conv = ScaleConv2d(3, 8, Filters((1.0, 2.0), size=7), from_image=True)
     >>> conv(torch.rand(1, 3, 9, 9)).shape
@@ -91,38 +116,41 @@ class ScaleConv2d(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        self.filters, self.from_image, self.stride = filters, from_image, stride
-        bases = hermite_basis(filters)
+        self.filters = filters
+        self.from_image = from_image
+        self.stride = stride
+        basis = _flat(hermite_basis(filters))  # checks the filters
         self.sizes = filters.sizes
         self.weight = nn.Parameter(torch.empty(after, before, filters.functions))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
-        self.bias = nn.Parameter(torch.zeros(after)) if bias else None  # one for each field
-        basis = torch.cat([basis.flatten(1) for basis in bases], 1)  # (functions, pixels of all)
-        # constants, so they have values on the meta device too
+        self.bias = None
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(after))  # one for each field
+        # the basis is constant, so it has values even while the network is built on the meta device
         device = torch.device("cpu") if self.weight.is_meta else self.weight.device
         self.register_buffer("basis", basis.to(device, self.weight.dtype), persistent=False)
 
     def kernels(self) -> list[Tensor]:
-        """The plain kernels, for each scale (after, before, size, size)."""
-        parts = (self.weight @ self.basis).split([n * n for n in self.sizes], 2)
-        return [part.unflatten(2, (n, n)) for part, n in zip(parts, self.sizes, strict=True)]
+        """Return the plain kernels, for each scale (after, before, size, size)."""
+        return _split(self.weight @ self.basis, self.sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         scales = len(self.sizes)
-        inputs = [x] * scales if self.from_image else x.unflatten(1, (-1, scales)).unbind(2)
-        maps = [
-            F.conv2d(h, kernel, self.bias, self.stride, n // 2)
-            for h, kernel, n in zip(inputs, self.kernels(), self.sizes, strict=True)
-        ]
-        return torch.stack(maps, 2).flatten(1, 2)
+        inputs: Sequence[Tensor] = [x] * scales
+        if not self.from_image:
+            inputs = x.unflatten(1, (-1, scales)).unbind(2)  # for each scale (B, before, H, W)
+        maps = []
+        for h, kernel, size in zip(inputs, self.kernels(), self.sizes, strict=True):
+            maps.append(F.conv2d(h, kernel, self.bias, self.stride, size // 2))
+        return torch.stack(maps, 2).flatten(1, 2)  # (B, after * scales, H, W)
 
     def extra_repr(self) -> str:
-        after, before, n = self.weight.shape
+        after, before, functions = self.weight.shape
         scales = ", ".join(f"{scale:.3g}" for scale in self.filters.scales)
+        inputs = f"{before}" if self.from_image else f"{before}×{len(self.sizes)}"
         return (
-            f"{before}{'' if self.from_image else f'×{len(self.sizes)}'}, {after}×{len(self.sizes)}, "
-            f"scales=({scales}), kernel_sizes={self.sizes}, stride={self.stride}, basis={n}, "
-            f"bias={self.bias is not None}"
+            f"{inputs}, {after}×{len(self.sizes)}, scales=({scales}), kernel_sizes={self.sizes}, "
+            f"stride={self.stride}, basis={functions}, bias={self.bias is not None}"
         )
 
 
@@ -135,14 +163,16 @@ class PointwiseConv2d(nn.Module):
 
     def __init__(self, before: int, after: int, scales: int, stride: int = 1) -> None:
         super().__init__()
-        self.scales, self.stride = scales, stride
+        self.scales = scales
+        self.stride = stride
         self.weight = nn.Parameter(torch.empty(after, before, 1))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x[..., :: self.stride, :: self.stride]
-        rows = x.unflatten(1, (-1, self.scales)).flatten(2, 3)  # the scales above each other: one tall map
-        return F.conv2d(rows, self.weight[..., None]).unflatten(2, (self.scales, -1)).flatten(1, 2)
+        x = x[..., :: self.stride, :: self.stride]  # (B, before * scales, H, W)
+        tall = x.unflatten(1, (-1, self.scales)).flatten(2, 3)  # (B, before, scales * H, W): one tall map
+        h = F.conv2d(tall, self.weight[..., None])  # (B, after, scales * H, W)
+        return h.unflatten(2, (self.scales, -1)).flatten(1, 2)  # (B, after * scales, H, W)
 
     def extra_repr(self) -> str:
         after, before, _ = self.weight.shape
@@ -150,28 +180,48 @@ class PointwiseConv2d(nn.Module):
 
 
 def _indices(filters: Filters, scale: float) -> Iterator[tuple[int, int, float]]:
-    """Order along y, order along x and envelope of each function."""
-    if filters.mult is None:
-        orders = range(filters.effective_size)
-        yield from ((n, m, scale) for n in orders for m in orders)
+    """Yield the order along y, the order along x and the envelope of each function."""
+    if filters.mult is None:  # variant A
+        for n in range(filters.effective_size):
+            for m in range(filters.effective_size):
+                yield n, m, scale
         return
-    pairs = [(n, m) for n in range(MAX_ORDER + 1) for m in range(MAX_ORDER + 1 - n)]
+    orders = []
+    for n in range(MAX_ORDER + 1):
+        for m in range(MAX_ORDER + 1 - n):
+            orders.append((n, m))
     for k in range(filters.functions):
-        shrunk, which = divmod(k, len(pairs))
-        yield *pairs[which], scale / filters.mult**shrunk
+        shrunk, which = divmod(k, len(orders))
+        n, m = orders[which]
+        yield n, m, scale / filters.mult**shrunk
 
 
 def _hermite(x: Tensor, order: int) -> Tensor:
-    """He_order(x) exp(-x²/2), by the recurrence of the polynomials."""
+    """He_order(x) exp(-x²/2), by the recurrence He_{n+1} = x He_n - n He_{n-1}."""
     before, value = torch.zeros_like(x), torch.exp(-(x**2) / 2)
     for n in range(order):
         before, value = value, x * value - n * before
     return value
 
 
+def _flat(bases: Sequence[Tensor]) -> Tensor:
+    """Put the bases of all scales side by side: (functions, pixels of all sizes)."""
+    return torch.cat([basis.flatten(1) for basis in bases], 1)
+
+
+def _split(kernels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Undo :func:`_flat`: (after, before, pixels of all sizes) to one (after, before, size, size) each."""
+    parts = kernels.split([size * size for size in sizes], 2)
+    split = []
+    for part, size in zip(parts, sizes, strict=True):
+        split.append(part.unflatten(2, (size, size)))
+    return split
+
+
 def _check(filters: Filters) -> None:
     scales = filters.scales
-    if not (scales and scales[0] > 0 and scales[-1] < math.inf and all(a < b for a, b in pairwise(scales))):
+    ascending = all(smaller < larger for smaller, larger in pairwise(scales))
+    if not (scales and scales[0] > 0 and scales[-1] < math.inf and ascending):
         raise ValueError(f"scales are positive and ascending, such as (1.5, 2.6, 4.5); got {scales}")
     if filters.size % 2 == 0 or filters.sizes[0] < 3:
         raise ValueError(

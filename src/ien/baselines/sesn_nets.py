@@ -1,10 +1,9 @@
-"""SESN's nets: a size or a width in, scale-equivariant twins of the three-layer CNN and of WRN-16-8 out."""
+"""SESN's nets: scale-equivariant twins of the three-convolution net and of WRN-16-8, as published."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import pairwise
 
 from torch import nn
 
@@ -18,20 +17,20 @@ from .steerable_layers import FieldNorm
 
 __all__ = ["sesn_scalar", "sesn_vector", "sesn_wrn"]
 
-# by the size at which the net looks at a digit, and whether digits are also scaled in training
-VECTOR = {
+# (size at which the net looks at a digit, whether digits are also scaled in training) → filters
+VECTOR_FILTERS = {
     (28, False): Filters((1.5, 2.6, 4.5), 13, mult=1.5),
     (28, True): Filters((1.5, 2.6, 4.5), 15, mult=1.4),
     (56, False): Filters((2.0, 2.52, 3.17, 4.0), 15, mult=1.5),
     (56, True): Filters((1.5, 1.89, 2.38, 3.0), 13, mult=1.4),
 }
-SCALAR = {
+SCALAR_FILTERS = {
     (28, False): Filters((1.7, 2.45, 3.54, 5.1), 15, mult=1.5),
     (28, True): Filters((1.5, 2.16, 3.12, 4.5), 13, mult=1.4),
     (56, False): Filters((2.0, 2.83, 4.0), 15, mult=1.4),
     (56, True): Filters((1.0, 1.73, 3.0), 17, mult=1.4),
 }
-WIDE = Filters((0.9, 0.9 * 1.41, 0.9 * 1.41**2), 7, effective_size=3)
+WRN_FILTERS = Filters((0.9, 0.9 * 1.41, 0.9 * 1.41**2), 7, effective_size=3)
 
 
 def sesn_vector(
@@ -41,23 +40,31 @@ def sesn_vector(
     num_classes: int = 10,
     in_channels: int = 1,
 ) -> CNN3:
-    """The SESN twin of :func:`ien.models.cnn3` with maps at each scale; the group pool ends the scales.
+    """Build the SESN twin of :func:`ien.models.cnn3` with maps at each scale, up to the group pool.
 
-    ``plus`` takes the scales published for training with scaled digits. A feature group is a field: its
-    members are the maps of one filter at each scale, and an image enlarged by a step of the scales moves them
-    up by one.
+    A feature group is a field: its members are the maps of one filter at each scale, and an image enlarged
+    by a step of the scales moves them up by one.
+
+    Args:
+        size: 28, or 56 to double the images first.
+        plus: Take the scales published for training with scaled digits.
+        width: A factor on the 32, 63 and 95 fields.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
 
     >>> net = sesn_vector()
     >>> str(net.feature_groups), sum(parameter.numel() for parameter in net.parameters())
     ('3', 494549)
     """
-    filters = _filters("vector", VECTOR, size, plus)
-    scales, fields = len(filters.scales), cnn3_fields(1, width)
+    filters = _filters("vector", VECTOR_FILTERS, size, plus)
+    scales = len(filters.scales)
+    fields = cnn3_fields(1, width)
     convs = [
-        ScaleConv2d(before, after, filters, from_image=first, bias=True)
-        for first, (before, after) in zip((True, False, False), pairwise([in_channels, *fields]), strict=True)
+        ScaleConv2d(in_channels, fields[0], filters, from_image=True, bias=True),
+        ScaleConv2d(fields[0], fields[1], filters, bias=True),
+        ScaleConv2d(fields[1], fields[2], filters, bias=True),
     ]
-    norms = [FieldNorm(n, scales) for n in fields[:2]]
+    norms = [FieldNorm(fields[0], scales), FieldNorm(fields[1], scales)]
     return CNN3(convs, norms, FeatureGroups.of(scales), fields[-1], num_classes, in_channels, size)
 
 
@@ -68,52 +75,66 @@ def sesn_scalar(
     num_classes: int = 10,
     in_channels: int = 1,
 ) -> CNN3:
-    """The SESN twin of :func:`ien.models.cnn3` that takes the maximum over scales after each convolution.
+    """Build the SESN twin of :func:`ien.models.cnn3` that takes the maximum over scales at every layer.
 
-    Its maps have no scale axis: they grow and shrink with the image as far as the scales reach, which on
-    most images is not far: where the maximum lies at an end of the list it has no counterpart.
+    Its maps have no scale axis: they grow and shrink with the image as far as the scales reach. On most
+    images that is not far: a maximum at an end of the list has no counterpart after scaling.
+
+    Args:
+        size: 28, or 56 to double the images first.
+        plus: Take the scales published for training with scaled digits.
+        width: A factor on the 32, 63 and 95 fields.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
     """
-    filters = _filters("scalar", SCALAR, size, plus)
+    filters = _filters("scalar", SCALAR_FILTERS, size, plus)
     fields = cnn3_fields(1, width)
-    convs = [
-        nn.Sequential(
-            ScaleConv2d(before, after, filters, from_image=True, bias=True), GroupPool(len(filters.scales))
-        )
-        for before, after in pairwise([in_channels, *fields])
-    ]
-    norms = [nn.BatchNorm2d(n) for n in fields[:2]]
+    convs = []
+    before = in_channels
+    for after in fields:
+        conv = ScaleConv2d(before, after, filters, from_image=True, bias=True)
+        convs.append(nn.Sequential(conv, GroupPool(len(filters.scales))))
+        before = after
+    norms = [nn.BatchNorm2d(fields[0]), nn.BatchNorm2d(fields[1])]
     return CNN3(convs, norms, FeatureGroups.of(1), fields[-1], num_classes, in_channels, size)
 
 
 def sesn_wrn(
     width: float | Fraction = 1, num_classes: int = 10, in_channels: int = 3, dropout: float = 0.3
 ) -> WideResNet:
-    """SESN-A, the twin of :func:`ien.models.wide_resnet` with maps at three scales throughout.
+    """Build SESN-A, the twin of :func:`ien.models.wide_resnet` with maps at three scales throughout.
 
-    As there the last BatchNorm comes before the maximum over scales; the published code has it after.
+    As there, the last BatchNorm comes before the maximum over scales; the published code has it after.
+
+    Args:
+        width: A factor on the 128, 256 and 512 fields of the stages.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
+        dropout: The share of values dropped before the second convolution of each block.
 
     >>> sum(parameter.numel() for parameter in sesn_wrn().parameters())
     10961370
     """
-    scales, fields = len(WIDE.scales), wide_fields(1, width)
+    scales = len(WRN_FILTERS.scales)
+    fields = wide_fields(1, width)
 
     def conv(before: int, after: int, kernel: int, stride: int) -> nn.Module:
         if kernel == 1:
             return PointwiseConv2d(before, after, scales, stride)
-        return ScaleConv2d(before, after, WIDE, stride=stride)
+        return ScaleConv2d(before, after, WRN_FILTERS, stride=stride)
 
-    def norm(n: int) -> nn.Module:
-        return FieldNorm(n, scales)
+    def norm(channels: int) -> nn.Module:
+        return FieldNorm(channels, scales)
 
-    stem = ScaleConv2d(in_channels, fields[0], WIDE, from_image=True)
+    stem = ScaleConv2d(in_channels, fields[0], WRN_FILTERS, from_image=True)
     stages = wide_stages(fields, conv, norm, dropout)
-    net = WideResNet(
-        stem, stages, norm(fields[-1]), FeatureGroups.of(scales), fields[-1], num_classes, in_channels
-    )
+    groups = FeatureGroups.of(scales)
+    net = WideResNet(stem, stages, norm(fields[-1]), groups, fields[-1], num_classes, in_channels)
+    # the published initial weights: w ~ N(0, 2 / (after · functions))
     for layer in net.modules():
         if isinstance(layer, ScaleConv2d | PointwiseConv2d):
             after, _, functions = layer.weight.shape
-            nn.init.normal_(layer.weight, std=(2 / (after * functions)) ** 0.5)  # as published
+            nn.init.normal_(layer.weight, std=(2 / (after * functions)) ** 0.5)
     return net
 
 

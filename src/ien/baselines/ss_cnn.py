@@ -1,4 +1,8 @@
-"""SS-CNN: images in, nets out of scale-steerable filters, with the maximum over scales after each layer."""
+"""Scale-steerable filters (Ghosh and Gupta, 2019): kernels at several scales, and the maximum over them.
+
+A filter is a combination of log-radial harmonics. Scaling the image by s multiplies a harmonic of frequency k
+by exp(-i k log s) / s, so the same weights give the filter at every scale.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,12 @@ __all__ = ["LogRadial", "ScaleSteerableConv2d", "log_radial_basis", "ss_cnn", "s
 
 CNN3_FIELDS = (30, 60, 90)
 WRN_STEM, WRN_FIELDS = 11, (88, 176, 352)
-SAMPLES = 16  # points along each side of a pixel, of which a filter's value there is the mean
+SAMPLES = 16  # points along each side of a pixel; the value of a filter there is their mean
+RAYS = 1024  # directions along which the pixel in the centre is integrated
 
 
 class LogRadial(NamedTuple):
-    """Of which functions the kernels are made, and in which sizes."""
+    """Which functions the kernels are made of, and in which sizes."""
 
     sizes: tuple[int, ...]
     """Pixels of the kernels, one scale for each: odd, ascending."""
@@ -47,7 +52,7 @@ class LogRadial(NamedTuple):
 
     @property
     def frequencies(self) -> tuple[float, ...]:
-        """The orders as angular frequencies of log r."""
+        """The orders as angular frequencies of log r: 2π order / log(radius of the corner)."""
         corner = math.sqrt(2) * (max(self.sizes) - 1) / 2
         return tuple(2 * math.pi * order / math.log(corner) for order in self.orders)
 
@@ -66,28 +71,43 @@ def ss_cnn(
     num_classes: int = 10,
     in_channels: int = 1,
 ) -> CNN3:
-    """The SS-CNN twin of :func:`ien.models.cnn3`: 30, 60 and 90 fields of steered kernels without biases.
+    """Build the SS-CNN twin of :func:`ien.models.cnn3`: 30, 60 and 90 fields, kernels without biases.
 
-    ``plus`` changes nothing here: one list of sizes serves both protocols. The published count, 493,688, has
-    7,410 parameters that its net never uses, and 256 biases that BatchNorm cancels.
+    The published count, 493,688, has 7,410 parameters that its net never uses, and 256 biases that BatchNorm
+    cancels.
+
+    Args:
+        size: 28, or 56 to double the images first.
+        plus: Ignored: one list of sizes serves both protocols.
+        width: A factor on the 30, 60 and 90 fields.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
 
     >>> sum(parameter.numel() for parameter in ss_cnn().parameters())
     486022
     """
     fields = rounded(CNN3_FIELDS, 1, width)
-    filters = CNN3_FILTERS.get(size, CNN3_FILTERS[28])  # CNN3 refuses other sizes
-    convs = [ScaleSteerableConv2d(*pair, filters) for pair in pairwise([in_channels, *fields])]
-    norms = [nn.BatchNorm2d(n) for n in fields[:2]]
+    filters = CNN3_FILTERS.get(size, CNN3_FILTERS[28])  # other sizes: CNN3 raises the error
+    convs = []
+    for before, after in pairwise([in_channels, *fields]):
+        convs.append(ScaleSteerableConv2d(before, after, filters))
+    norms = [nn.BatchNorm2d(fields[0]), nn.BatchNorm2d(fields[1])]
     return CNN3(convs, norms, FeatureGroups.of(1), fields[-1], num_classes, in_channels, size)
 
 
 def ss_cnn_wrn(
     width: float | Fraction = 1, num_classes: int = 10, in_channels: int = 3, dropout: float = 0.3
 ) -> WideResNet:
-    """The SS-CNN twin of :func:`ien.models.wide_resnet`: 11, 88, 176 and 352 fields, kernels of 3, 5 and 7.
+    """Build the SS-CNN twin of :func:`ien.models.wide_resnet`, with kernels of 3, 5 and 7 pixels.
 
     The published code forgets to hand the sizes to the blocks, so that only its stem has more than one scale;
     here all layers have three. Its count has one unused parameter more for each pair of fields.
+
+    Args:
+        width: A factor on the 88, 176 and 352 fields of the stages.
+        num_classes: Scores for each image.
+        in_channels: Channels of the images.
+        dropout: The share of values dropped before the second convolution of each block.
 
     >>> sum(parameter.numel() for parameter in ss_cnn_wrn().parameters())
     10280522
@@ -95,37 +115,55 @@ def ss_cnn_wrn(
     fields = (WRN_STEM, *rounded(WRN_FIELDS, 1, width))
     stages = wide_stages(fields, _conv, nn.BatchNorm2d, dropout)
     stem = _conv(in_channels, fields[0], 3, 1)
-    return WideResNet(
-        stem, stages, nn.BatchNorm2d(fields[-1]), FeatureGroups.of(1), fields[-1], num_classes, in_channels
-    )
+    last_norm = nn.BatchNorm2d(fields[-1])
+    return WideResNet(stem, stages, last_norm, FeatureGroups.of(1), fields[-1], num_classes, in_channels)
 
 
 def log_radial_basis(filters: LogRadial) -> list[Tensor]:
-    """Log-radial harmonics, for each size (functions, size, size) in float64.
+    """Sample log-radial harmonics in each size.
 
-    Order k and direction φ_j make ``S(r, φ) = exp(i (k log r + phase)) K(φ - φ_j) / r`` on a disc as wide as
-    the kernel, K a Gaussian around 0° and 180°. Steered to scale s it is ``exp(-i k log s) S / s``, by the
-    paper's theorem ``S(r / s, φ) / s²``. Functions are its real part and minus its imaginary part, so that
-    their combinations are the real parts of complex ones. Different from the published code:
+    Frequency k and direction φ_j make
 
-    - a pixel is the mean over its area: S turns within pixels near the centre, where samples do not steer;
+        S(r, φ) = exp(i (k log r + phase)) K(φ - φ_j) / r
+
+    on a disc as wide as the kernel, with K a Gaussian around 0° and 180°. Steered to scale s it is
+
+        S_s(r, φ) = S(r / s, φ) / s² = exp(-i k log s) S(r, φ) / s
+
+    which is the paper's theorem. The functions are its real part and minus its imaginary part, so that their
+    combinations are the real parts of complex ones. Two things differ from the published code:
+
+    - a pixel is the mean over its area: near the centre S oscillates within pixels, and samples do not steer;
     - both parts are divided by one norm, and the factor 1 / s is there: steering needs both.
+
+    Returns:
+        For each size (functions, size, size) in float64.
 
     >>> [tuple(b.shape) for b in log_radial_basis(LogRadial((3, 5), unit=3, orders=(1,)))]
     [(18, 3, 3), (18, 5, 5)]
     """
-    bases = {size: _harmonics(filters, size) for size in (*filters.sizes, filters.unit)}
-    norm = bases[filters.unit].abs().square().sum((1, 2), keepdim=True).sqrt() / math.sqrt(2)
-    steered = (bases[size] / norm for size in filters.sizes)
-    return [torch.stack([basis.real, -basis.imag], 1).flatten(0, 1) for basis in steered]
+    at_scale_1 = _harmonics(filters, filters.unit)
+    norm = at_scale_1.abs().square().sum((1, 2), keepdim=True).sqrt() / math.sqrt(2)
+    bases = []
+    for size in filters.sizes:
+        basis = _harmonics(filters, size) / norm  # (orders * angles, size, size)
+        parts = torch.stack([basis.real, -basis.imag], 1)  # (orders * angles, 2, size, size)
+        bases.append(parts.flatten(0, 1))  # (functions, size, size)
+    return bases
 
 
 class ScaleSteerableConv2d(nn.Module):
-    """A convolution with kernels steered to several scales, and the maximum over these, pixel by pixel.
+    """A convolution with kernels steered to several scales, and the maximum over these at each pixel.
 
-    It commutes with scaling as far as the scale that wins at a pixel stays within the range of the kernels.
+    It commutes with scaling as long as the scale that wins at a pixel stays within the range of the kernels.
     Each size is a call of its own: in one call the small kernels would be padded to the largest, at almost
-    twice the cost. Every forward pass expands the kernels, so that the state does not depend on the mode.
+    twice the cost. Every forward pass expands the kernels, so the state does not depend on the mode.
+
+    Args:
+        before: Channels of the input.
+        after: Channels of the output.
+        filters: The functions and sizes.
+        stride: As in ``nn.Conv2d``.
 
     >>> conv = ScaleSteerableConv2d(3, 8, LogRadial((3, 5), unit=3, orders=(1,)), stride=2)
     >>> conv(torch.rand(1, 3, 9, 9)).shape, conv.weight.shape
@@ -136,32 +174,39 @@ class ScaleSteerableConv2d(nn.Module):
 
     def __init__(self, before: int, after: int, filters: LogRadial, stride: int = 1) -> None:
         super().__init__()
-        self.filters, self.stride = filters, stride
-        std = math.sqrt(2 / (before * filters.functions))
+        self.filters = filters
+        self.stride = stride
         self.weight = nn.Parameter(torch.empty(after, before, filters.functions))
-        nn.init.normal_(self.weight, std=std)
-        # constants, so they have values on the meta device too
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (before * filters.functions)))
+        # the basis is constant, so it has values even while the network is built on the meta device
         device = torch.device("cpu") if self.weight.is_meta else self.weight.device
         basis = _flat_basis(filters).to(device, self.weight.dtype, copy=True)
         self.register_buffer("basis", basis, persistent=False)
 
     def kernels(self) -> Sequence[Tensor]:
-        """The plain kernels, for each size (after, before, size, size)."""
+        """Return the plain kernels, for each size (after, before, size, size)."""
         sizes = self.filters.sizes
-        parts = (self.weight @ self.basis).split([n * n for n in sizes], 2)
-        return [part.unflatten(2, (n, n)) for part, n in zip(parts, sizes, strict=True)]
+        flat = self.weight @ self.basis  # (after, before, pixels of all sizes)
+        parts = flat.split([size * size for size in sizes], 2)
+        kernels = []
+        for part, size in zip(parts, sizes, strict=True):
+            kernels.append(part.unflatten(2, (size, size)))
+        return kernels
 
     def responses(self, x: Tensor) -> Tensor:
-        """What the maximum is taken of: (B, after * scales, H, W)."""
-        maps = [F.conv2d(x, k, None, self.stride, k.shape[-1] // 2) for k in self.kernels()]
+        """Return what the maximum is taken over: (B, after * scales, H, W)."""
+        maps = []
+        for kernel in self.kernels():
+            maps.append(F.conv2d(x, kernel, None, self.stride, kernel.shape[-1] // 2))
         return torch.stack(maps, 2).flatten(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return group_pool(self.responses(x), len(self.filters.sizes))
 
     def extra_repr(self) -> str:
-        after, before, n = self.weight.shape
-        return f"{before}, {after}, kernel_sizes={self.filters.sizes}, stride={self.stride}, basis={n}"
+        after, before, functions = self.weight.shape
+        sizes = self.filters.sizes
+        return f"{before}, {after}, kernel_sizes={sizes}, stride={self.stride}, basis={functions}"
 
 
 def _conv(before: int, after: int, kernel: int, stride: int) -> nn.Module:
@@ -172,49 +217,63 @@ def _conv(before: int, after: int, kernel: int, stride: int) -> nn.Module:
 
 @lru_cache(maxsize=16)
 def _flat_basis(filters: LogRadial) -> Tensor:
-    """The functions in all sizes, one after another: (functions, pixels of all)."""
+    """The functions in all sizes, side by side: (functions, pixels of all sizes)."""
     return torch.cat([basis.flatten(1) for basis in log_radial_basis(filters)], 1)
 
 
 def _harmonics(filters: LogRadial, size: int) -> Tensor:
-    """The functions steered to one size, complex (orders * angles, size, size)."""
+    """Sample the functions steered to one size: complex (orders * angles, size, size)."""
     scale = size / filters.unit
-    x = (_count(size * SAMPLES) + 0.5) / SAMPLES - size / 2
-    y = -x[:, None]
-    r = torch.hypot(x, y)
-    turn = _column(filters.frequencies, 3) * (r / scale).log() + filters.phase
-    radial = torch.polar((r <= size / 2) / (r * scale), turn)  # (orders, points, points)
+    points = size * SAMPLES
+    x = (torch.arange(points, dtype=torch.float64, device="cpu") + 0.5) / SAMPLES - size / 2
+    y = -x[:, None]  # rows count downwards
+    r = torch.hypot(x, y)  # (points, points)
+
+    # exp(i (k log(r / s) + phase)) / (r s), within the disc
+    argument = _column(filters.frequencies, 3) * (r / scale).log() + filters.phase
+    modulus = (r <= size / 2) / (r * scale)
+    radial = torch.polar(modulus, argument)  # (orders, points, points)
     angular = _directions(filters, torch.atan2(y, x)).to(radial.dtype)  # (angles, points, points)
-    pixels = (
-        part.unflatten(2, (size, SAMPLES)).unflatten(1, (size, SAMPLES)).transpose(2, 3).flatten(3)
-        for part in (radial, angular)
-    )  # each (…, size, size, points of a pixel)
-    means = torch.einsum("kyxp,jyxp->kjyx", *pixels).flatten(0, 1) / SAMPLES**2
+
+    # the mean of their product over the points of each pixel
+    products = torch.einsum("kyxp,jyxp->kjyx", _by_pixel(radial, size), _by_pixel(angular, size))
+    means = products.flatten(0, 1) / SAMPLES**2  # (orders * angles, size, size)
     means[:, size // 2, size // 2] = _centre(filters, scale)
     return means
 
 
-def _centre(filters: LogRadial, scale: float, rays: int = 1024) -> Tensor:
-    """The functions over the centre pixel, where points do not converge: along rays the integral is known."""
-    angle = (_count(rays) + 0.5) * (2 * math.pi / rays)
-    edge = 0.5 / torch.maximum(angle.cos().abs(), angle.sin().abs())  # of the pixel
+def _by_pixel(values: Tensor, size: int) -> Tensor:
+    """Gather the points of each pixel: (n, points, points) to (n, size, size, SAMPLES²)."""
+    values = values.unflatten(2, (size, SAMPLES))  # (n, points, size, SAMPLES)
+    values = values.unflatten(1, (size, SAMPLES))  # (n, size, SAMPLES, size, SAMPLES)
+    return values.transpose(2, 3).flatten(3)
+
+
+def _centre(filters: LogRadial, scale: float) -> Tensor:
+    """Integrate the functions over the pixel in the centre: (orders * angles,).
+
+    Sums over points do not converge there, but along a ray from 0 to the edge R of the pixel
+
+        ∫ S_s(r) r dr = exp(i (phase - k log s)) / s · R^(1 + ik) / (1 + ik)
+    """
+    angle = (torch.arange(RAYS, dtype=torch.float64, device="cpu") + 0.5) * (2 * math.pi / RAYS)
+    edge = 0.5 / torch.maximum(angle.cos().abs(), angle.sin().abs())  # (RAYS,)
     frequency = _column(filters.frequencies, 2)
-    power = 1 + 1j * frequency  # r S dr is a multiple of r**(power - 1) dr
+    power = 1 + 1j * frequency
     along = edge**power / power * torch.exp(1j * (filters.phase - frequency * math.log(scale))) / scale
-    across = _directions(filters, angle).to(along.dtype) * (2 * math.pi / rays)
+    across = _directions(filters, angle).to(along.dtype) * (2 * math.pi / RAYS)  # (angles, RAYS)
     return torch.einsum("kn,jn->kj", along, across).flatten()
 
 
 def _directions(filters: LogRadial, angle: Tensor) -> Tensor:
-    """The Gaussian of each direction at each angle: (angles, …)."""
-    centres = _column([math.pi * j / (filters.angles - 1) for j in range(filters.angles)], angle.ndim + 1)
-    off = torch.remainder(angle - centres + math.pi / 2, math.pi) - math.pi / 2
-    return torch.exp(-((off / filters.sigma) ** 2) / 2)
-
-
-def _count(n: int) -> Tensor:
-    return torch.arange(n, dtype=torch.float64, device="cpu")
+    """K(φ - φ_j), the Gaussian of each direction at each angle modulo 180°: (angles, …)."""
+    centres = [math.pi * j / (filters.angles - 1) for j in range(filters.angles)]
+    away = angle - _column(centres, angle.ndim + 1)
+    away = torch.remainder(away + math.pi / 2, math.pi) - math.pi / 2
+    return torch.exp(-((away / filters.sigma) ** 2) / 2)
 
 
 def _column(values: Sequence[float], ndim: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64, device="cpu").view(-1, *[1] * (ndim - 1))
+    """The values along the first of ``ndim`` axes: (n, 1, …)."""
+    column = torch.tensor(values, dtype=torch.float64, device="cpu")
+    return column.view(-1, *[1] * (ndim - 1))

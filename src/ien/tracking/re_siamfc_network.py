@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import partial
 
-from ..baselines.steerable_layers import DEFAULT, Symmetry, steer
+from ..baselines.steerable_layers import E2CNN_DEFAULT, Symmetry, steer
 from ..baselines.steerable_nets import exported, on_meta
 from ..groups.group import Group
 from .siamfc_network import SiamFC, siamfc
@@ -34,7 +34,7 @@ class ReSiamFC(SiamFC):
     def __init__(self, symmetry: Symmetry, backbone: str, width: float | Fraction, in_channels: int) -> None:
         plain = partial(siamfc, backbone, symmetry.members, width, in_channels)
         net = on_meta(plain)
-        steer(net, symmetry, DEFAULT)
+        steer(net, symmetry, E2CNN_DEFAULT)
         super().__init__([net.get_submodule(tap) for tap in net.taps], net.feature_groups, backbone)
         self._plain = plain
 
