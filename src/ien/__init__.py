@@ -6,12 +6,12 @@ from typing import Any as _Any
 from .geometry.doctor import Diagnosis as Diagnosis
 from .geometry.doctor import Finding as Finding
 from .geometry.doctor import doctor as doctor
+from .groups.families import custom as custom
+from .groups.families import group as group
+from .groups.families import reflection as reflection
+from .groups.families import rotation as rotation
+from .groups.families import scale as scale
 from .groups.group import Group as Group
-from .groups.group import custom as custom
-from .groups.group import group as group
-from .groups.group import reflection as reflection
-from .groups.group import rotation as rotation
-from .groups.group import scale as scale
 from .loss.capture import Features as Features
 from .loss.capture import capture as capture
 from .loss.feature_groups import FeatureGroups as FeatureGroups

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from ien import Group, custom, group, reflection, rotation, scale
 from ien.groups import group as _groups
 from ien.groups import similarity as _similarity
+from tests.helpers.pixels import bilinear, neighbours, turn, valid_mask
 
 
 def each(names: str, values: Iterable) -> pytest.MarkDecorator:
@@ -24,11 +25,6 @@ def each(names: str, values: Iterable) -> pytest.MarkDecorator:
         return str(value) if isinstance(value, Group | torch.dtype | torch.memory_format | list) else None
 
     return pytest.mark.parametrize(names, values, ids=name)
-
-
-def turn(degrees: float) -> np.ndarray:
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    return np.array([[cos, -sin], [sin, cos]])
 
 
 def hide_left(x: Tensor) -> Tensor:
@@ -81,36 +77,6 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
     assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
-def neighbours(matrix: np.ndarray, height: int, width: int) -> Iterator[tuple[tuple, list[tuple]]]:
-    """Each pixel of a transformed map, with the pixels it is made of and their bilinear weights."""
-    centre_x, centre_y = (width - 1) / 2, (height - 1) / 2
-    for i, j in np.ndindex(height, width):
-        x, y = np.linalg.inv(matrix) @ (j - centre_x, centre_y - i)
-        row, column = round(centre_y - y, 9), round(centre_x + x, 9)
-        top, left = math.floor(row), math.floor(column)
-        corners = [(r, c) for r in (top, top + 1) for c in (left, left + 1)]
-        weighted = [(r, c, (1 - abs(row - r)) * (1 - abs(column - c))) for r, c in corners]
-        yield (i, j), [(r, c, weight) for r, c, weight in weighted if weight > 0]
-
-
-def bilinear(maps: Tensor, matrix: np.ndarray) -> Tensor:
-    source, result = maps.numpy(), np.zeros(maps.shape)
-    height, width = maps.shape[-2:]
-    for (i, j), found in neighbours(matrix, height, width):
-        for r, c, weight in found:
-            if 0 <= r < height and 0 <= c < width:
-                result[..., i, j] += weight * source[..., r, c]
-    return torch.from_numpy(result)
-
-
-def valid_mask(matrix: np.ndarray, height: int, width: int, before: Tensor | None = None) -> Tensor:
-    before = torch.ones(height, width) if before is None else before
-    mask = torch.zeros(height, width, dtype=torch.bool)
-    for pixel, found in neighbours(matrix, height, width):
-        mask[pixel] = all(0 <= r < height and 0 <= c < width and before[r, c] for r, c, _ in found)
-    return mask
-
-
 @each("exact, by_torch", EXACT)
 @each("arrangement", ["runs", "shuffled", "single"])
 @each("dtype", [torch.float32, torch.float64, torch.uint8, torch.bool])
@@ -153,7 +119,9 @@ def test_matrices_move_points_as_act_moves_images(moving):
 def test_slow_path_equals_fast_path_on_d4(size, mode, dtype, tolerance):
     x = torch.rand(2, 3, size, size, dtype=dtype)
     for step in [_similarity.Similarity(), *(element[0] for element in D4.elements[1:])]:
-        assert_near(_similarity.resample(x, [step], [2], mode), _similarity.permute(x, step), tolerance)
+        assert_near(
+            _similarity.resample(x, [step], [2], mode), _similarity.permute_pixels(x, step), tolerance
+        )
 
 
 @each("moving, element, matrix", RESAMPLED)
@@ -408,7 +376,7 @@ def test_sample_is_on_the_cpu_whatever_the_default_device():
 
 
 def test_a_group_of_one_element_has_nothing_to_draw():
-    with pytest.raises(ValueError, match=r"rot1 has one element.*nothing to draw"):
+    with pytest.raises(ValueError, match=r"rot1 has only the identity: there is nothing to draw"):
         rotation(1).sample(4)
     assert rotation(1).sample(4, include_identity=True).tolist() == [0, 0, 0, 0]
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from ien import FeatureGroups, GroupPool, group_pool
-from ien.loss.feature_groups import Spec, per_layer
+from ien.loss.feature_groups import Spec
+from ien.loss.layers import per_layer
 
 Layout = list[tuple[int, int]]  # (size, how many feature groups), in the order of the channels
 
@@ -510,9 +511,9 @@ def test_layer_without_a_spec_is_a_key_error() -> None:
     [
         (
             "layer11",
-            r"names 'layer11', which is not among the layers layer1, stem \(did you mean 'layer1'\?\)",
+            r"names 'layer11', which is not a chosen layer; did you mean layer1\?",
         ),
-        ("zzz", r"names 'zzz', which is not among the layers layer1, stem\W*$"),
+        ("zzz", r"names 'zzz', which is not a chosen layer; there are layer1, stem\W*$"),
     ],
     ids=["close", "far"],
 )

@@ -20,7 +20,7 @@ import ien
 from ien.measuring.choose_layers import choose_layers
 from ien.measuring.floors import symmetric_kernels
 from ien.measuring.page import measured_page
-from tests.loss.test_objective import D4, R4, R8, images, net, symmetrised
+from tests.helpers.losses import D4, R4, R8, images, net, symmetrised
 
 
 def double_loop(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien.groups.members import members
+from ien.groups.members import member_table
 from ien.groups.similarity import Similarity
 from ien.tying.harmonics import harmonics, orthonormal, smoothing
 from ien.tying.projection import Tie, tie
@@ -84,7 +84,7 @@ def test_tied_kernels_are_the_mean_of_turned_smooth_ones(group: str, size: int) 
     parsed = ien.group(group)
     n = len(parsed)
     weight, expected = torch.randn(n, n, size, size, dtype=torch.float64), torch.zeros(())
-    for i, table in enumerate(members(parsed, n)):
+    for i, table in enumerate(member_table(parsed, n)):
         turned = parsed.act(smooth(weight), torch.full((n,), i))
         expected = expected + turned[table][:, table] / n
     tied, distance = tie(weight, [(n, n)], [(n, n)], parsed, smooth=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import ien
-from ien.groups.members import channels_moved, num_channels
+from ien.groups.members import channel_table, num_channels
 from ien.tying.projection import Tie
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -271,7 +271,7 @@ def test_a_step_ties_gradients_to_the_bit_in_their_own_precision(group, conv_gro
     nearest = tie.nearest(gradient)
 
     def moved(kernels: Tensor, i: int) -> Tensor:
-        rows = channels_moved(group, blocks)[i]
+        rows = channel_table(group, blocks)[i]
         columns = rows[: channels // conv_groups]  # each conv group has inputs of its own
         return group.act(kernels, torch.full((channels,), i))[rows][:, columns]
 

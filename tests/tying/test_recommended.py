@@ -194,15 +194,12 @@ def test_joined_maps_that_no_feature_groups_describe_are_refused_and_the_model_i
     assert objective(model, torch.rand(2, 1, 9, 9)).loss < 1e-8
 
 
-def test_maps_too_small_for_some_elements_are_refused_or_left_out() -> None:
+def test_maps_too_small_for_some_elements_are_refused() -> None:
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 8))
     before, x = copy.deepcopy(model.state_dict()), torch.rand(2, 1, 11, 11)
-    with pytest.raises(ValueError, match=r"2×2 map of layer '2': .* pass on_empty=\"skip\""):
+    with pytest.raises(ValueError, match=r"2×2 map of layer '2': .* leave the layer out"):
         prepared(model, "rot8", 8, x, layers=["1", "2"])
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-    with pytest.warns(UserWarning, match="no valid pixel is left"):
-        objective = prepared(model, "rot8", 8, x, layers=["1", "2"], on_empty="skip")
-    assert objective.on_empty == "skip" and objective.start.layers["2"].after == "8"
 
 
 def test_it_is_what_experiments_of_that_name_do() -> None:

@@ -41,7 +41,7 @@ def member_moved(group: ien.Group, size: int, g: int, m: int) -> int:
     return next(j for j in range(size) if torch.equal(moved(made[j], group.labels[g]), made[m]))
 
 
-def channels_moved(group: ien.Group, feature_groups: object, channels: int, g: int) -> list[int]:
+def channel_table(group: ien.Group, feature_groups: object, channels: int, g: int) -> list[int]:
     table, first = [], 0
     for size, count in ien.FeatureGroups.of(feature_groups).blocks(channels):
         for start in range(first, first + count, size):
@@ -52,7 +52,7 @@ def channels_moved(group: ien.Group, feature_groups: object, channels: int, g: i
 
 def regular_error(h: Tensor, h_g: Tensor, group: ien.Group, g: int, feature_groups: object) -> float:
     """Relative error of all members, permuted and turned one by one."""
-    expected = moved(h, group.labels[g])[:, channels_moved(group, feature_groups, h.shape[1], g)]
+    expected = moved(h, group.labels[g])[:, channel_table(group, feature_groups, h.shape[1], g)]
     return float((h_g - expected).square().mean() / h.var())
 
 
@@ -218,7 +218,7 @@ def test_tied_kernels_are_the_mean_over_the_group_written_as_a_loop(
     weight = torch.randn(rows, columns, kernel, kernel, dtype=torch.float64)
     expected = torch.zeros_like(weight)
     for g, label in enumerate(group.labels):
-        out, inner = channels_moved(group, after, rows, g), channels_moved(group, before, columns, g)
+        out, inner = channel_table(group, after, rows, g), channel_table(group, before, columns, g)
         for o in range(rows):
             for i in range(columns):
                 expected[o, i] += moved(weight[out[o], inner[i]], label) / len(group)

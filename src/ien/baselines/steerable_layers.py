@@ -25,8 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..groups.group import Group, reflection, rotation
-from ..groups.group import group as parse_group
+from ..groups.families import group as parse_group
+from ..groups.families import reflection, rotation
+from ..groups.group import Group
 from ..loss.feature_groups import FeatureGroups
 
 __all__ = [

@@ -42,7 +42,7 @@ def features(
     Example: ien plot features RUN --layers conv1,conv3,conv4 --image 7 --group rot8
     """
     with one_line_errors():
-        from ..groups.group import group as parse_group
+        from ..groups.families import group as parse_group
         from ..report.opened import open_runs
         from ..report.plots.features import plot_features
 

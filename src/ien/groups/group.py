@@ -1,34 +1,54 @@
-"""Groups: from element indices to transformed images and feature maps, and where these are defined."""
+"""A group: a finite list of transformations, and what each does to images and to feature maps.
+
+    φ_g^X x  =  group.act(x, g)                  on images
+    φ_g^Y h  =  group.act_on_features(h, g)      on feature maps
+
+``g`` holds one element index for each image of a batch: elements are values that the caller keeps.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import reduce
+from functools import lru_cache
 from itertools import groupby
-from numbers import Integral
-from operator import mul
-from typing import Literal, get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
 
-from .._text import nearest
-from .elements import Action, BlackBox, Element, compose, coverage, pixel_steps, take_step, unchanged
-from .similarity import Mode, Similarity, resample, valid_pixels
+from .similarity import Mode, Similarity, permute_pixels, resample, valid_pixels
 
-__all__ = ["Group", "custom", "group", "reflection", "rotation", "scale"]
+__all__ = ["Action", "BlackBox", "Element", "Group", "random_order", "unchanged"]
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+MAX_LISTED_ELEMENTS = 12
+"""A longer group shows only some of its elements when it is printed."""
+INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+Action = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class BlackBox:
+    """A function on images, and the function that corresponds to it on feature maps."""
+
+    label: str
+    action: Action
+    feature_action: Action
+    exact: ClassVar[bool] = False
+
+
+Element = tuple[Similarity | BlackBox, ...]
+"""The steps of a transformation, the first one applied first; the identity has none."""
 
 
 @dataclass(frozen=True, repr=False)
 class Group:
-    """A finite set of transformations, the identity at index 0: a value, equal and hashed by its elements.
+    """A finite set of transformations, with the identity at index 0.
 
-    An index tensor ``g`` of shape (B,) says which element transforms which image.
+    A value: frozen, equal and hashed by its elements. Make one with :func:`ien.rotation`,
+    :func:`ien.reflection`, :func:`ien.scale`, :func:`ien.custom` or from text with :func:`ien.group`,
+    and combine them with ``*``.
 
     >>> rotation(4).labels
     ('identity', '90°', '180°', '270°')
@@ -37,6 +57,7 @@ class Group:
     """
 
     name: str = field(compare=False)
+    """Its text form, such as rot4xflip."""
     elements: tuple[Element, ...]
 
     def __len__(self) -> int:
@@ -46,75 +67,116 @@ class Group:
         return self.name
 
     def __repr__(self) -> str:
-        shown = self.labels if len(self) <= 12 else (*self.labels[:5], "…", self.labels[-1])
-        return f"<Group {self.name}: {', '.join(shown)}>"
+        labels = self.labels
+        if len(self) > MAX_LISTED_ELEMENTS:
+            labels = (*labels[:5], "…", labels[-1])
+        return f"<Group {self.name}: {', '.join(labels)}>"
 
     def __mul__(self, other: Group) -> Group:
-        """Every ``a∘b``, ``b`` acting first, ordered by ``a``; of equal elements only the first is kept."""
+        """Every ``a∘b``, ``b`` acting first, ordered by ``a``; equal products are kept once."""
         if not isinstance(other, Group):
             return NotImplemented
-        composed = (compose(a, b) for a in self.elements for b in other.elements)
-        return Group(f"{self}x{other}", tuple(dict.fromkeys(composed)))
+        products: dict[Element, None] = {}
+        for a in self.elements:
+            for b in other.elements:
+                products[_composed(a, b)] = None
+        return Group(f"{self}x{other}", tuple(products))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(" ".join(step.label for step in reversed(e)) or "identity" for e in self.elements)
+        """A short name for each element, such as ``90°``."""
+        labels = []
+        for element in self.elements:
+            words = [step.label for step in reversed(element)]  # read like a∘b: b acts first
+            labels.append(" ".join(words) or "identity")
+        return tuple(labels)
 
     @property
     def exact(self) -> tuple[bool, ...]:
-        """For each element, whether it only permutes the pixels of a square map: quarter turns and flips."""
+        """For each element, whether it only permutes pixels of a square map: quarter turns and flips."""
         return tuple(all(step.exact for step in element) for element in self.elements)
 
     @property
     def matrices(self) -> Tensor:
-        """What each element does to a point (x right, y up): float64 (n, 2, 2). Black boxes have none."""
+        """The 2×2 matrix of each element (x right, y up), float64 (n, 2, 2); black boxes have none."""
         rows = [self._similarity(i).matrix for i in range(len(self))]
         return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
     def sample(
         self, n: int, generator: torch.Generator | None = None, include_identity: bool = False
     ) -> Tensor:
-        """Draw elements for ``n`` images: all equally often, each in one contiguous run, the runs shuffled.
+        """Draw one element for each of ``n`` images.
 
-        Where ``n`` does not divide evenly, random elements get one more. Returns int64 (n,) on the CPU.
+        All elements come equally often, each in one contiguous run, the runs in random order, so an
+        exact quarter turn is one ``rot90`` of a slice. If ``n`` does not divide evenly, random elements
+        get one image more.
+
+        Args:
+            n: Number of images.
+            generator: Source of randomness; torch's global one by default.
+            include_identity: Whether element 0 is drawn too.
+
+        Returns:
+            Element indices, int64 (n,) on the CPU.
         """
         first = 0 if include_identity else 1
         choices = len(self) - first
         if choices == 0:
-            raise ValueError(f"group {self} has one element, the identity: there is nothing to draw")
+            raise ValueError(f"group {self} has only the identity: there is nothing to draw")
         order = random_order(choices, generator) + first
-        return order[(torch.arange(n, device="cpu") % choices).sort().values]
+        place = (torch.arange(n, device="cpu") % choices).sort().values
+        return order[place]
 
     def act(self, x: Tensor, g: Tensor, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
-        """Transform image ``i`` of ``x`` (B, C, H, W) by element ``g[i]``; what is unknown becomes 0.
+        """Transform image ``i`` by element ``g[i]``: φ_g^X x of the paper.
 
-        Quarter turns and flips permute pixels, bit for bit; all else is resampled once, in one batch.
+        Quarter turns and flips permute pixels, bit for bit. Everything else is resampled once, in one
+        batch; what comes from outside of the image is 0.
+
+        Args:
+            x: Images (B, C, H, W).
+            g: Element indices (B,).
+            inverse: Undo the elements instead. Black boxes have no inverse.
+            mode: Interpolation, ``bilinear``, ``bicubic`` or ``nearest``.
+
+        Returns:
+            The transformed images, with the shape and memory format of ``x``.
         """
         return self._apply(x, g, inverse, mode, on_features=False)
 
     def act_on_features(self, h: Tensor, g: Tensor, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
-        """:meth:`act` for feature maps: the same for rotation, flip and scale, as declared for ``custom``."""
+        """Transform feature maps: φ_g^Y h of the paper.
+
+        The same as :meth:`act` for rotation, flip and scale; for ``custom`` groups what was declared.
+        """
         return self._apply(h, g, inverse, mode, on_features=True)
 
     def valid(self, h: Tensor, g: Tensor) -> Tensor | None:
-        """Where ``act(h, g)`` is made of pixels of ``h`` alone: bool (B, 1, H, W), or None for everywhere.
+        """Say where ``act(h, g)`` is made of pixels of ``h`` alone.
 
-        A pixel is valid when all its bilinear neighbours lie in the map: this is for the default mode, and
-        ``bicubic`` reads one pixel further on each side. Black boxes are taken as valid.
+        A pixel is valid if all its bilinear neighbours lie in the map, so this holds for the default
+        mode; ``bicubic`` reads one pixel further on each side. Black boxes count as valid everywhere.
+
+        Returns:
+            A bool mask (B, 1, H, W), or None if every pixel of every image is valid.
         """
-        indices, place = self._indices(h, g).unique(return_inverse=True)
-        steps = [pixel_steps(self.elements[i]) for i in indices.tolist()]
-        masks = [valid_pixels(s, h.shape[-2], h.shape[-1], h.device) for s in steps]
+        height, width = h.shape[-2:]
+        elements, place = self._indices(h, g).unique(return_inverse=True)
+        masks = []
+        for i in elements.tolist():
+            masks.append(valid_pixels(_similarities(self.elements[i]), height, width, h.device))
         if all(mask is None for mask in masks):
             return None
-        everywhere = torch.ones(1, *h.shape[-2:], dtype=torch.bool, device=h.device)
-        return torch.stack([everywhere if m is None else m for m in masks])[place.to(h.device)]
+        everywhere = torch.ones(1, height, width, dtype=torch.bool, device=h.device)
+        filled = [everywhere if mask is None else mask for mask in masks]
+        return torch.stack(filled)[place.to(h.device)]  # (B, 1, H, W)
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
         """The share of valid pixels on a map of (H, W), for each element."""
-        return tuple(coverage(pixel_steps(element), *size) for element in self.elements)
+        return tuple(_coverage(_similarities(element), *size) for element in self.elements)
 
     def _similarity(self, i: int) -> Similarity:
+        """Element ``i`` as one similarity."""
         match self.elements[i]:
             case ():
                 return Similarity()
@@ -123,11 +185,11 @@ class Group:
         raise ValueError(f"{self.labels[i]!r} of {self} is a black box: it has no matrix and no inverse")
 
     def _indices(self, x: Tensor, g: Tensor) -> Tensor:
-        """``g`` as a tensor on the CPU, after a check that it holds one element for each image of ``x``."""
+        """Check that ``g`` holds one element for each image of ``x``, and return it on the CPU."""
         if x.ndim != 4:
             raise ValueError(f"group {self} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
         g = torch.as_tensor(g, device="cpu")
-        if g.shape != x.shape[:1] or g.dtype not in _INTEGERS:
+        if g.shape != x.shape[:1] or g.dtype not in INTEGER_TYPES:
             raise ValueError(
                 f"g must be an integer tensor ({len(x)},), one element index for each image; "
                 f"got {g.dtype} of shape {tuple(g.shape)}"
@@ -143,24 +205,28 @@ class Group:
             raise ValueError(f"mode is one of {', '.join(get_args(Mode))}; got {mode!r}")
         g = self._indices(x, g)
         runs = _runs(g)
-        if len(runs) == len({i for i, _ in runs}):
+        each_once = len({i for i, _ in runs}) == len(runs)
+        if each_once:
             result = self._apply_to_runs(x, runs, inverse, mode, on_features)
         else:
+            # sort the images by element, transform, and put them back in their order
             order = g.argsort(stable=True)
             together = x.index_select(0, order.to(x.device))
             result = self._apply_to_runs(together, _runs(g[order]), inverse, mode, on_features)
             result = result.index_select(0, order.argsort().to(x.device))
-        channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-        return result.contiguous(memory_format=torch.channels_last) if channels_last else result
+        if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+            result = result.contiguous(memory_format=torch.channels_last)
+        return result
 
     def _apply_to_runs(
         self, x: Tensor, runs: list[tuple[int, int]], inverse: bool, mode: Mode, on_features: bool
     ) -> Tensor:
-        """``runs`` are (element, number of images), each element once."""
+        """Transform consecutive images; ``runs`` are (element, number of images), each element once."""
         if not runs:
             return x.clone()
-        parts = list(x.split([n for _, n in runs]))  # one backward for all runs, unlike slices
-        resampled: dict[int, Similarity] = {}
+        parts = list(x.split([n for _, n in runs]))  # split has one backward for all, unlike slices
+
+        resampled: dict[int, Similarity] = {}  # part -> its only step, done for all of them at once
         for k, (i, _) in enumerate(runs):
             steps: Element = (self._similarity(i).inverse,) if inverse else self.elements[i]
             match steps:
@@ -168,133 +234,68 @@ class Group:
                     resampled[k] = only
                 case _:
                     for step in steps:
-                        parts[k] = take_step(step, parts[k], mode, on_features)
+                        parts[k] = _take_step(step, parts[k], mode, on_features)
+
         if resampled:
             lengths = [len(parts[k]) for k in resampled]
-            done = resample(torch.cat([parts[k] for k in resampled]), [*resampled.values()], lengths, mode)
+            stacked = torch.cat([parts[k] for k in resampled])
+            done = resample(stacked, list(resampled.values()), lengths, mode)
             for k, part in zip(resampled, done.split(lengths), strict=True):
                 parts[k] = part
         return torch.cat(parts)
 
 
-def rotation(n: int) -> Group:
-    """``n`` equidistant rotations, counter-clockwise: ``rotation(4)`` is the paper's R4.
-
-    >>> rotation(8).labels[1]
-    '45°'
-    """
-    if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"rotation(n) needs a whole number of rotations, at least 1; got {n!r}")
-    n = int(n)
-    return _group_of(f"rot{n}", (Similarity(turn=Fraction(k, n)) for k in range(1, n)))
-
-
-def reflection(axis: Literal["horizontal", "vertical"] = "horizontal") -> Group:
-    """The identity and one flip; ``axis`` is the direction reversed: ``horizontal`` swaps left and right."""
-    if axis not in ("horizontal", "vertical"):
-        raise ValueError(f"axis is 'horizontal' (swaps left and right) or 'vertical'; got {axis!r}")
-    name, half = ("vflip", 1) if axis == "vertical" else ("flip", 0)
-    return _group_of(name, [Similarity(turn=Fraction(half, 2), flip=True)])
-
-
-def scale(factors: float | Iterable[float]) -> Group:
-    """The identity and one scaling about the centre for each factor; below 1 shrinks the content.
-
-    >>> str(scale([0.7, 0.84]))
-    'scale0.7,0.84'
-    """
-    if isinstance(factors, str):
-        raise TypeError(
-            f'scale takes numbers, as in scale([0.7, 0.84]); for text use group("scale{factors}")'
-        )
-    values = [float(f) for f in (factors if isinstance(factors, Iterable) else [factors])]
-    if bad := [f for f in values if not 1e-30 <= f <= 1e30]:
-        raise ValueError(
-            f"scale factors must be positive numbers such as 0.7, from 1e-30 to 1e30; "
-            f"got {bad[0]!r} among {values}"
-        )
-    kept = list(dict.fromkeys(f for f in values if f != 1))
-    if not kept:
-        raise ValueError(f"scale needs a factor other than 1 (the identity is always there); got {values}")
-    text = ",".join(repr(f).removesuffix(".0") for f in kept)
-    return _group_of(f"scale{text}", (Similarity(scale=Fraction(repr(f))) for f in kept))
-
-
-def custom(
-    name: str,
-    actions: Mapping[str, Action],
-    feature_actions: Literal["identity", "same"] | Mapping[str, Literal["identity", "same"] | Action],
-) -> Group:
-    """Your own transformations: the identity and an element for each named function of (n, C, H, W) images.
-
-    ``feature_actions`` says what each does to feature maps: ``"identity"`` (layers shall be invariant),
-    ``"same"`` (the same function), or a mapping that says it for every action by name.
-
-    >>> custom("negative", {"invert": lambda x: 1 - x}, feature_actions="identity").labels
-    ('identity', 'invert')
-    """
-    if isinstance(feature_actions, str):
-        feature_actions = dict.fromkeys(actions, feature_actions)
-    if not actions or set(feature_actions) != set(actions):
-        raise ValueError(
-            f"group {name!r} needs at least one action, and feature_actions that name every one of them; "
-            f"got actions {sorted(actions)} and feature_actions {sorted(feature_actions)}"
-        )
-    elements = []
-    for label, action in actions.items():
-        given = feature_actions[label]
-        on_features = {"identity": unchanged, "same": action}.get(given) if isinstance(given, str) else given
-        if not callable(action) or not callable(on_features):
-            raise ValueError(
-                f"action {label!r} of group {name!r} must be a function of an image batch, and what it "
-                f"does to features 'identity', 'same' or a function; got {action!r} and {given!r}"
-            )
-        elements.append(BlackBox(label, action, on_features))
-    return _group_of(name, elements)
-
-
-def group(text: str | Group) -> Group:
-    """Read a group's text form: ``rot8``, ``flip``, ``vflip``, ``scale0.7,0.84``, products as ``rot4xflip``.
-
-    ``r4``, ``r8`` and ``r4r`` are the paper's names. ``str(group)`` gives the text back.
-
-    >>> group("r4r") == rotation(4) * reflection()
-    True
-    """
-    if isinstance(text, Group):
-        return text
-    if not isinstance(text, str):
-        raise TypeError(f"a group is written as text such as rot4xflip; got {text!r}")
-    return reduce(mul, (_parse(part, text) for part in text.strip().lower().split("x")))
-
-
-def _parse(part: str, text: str) -> Group:
-    if found := re.fullmatch(r"(?:rot|r)(\d+)", part):
-        return rotation(int(found[1]))
-    if found := re.fullmatch(r"r(\d+)r", part):
-        return rotation(int(found[1])) * reflection()
-    if part in ("flip", "vflip"):
-        return reflection("vertical" if part == "vflip" else "horizontal")
-    if found := re.fullmatch(r"scale([\d.e+-]+(?:,[\d.e+-]+)*)", part):
-        try:
-            return scale([float(f) for f in found[1].split(",")])
-        except ValueError as error:
-            raise ValueError(f"cannot read group {text!r}: {error}") from None
-    raise ValueError(
-        f"cannot read group {text!r}: {part!r} is none of rot<n>, flip, vflip, scale<factor>,<factor>; "
-        f"join them with x, as in rot4xflip; {nearest(part, ['rot4', 'rot8', 'flip', 'vflip', 'scale0.7'])}"
-    )
-
-
 def random_order(n: int, generator: torch.Generator | None) -> Tensor:
-    device = generator.device if generator is not None else "cpu"
+    """Return 0 to ``n`` - 1 in random order, on the CPU wherever the generator is."""
+    device = "cpu" if generator is None else generator.device
     return torch.randperm(n, generator=generator, device=device).cpu()
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """The feature action of a transformation that layers should be invariant to."""
+    return x
+
+
+def _composed(a: Element, b: Element) -> Element:
+    """The steps of ``b``, then those of ``a``; two similarities that meet become one."""
+    match b, a:
+        case (*before, Similarity() as last), (Similarity() as then, *after):
+            merged = then.after(last)
+            if merged == Similarity():
+                return (*before, *after)
+            return (*before, merged, *after)
+    return b + a
+
+
+def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: bool) -> Tensor:
+    if isinstance(step, Similarity):
+        if step.exact:
+            return permute_pixels(x, step)
+        return resample(x, [step], [len(x)], mode)
+    action = step.feature_action if on_features else step.action
+    if action is unchanged:
+        return x
+    result = action(x.clone())  # a clone, so that an in-place action spares the caller's images
+    if not isinstance(result, Tensor) or result.shape != x.shape:
+        got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise ValueError(f"action {step.label!r} must keep the shape {tuple(x.shape)}; it returned {got}")
+    return result
+
+
+def _similarities(element: Element) -> tuple[Similarity, ...]:
+    """The steps that move pixels. Black boxes are left out, so no cache keeps one alive."""
+    return tuple(step for step in element if isinstance(step, Similarity))
+
+
+@lru_cache(maxsize=4096)
+def _coverage(steps: tuple[Similarity, ...], height: int, width: int) -> float:
+    mask = valid_pixels(steps, height, width, torch.device("cpu"))
+    return 1.0 if mask is None else float(mask.double().mean())
 
 
 def _runs(g: Tensor) -> list[tuple[int, int]]:
     """(element, number of images) of each run of equal elements."""
-    return [(i, len(list(run))) for i, run in groupby(g.tolist())]
-
-
-def _group_of(name: str, steps: Iterable[Similarity | BlackBox]) -> Group:
-    return Group(name, ((), *((step,) for step in steps)))
+    runs = []
+    for i, run in groupby(g.tolist()):
+        runs.append((i, len(list(run))))
+    return runs

@@ -1,59 +1,68 @@
-"""The regular action: from a group and a size to how its elements permute the members of feature groups."""
+"""How an element permutes the members of a feature group: the regular representation.
+
+A feature group of size |G| holds one channel for each element of the group. Rotating the image by g
+rotates the maps, and moves the map of member m to the place of member g∘m:
+
+    (g · h)[m]  =  φ_g( h[g⁻¹∘m] )
+
+so under rotations the members shift cyclically. A feature group of fewer members, say 2 under rot4,
+holds a channel for 0° and 180° and one for 90° and 270°; a single channel is not permuted at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ..loss.feature_groups import FeatureGroups
 from .group import Group
 from .similarity import Similarity
 
 __all__ = [
     "Blocks",
     "FeatureAction",
-    "channels_moved",
+    "channel_table",
     "check_action",
-    "check_members",
-    "check_sizes",
-    "members",
+    "check_regular",
+    "member_table",
     "num_channels",
-    "permute",
-    "permutes",
+    "permute_members",
+    "permutes_members",
+    "regular_sizes",
     "similarities",
-    "sizes",
 ]
 
 FeatureAction = Literal["pooled", "regular"]
+"""What is compared of a feature group: the maximum over its members, or each member, permuted."""
 Blocks = Sequence[tuple[int, int]]
-"""(size, channels) of contiguous feature groups."""
+"""(size, channels) of contiguous blocks of feature groups, each block of one size."""
 
 
-def members(group: Group, size: int) -> Tensor:
-    """Which member each element moves to each place: int64 (elements, size), every row a permutation.
+def member_table(group: Group, size: int) -> Tensor:
+    """Say which member each element moves to each place.
 
-    Element ``g`` makes ``act(h[table[g]])`` of the maps ``h`` of a feature group. With a member for each
-    element, member ``m`` is what element ``m`` makes of member 0. Fewer members of rotations stand for turns
-    that repeat: of two members of ``rot4``, the first is for 0° and 180° and the second for 90° and 270°.
+    Element ``g`` makes ``act(h[table[g]])`` of the maps ``h`` of a feature group.
 
-    >>> members(rotation(4), 4)[1].tolist(), members(rotation(4), 2)[1].tolist()
+    Returns:
+        int64 (elements, size); every row is a permutation.
+
+    >>> member_table(rotation(4), 4)[1].tolist(), member_table(rotation(4), 2)[1].tolist()
     ([3, 0, 1, 2], [1, 0])
     """
-    check_members(group, [size])
+    check_regular(group, [size])
     return torch.tensor(_table(group, size), dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=256)
-def sizes(group: Group) -> tuple[int, ...]:
-    """Those of feature groups for which it is defined how ``group`` permutes members, largest first.
+def regular_sizes(group: Group) -> tuple[int, ...]:
+    """The sizes of feature groups whose members ``group`` permutes in one well-defined way, largest first.
 
-    For rotations every divisor of their number; with flips, a member for each element, or one.
+    For rotations those are the divisors of their number; with flips, the number of elements, or 1.
 
-    >>> sizes(rotation(8)), sizes(rotation(4) * ien.reflection())
+    >>> regular_sizes(rotation(8)), regular_sizes(rotation(4) * ien.reflection())
     ((8, 4, 2, 1), (8, 1))
     """
     elements = similarities(group)
@@ -63,78 +72,115 @@ def sizes(group: Group) -> tuple[int, ...]:
     return tuple(size for size in range(n, 0, -1) if n % size == 0)
 
 
-def permute(h: Tensor, g: Tensor, group: Group, feature_groups: FeatureGroups) -> Tensor:
-    """``h`` (B, C, H, W) with the members of image ``i``'s feature groups permuted by element ``g[i]``.
+def permute_members(h: Tensor, g: Tensor, group: Group, blocks: Blocks) -> Tensor:
+    """Permute the members of image ``i``'s feature groups by element ``g[i]``; pixels stay where they are.
+
+    Args:
+        h: Maps (B, C, H, W).
+        g: Element indices (B,).
+        group: The transformations.
+        blocks: The feature groups of the C channels.
 
     >>> h = torch.arange(4.0).view(1, 4, 1, 1).expand(2, -1, -1, -1)
-    >>> permute(h, torch.tensor([1, 2]), rotation(4), FeatureGroups.of(4))[..., 0, 0].tolist()
+    >>> permute_members(h, torch.tensor([1, 2]), rotation(4), [(4, 4)])[..., 0, 0].tolist()
     [[3.0, 0.0, 1.0, 2.0], [2.0, 3.0, 0.0, 1.0]]
     """
-    source = channels_moved(group, feature_groups.blocks(h.shape[1]))[group._indices(h, g).long()]  # (B, C)
-    return h if feature_groups.sizes == (1,) else _Permute.apply(h, source.to(h.device))
+    elements = group._indices(h, g).long()
+    source = channel_table(group, blocks)[elements]  # (B, C)
+    if all(size == 1 for size, _ in blocks):
+        return h
+    return _PermuteChannels.apply(h, source.to(h.device))
 
 
-def channels_moved(group: Group, blocks: Blocks) -> Tensor:
-    """Which channel each element moves to each place, (elements, C).
+def channel_table(group: Group, blocks: Blocks) -> Tensor:
+    """Say which channel each element moves to each place, (elements, C).
 
-    >>> channels_moved(rotation(4), [(4, 4), (1, 2)])[1].tolist()
+    >>> channel_table(rotation(4), [(4, 4), (1, 2)])[1].tolist()
     [3, 0, 1, 2, 4, 5]
     """
-    parts, first = [], 0
+    tables = []
+    first = 0
     for size, channels in blocks:
-        starts = torch.arange(first, first + channels, size, device="cpu").view(1, -1, 1)
-        parts.append((starts + members(group, size).unsqueeze(1)).flatten(1))
+        starts = torch.arange(first, first + channels, size, device="cpu").view(1, -1, 1)  # (1, N, 1)
+        moved = starts + member_table(group, size).unsqueeze(1)  # (elements, N, size)
+        tables.append(moved.flatten(1))  # (elements, N * size)
         first += channels
-    return torch.cat(parts, dim=1)
+    return torch.cat(tables, dim=1)
 
 
 def num_channels(blocks: Blocks) -> int:
-    """The channels of all blocks."""
+    """The channels of all blocks together."""
     return sum(channels for _, channels in blocks)
 
 
-def permutes(group: Group) -> bool:
+def permutes_members(group: Group) -> bool:
     """Whether all elements are rotations and flips; scalings and black boxes permute no members."""
-    return _other(group) is None
+    return _first_other(group) is None
 
 
 def check_action(action: str) -> None:
-    """An error if there is no such action on feature groups."""
+    """Raise a ValueError if there is no such action on feature groups."""
     if action not in get_args(FeatureAction):
         raise ValueError(f'action is "pooled" (the maximum over members) or "regular"; got {action!r}')
 
 
-def check_members(group: Group, wanted: Sequence[int], layer: str = "") -> None:
-    """An error if it is not defined how ``group`` permutes feature groups of the ``wanted`` sizes."""
-    known = sizes(group)
-    if bad := [size for size in wanted if size not in known]:
-        *larger, smallest = map(str, known)
-        works = f"{', '.join(larger)} or {smallest}" if larger else smallest
-        what = f"permute the members of feature groups of size {bad[0]}"
-        where = f"layer {layer!r}: " if layer else ""
-        if len(group) % bad[0] == 0:  # it has quotients of that size, and none is the one to take
-            raise ValueError(f"{where}no one way is defined for {group} to {what}; it is for {works}")
-        raise ValueError(f"{where}{group} cannot {what}; it can for {works}")
+def check_regular(group: Group, sizes: Sequence[int], layer: str = "") -> None:
+    """Raise a ValueError if ``group`` cannot permute the members of feature groups of these sizes."""
+    known = regular_sizes(group)
+    where = f"layer {layer!r}: " if layer else ""
+    works = " or ".join(map(str, known))
+    for size in sizes:
+        if size in known:
+            continue
+        if len(group) % size == 0:  # there are several ways, and none is the one to take
+            raise ValueError(f"{where}feature groups of size {size} are ambiguous under {group}; use {works}")
+        raise ValueError(
+            f"{where}{group} cannot permute the members of feature groups of size {size}; use {works}"
+        )
 
 
-def check_sizes(group: Group, feature_groups: Mapping[str, FeatureGroups]) -> None:
-    """The same for the feature groups of layers, by name."""
-    for name, spec in feature_groups.items():
-        check_members(group, spec.sizes, name)
+def similarities(group: Group) -> list[Similarity]:
+    """The elements as rotations and flips, if the group is closed under composition.
+
+    Raises:
+        ValueError: An element is something else, or a product of two elements is missing.
+    """
+    label = _first_other(group)
+    if label is not None:
+        raise ValueError(
+            f"only rotations and flips permute the members of feature groups, and {group} has {label!r}: "
+            f'use action="pooled"'
+        )
+    elements = [group._similarity(i) for i in range(len(group))]
+    known = set(elements)
+    for a in elements:
+        for b in elements:
+            if a.after(b) not in known:
+                raise ValueError(
+                    f"{group} ({', '.join(group.labels)}) is not closed under composition, so it cannot "
+                    f'permute the members of feature groups: complete it, or use action="pooled"'
+                )
+    return elements
 
 
-class _Permute(torch.autograd.Function):
-    """Channels of each image in the order ``source`` (B, C); its backward is the inverse, without sums."""
+class _PermuteChannels(torch.autograd.Function):
+    """Channels of each image in the order ``source`` (B, C).
+
+    Its backward is the inverse permutation, which is cheaper than the scatter-add of ``gather``.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(h: Tensor, source: Tensor) -> Tensor:
+        batch, channels = h.shape[:2]
         if h.is_contiguous(memory_format=torch.channels_last) and not h.is_contiguous():
-            pixels = h.movedim(1, 3)
-            return pixels.gather(3, source[:, None, None].expand_as(pixels)).movedim(3, 1)
-        rows = source + h.shape[1] * torch.arange(len(h), device=h.device).unsqueeze(1)
-        return h.flatten(0, 1).index_select(0, rows.flatten()).view(h.shape)
+            pixels = h.movedim(1, 3)  # (B, H, W, C), contiguous
+            order = source[:, None, None].expand_as(pixels)  # (B, H, W, C)
+            return pixels.gather(3, order).movedim(3, 1)
+        first = channels * torch.arange(batch, device=h.device).unsqueeze(1)  # (B, 1)
+        rows = (source + first).flatten()  # (B * C,)
+        return h.flatten(0, 1).index_select(0, rows).view(h.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -143,41 +189,32 @@ class _Permute(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (source,) = ctx.saved_tensors
-        return _Permute.apply(grad, source.argsort(1)), None
+        return _PermuteChannels.apply(grad, source.argsort(1)), None
 
 
 @lru_cache(maxsize=256)
 def _table(group: Group, size: int) -> tuple[tuple[int, ...], ...]:
+    """:func:`member_table` as a value that can be cached."""
     elements = similarities(group)
+    rows = []
     if size == len(elements):
+        # a member for each element: place m is filled by member g⁻¹∘m
         place = {element: m for m, element in enumerate(elements)}
-        return tuple(tuple(place[g.inverse.after(m)] for m in elements) for g in elements)
-    turns = [int(element.turn * len(elements)) for element in elements]
-    return tuple(tuple((m - turn) % size for m in range(size)) for turn in turns)
+        for g in elements:
+            rows.append(tuple(place[g.inverse.after(m)] for m in elements))
+    else:
+        # fewer members: rotations shift them cyclically
+        for g in elements:
+            shift = int(g.turn * len(elements))
+            rows.append(tuple((m - shift) % size for m in range(size)))
+    return tuple(rows)
 
 
-def similarities(group: Group) -> list[Similarity]:
-    """The elements as rotations and flips; an error if they are others, or not closed."""
-    if (label := _other(group)) is not None:
-        raise ValueError(
-            f"only rotations and flips permute the members of feature groups, and {group} has {label!r}: "
-            f'it needs action="pooled"'
-        )
-    steps = [step for steps in group.elements for step in steps or (Similarity(),)]
-    elements = [step for step in steps if isinstance(step, Similarity)]
-    if not {a.after(b) for a in elements for b in elements} <= set(elements):
-        raise ValueError(
-            f"{group} ({', '.join(group.labels)}) lacks what some of its elements give together, so that it "
-            f'cannot permute the members of feature groups: complete it, or use action="pooled"'
-        )
-    return elements
-
-
-def _other(group: Group) -> str | None:
-    """The first element that is neither a rotation nor a flip."""
+def _first_other(group: Group) -> str | None:
+    """The label of the first element that is neither a rotation nor a flip."""
     for label, steps in zip(group.labels, group.elements, strict=True):
-        match steps or (Similarity(),):
-            case (Similarity(scale=1),):
+        match steps:
+            case () | (Similarity(scale=1),):
                 continue
         return label
     return None

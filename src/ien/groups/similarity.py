@@ -1,4 +1,12 @@
-"""Similarities: rotation, flip and scale about the centre, as exact values and on grids of pixels."""
+"""Rotation, flip and scale about the centre of an image, as exact values and as actions on pixels.
+
+A :class:`Similarity` is the map of the plane
+
+    p  ->  scale · R(turn) · M · p        M mirrors left-right if ``flip``, R(t) rotates by t · 360°
+
+Two similarities compose to a third. Quarter turns and flips permute the pixels of a square map;
+every other similarity resamples them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Mode", "Similarity", "permute", "resample", "source", "valid_pixels"]
+__all__ = ["Mode", "Similarity", "permute_pixels", "resample", "source_pixels", "valid_pixels"]
 
 Mode = Literal["bilinear", "bicubic", "nearest"]
 
@@ -22,7 +30,8 @@ Mode = Literal["bilinear", "bicubic", "nearest"]
 class Similarity:
     """Mirror left-right if ``flip``, then rotate counter-clockwise by ``turn`` (1 is 360°), then scale.
 
-    Both numbers are exact fractions: however they were composed, equal transformations are equal values.
+    Both numbers are exact fractions, so equal transformations are equal values however they were
+    composed.
     """
 
     turn: Fraction = Fraction(0)
@@ -30,12 +39,15 @@ class Similarity:
     scale: Fraction = Fraction(1)
 
     def after(self, first: Similarity) -> Similarity:
+        """Compose: do ``first``, then this one."""
+        # M · R(t) = R(-t) · M: a rotation that passes a mirror changes its direction
         turn = self.turn - first.turn if self.flip else self.turn + first.turn
         return Similarity(turn % 1, self.flip != first.flip, self.scale * first.scale)
 
     @property
     def inverse(self) -> Similarity:
-        return Similarity(self.turn if self.flip else -self.turn % 1, self.flip, 1 / self.scale)
+        turn = self.turn if self.flip else -self.turn % 1
+        return Similarity(turn, self.flip, 1 / self.scale)
 
     @property
     def exact(self) -> bool:
@@ -44,69 +56,115 @@ class Similarity:
 
     @property
     def matrix(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """What it does to a point, x to the right and y upwards."""
+        """The 2×2 matrix that moves a point, with x to the right and y upwards."""
         angle = 2 * math.pi * float(self.turn)
-        cos, sin = (float(self.scale) * round(f(angle), 15) + 0.0 for f in (math.cos, math.sin))
-        return ((-cos, -sin), (-sin, cos)) if self.flip else ((cos, -sin), (sin, cos))
+        # rounded, so that a quarter turn has zeros; + 0.0 makes a zero of -0.0
+        cos = float(self.scale) * round(math.cos(angle), 15) + 0.0
+        sin = float(self.scale) * round(math.sin(angle), 15) + 0.0
+        if self.flip:
+            return (-cos, -sin), (-sin, cos)
+        return (cos, -sin), (sin, cos)
 
     @property
     def label(self) -> str:
-        turn = f"{float(360 * self.turn):.10g}° " if self.turn else ""
-        turned = "vflip " if self.flip and turn == "180° " else turn + "flip " * self.flip
-        return (turned + f"×{float(self.scale):.10g}" * (self.scale != 1)).strip()
+        words = []
+        if self.flip and self.turn == Fraction(1, 2):
+            words.append("vflip")
+        else:
+            if self.turn:
+                words.append(f"{float(360 * self.turn):.10g}°")
+            if self.flip:
+                words.append("flip")
+        if self.scale != 1:
+            words.append(f"×{float(self.scale):.10g}")
+        return " ".join(words)
 
 
-def permute(x: Tensor, step: Similarity) -> Tensor:
-    """``x`` (B, C, H, W) under an exact step, bit for bit ``rot90`` and ``flip``."""
+def permute_pixels(x: Tensor, step: Similarity) -> Tensor:
+    """Apply an exact step to ``x`` (B, C, H, W), bit for bit like ``rot90`` and ``flip``."""
     quarters = int(4 * step.turn)
-    if quarters % 2 and x.shape[-2] != x.shape[-1]:
+    height, width = x.shape[-2:]
+    if quarters % 2 and height != width:
         raise ValueError(
-            f"{step.label!r} swaps the sides of a map, and this one is {x.shape[-2]}×{x.shape[-1]}: "
-            f"quarter turns need square maps (crop or pad), or use a group without them, such as rot2xflip"
+            f"{step.label!r} swaps the sides of a map, and this one is {height}×{width}: quarter turns "
+            f"need square maps (crop or pad), or use a group without them, such as rot2xflip"
         )
     if not step.flip:
         return torch.rot90(x, quarters, (-2, -1))
-    reverse = ((-1,), (), (-2,), (-2, -1))[quarters]
-    return (x.transpose(-2, -1) if quarters % 2 else x).flip(reverse)
+    # a flip and a rotation together are a transposition, or not, and one reversal of axes
+    if quarters % 2:
+        x = x.transpose(-2, -1)  # (B, C, W, H), the same size
+    reversed_axes = ((-1,), (), (-2,), (-2, -1))[quarters]
+    return x.flip(reversed_axes)
 
 
 def resample(
     x: Tensor, steps: Sequence[Similarity], lengths: Sequence[int], mode: Mode = "bilinear"
 ) -> Tensor:
-    """Consecutive runs of ``x``, ``lengths[k]`` images under ``steps[k]``, in one ``grid_sample``."""
+    """Apply ``steps[k]`` to the k-th run of ``lengths[k]`` images of ``x``, all in one ``grid_sample``.
+
+    Args:
+        x: Images or maps (B, C, H, W) in floating point, B the sum of the lengths.
+        steps: One similarity for each run.
+        lengths: How many images are in each run.
+        mode: How ``grid_sample`` interpolates. Pixels from outside of the map are 0.
+    """
     if not x.is_floating_point():
         raise ValueError(
-            f"{steps[0].label!r} interpolates: that needs floating point, not {x.dtype} (x.float())"
+            f"{steps[0].label!r} interpolates and needs floating point, not {x.dtype}: use x.float()"
         )
-    dtype = x.dtype if x.dtype == torch.float64 else torch.float32
-    grids = [_grid(step, *x.shape[-2:], dtype, x.device) for step in steps]
-    grid = torch.cat([grid.expand(n, -1, -1, -1) for grid, n in zip(grids, lengths, strict=True)])
-    return F.grid_sample(x.to(dtype), grid, mode=mode, align_corners=False).to(x.dtype)
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    grids = []
+    for step, length in zip(steps, lengths, strict=True):
+        grid = _grid(step, x.shape[-2], x.shape[-1], dtype, x.device)
+        grids.append(grid.expand(length, -1, -1, -1))  # (length, H, W, 2)
+    resampled = F.grid_sample(x.to(dtype), torch.cat(grids), mode=mode, align_corners=False)
+    return resampled.to(x.dtype)
 
 
 @lru_cache(maxsize=2048)
 def valid_pixels(
     steps: tuple[Similarity, ...], height: int, width: int, device: torch.device
 ) -> Tensor | None:
-    """Where the steps give pixels made of pixels of the map alone: bool (1, H, W), None for everywhere."""
-    with torch.inference_mode(False):
+    """Say where the steps give pixels that are made of pixels of the map alone.
+
+    Returns:
+        A bool mask (1, H, W), or None if that is everywhere.
+    """
+    with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
         mask = torch.ones(1, 1, height, width, dtype=torch.float64, device="cpu")
         for step in steps:
+            # a mean over neighbours is 1 only if all of them lie in the map
             mask = (resample(mask, [step], [1]) > 1 - 1e-6).double()
-        return None if bool(mask.all()) else mask[0].bool().to(device)
+        if mask.all():
+            return None
+        return mask[0].bool().to(device)  # (1, H, W)
+
+
+def source_pixels(step: Similarity, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Say where each pixel of a transformed map is read from.
+
+    The pixel at the point p of the result is that at step⁻¹ · p of the map, both measured from the
+    centre.
+
+    Returns:
+        Rows and columns, (H, W) each in float64.
+    """
+    middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
+    y = middle_row - torch.arange(height, dtype=torch.float64, device="cpu").view(-1, 1)  # (H, 1)
+    x = torch.arange(width, dtype=torch.float64, device="cpu").view(1, -1) - middle_column  # (1, W)
+    (a, b), (c, d) = step.inverse.matrix
+    rows = middle_row - (c * x + d * y)
+    columns = middle_column + (a * x + b * y)
+    return rows, columns
 
 
 @lru_cache(maxsize=64)
 def _grid(step: Similarity, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
-        row, column = source(step, height, width)
-        grid = torch.stack([(2 * column + 1) / width - 1, (2 * row + 1) / height - 1], dim=-1)
+    """The sampling grid (1, H, W, 2) that ``grid_sample`` wants: x and y from -1 to 1."""
+    with torch.inference_mode(False):
+        row, column = source_pixels(step, height, width)
+        x = (2 * column + 1) / width - 1
+        y = (2 * row + 1) / height - 1
+        grid = torch.stack([x, y], dim=-1)
         return grid.to(device, dtype)[None]  # (1, H, W, 2)
-
-
-def source(step: Similarity, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """The row and column from which each pixel of a transformed map is read, (H, W) each in float64."""
-    y = (height - 1) / 2 - torch.arange(height, dtype=torch.float64, device="cpu").view(-1, 1)
-    x = torch.arange(width, dtype=torch.float64, device="cpu").view(1, -1) - (width - 1) / 2
-    (a, b), (c, d) = step.inverse.matrix
-    return (height - 1) / 2 - (c * x + d * y), (width - 1) / 2 + (a * x + b * y)

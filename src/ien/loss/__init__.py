@@ -1,0 +1,8 @@
+"""The paper: the equivariance loss. Read these files in this order, after ``groups/``.
+
+feature_groups.py    FeatureGroups, group_pool, GroupPool
+layers.py            names of layers, their weights and feature groups
+capture.py           a layer's output during one forward pass
+error.py             maps of an image and of its view -> how far they are apart
+objective.py         equivariance_loss, EquivarianceLoss
+"""

@@ -1,8 +1,11 @@
-"""Capture: from a model and layer names to what these layers return while one ``with`` block runs."""
+"""A layer's output during one forward pass.
+
+:func:`watch` calls a function with the output of each named layer and stores nothing; :func:`capture`
+uses it to keep the maps. No hook outlives the ``with`` block.
+"""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,33 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-__all__ = ["Features", "capture", "hooked", "walk"]
+from .._text import nearest
 
+__all__ = ["Calls", "Features", "capture", "hooked", "tensors_in", "unwrapped", "walk", "watch"]
+
+MAX_LISTED_LAYERS = 20
+"""An error about an unknown layer names no more layers than this."""
+
+See = Callable[[str, Tensor], None]
 Transform = Callable[[str, Tensor], Tensor]
 Hook = Callable[[str, nn.Module, Any], None]
-
-
-@dataclass
-class _Call:
-    """One output of a captured layer: itself, to see whether it is overwritten, and what is kept of it."""
-
-    output: Tensor
-    version: int | None
-    kept: Tensor
-    overwritten_by: str | None = None
-    overwritten_version: int = 0
-
-    @property
-    def intact(self) -> bool:
-        return self.version is None or self.output._version == self.version
 
 
 class Features(Mapping[str, Tensor]):
     """Layer name → feature maps (B, C, H, W), for the layers that :func:`capture` was asked for."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._calls: dict[str, list[_Call]] = {name: [] for name in names}
-        self._times_run: dict[str, int] = {}
+        self._maps: dict[str, list[Tensor]] = {name: [] for name in names}
+        self._calls = Calls()
 
     def __getitem__(self, name: str) -> Tensor:
         maps = self.all(name)
@@ -50,58 +44,48 @@ class Features(Mapping[str, Tensor]):
         return maps[0]
 
     def all(self, name: str) -> list[Tensor]:
-        """The maps of every call of the layer, in order."""
-        if name not in self._calls:
-            raise KeyError(f"layer {name!r} was not captured; captured: {', '.join(self._calls) or 'none'}")
-        if not self._calls[name]:
-            raise RuntimeError(
-                f"layer {name!r} never ran while it was captured: call the model inside the with block "
-                f"(not through a compiled function), and name a layer that its forward pass uses"
-            )
-        for call in self._calls[name]:
-            if not call.intact:
-                raise RuntimeError(self._overwritten(name, call))
-        return [call.kept for call in self._calls[name]]
+        """The maps of every call of the layer, in the order of the calls."""
+        if name not in self._maps:
+            raise KeyError(f"layer {name!r} was not captured; captured: {', '.join(self._maps) or 'none'}")
+        self._calls.check(name)
+        return list(self._maps[name])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._calls
+        return name in self._maps
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._calls)
+        return iter(self._maps)
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._maps)
 
     def __repr__(self) -> str:
-        shapes = (
-            f"{name}: {[tuple(call.kept.shape) for call in calls]}" for name, calls in self._calls.items()
-        )
-        return f"Features({', '.join(shapes)})"
-
-    def _overwritten(self, name: str, call: _Call) -> str:
-        by = call.overwritten_by
-        if by is None or call.overwritten_version != call.output._version:
-            return (
-                f"layer {name!r} was overwritten in place after it ran, by an operation that is not a module "
-                f"(x += y, F.relu(x, inplace=True)): capture the module around it, or write it out of place"
-            )
-        times = self._times_run[by]
-        advice = (
-            f"capture {by!r} instead"
-            if times == 1
-            else f"capture {by!r} instead (it ran {times} times: features.all), or give it inplace=False"
-        )
-        return f"layer {name!r} was overwritten in place by {by!r} (an inplace activation?); {advice}"
+        texts = []
+        for name, maps in self._maps.items():
+            texts.append(f"{name}: {[tuple(h.shape) for h in maps]}")
+        return f"Features({', '.join(texts)})"
 
 
 @contextmanager
 def capture(
     model: nn.Module, names: str | Iterable[str], transform: Transform | None = None
 ) -> Iterator[Features]:
-    """Record what the named layers of ``model`` return while the block runs; no hook outlives the block.
+    """Keep what the named layers of ``model`` return while the block runs.
 
-    Names are those of ``model.named_modules()``, without the ``module.`` that DistributedDataParallel adds.
-    ``transform(name, maps)``, if given, runs inside the forward pass, and its result is kept in their place.
+    Use :class:`ien.EquivarianceLoss` instead if all you want is the paper's loss on these layers.
+
+    Args:
+        model: Any module. It is not changed.
+        names: Layers, as in ``model.named_modules()``, without the ``module.`` that
+            DistributedDataParallel puts in front.
+        transform: ``transform(name, maps)`` runs inside the forward pass; its result is kept instead.
+
+    Yields:
+        :class:`Features`, filled while the model runs.
+
+    Raises:
+        KeyError: The model has no layer of that name.
+        RuntimeError: On access, if a layer never ran, or was overwritten by an in-place operation.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
     >>> with capture(net, ["1"]) as features:
@@ -111,53 +95,131 @@ def capture(
     """
     names = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     features = Features(names)
+
+    def keep(name: str, maps: Tensor) -> None:
+        if transform is not None:
+            maps = transform(name, maps)
+        features._maps[name].append(maps)
+
+    with watch(model, names, keep) as features._calls:
+        yield features
+
+
+@dataclass
+class _Output:
+    """One output of a watched layer, held to find out whether it is overwritten in place."""
+
+    tensor: Tensor
+    version: int | None
+    """torch's count of in-place changes when the layer returned; None for inference tensors."""
+    overwritten_by: str | None = None
+    overwritten_version: int = 0
+
+    @property
+    def intact(self) -> bool:
+        return self.version is None or self.tensor._version == self.version
+
+
+class Calls:
+    """The calls of watched layers: how often each ran, and whether its output is still what it returned."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[str, list[_Output]] = {}
+        self._times_run: dict[str, int] = {}
+
+    def count(self, name: str) -> int:
+        """How often a watched layer ran."""
+        return len(self._outputs.get(name, ()))
+
+    def check(self, name: str) -> None:
+        """Raise a RuntimeError if the layer never ran, or if one of its outputs was overwritten."""
+        if self.count(name) == 0:
+            raise RuntimeError(
+                f"layer {name!r} never ran while it was captured: call the model inside the with block "
+                f"(not through a compiled function), and name a layer that its forward pass uses"
+            )
+        for output in self._outputs[name]:
+            if not output.intact:
+                raise RuntimeError(self._overwritten(name, output))
+
+    def _overwritten(self, name: str, output: _Output) -> str:
+        by = output.overwritten_by
+        if by is None or output.overwritten_version != output.tensor._version:
+            return (
+                f"layer {name!r} was overwritten in place after it ran, by an operation that is not a module "
+                f"(x += y, F.relu(x, inplace=True)): capture the module around it, or write it out of place"
+            )
+        advice = f"capture {by!r} instead"
+        times = self._times_run[by]
+        if times > 1:
+            advice += f" (it ran {times} times: features.all), or give it inplace=False"
+        return f"layer {name!r} was overwritten in place by {by!r} (an inplace activation?); {advice}"
+
+    def _record(self, name: str, tensor: Tensor) -> None:
+        version = None if tensor.is_inference() else tensor._version
+        self._outputs.setdefault(name, []).append(_Output(tensor, version))
+
+    def _note(self, name: str, returned: Any) -> None:
+        """A module returned a tensor: if it is an output of a watched layer, it was changed in place."""
+        self._times_run[name] = self._times_run.get(name, 0) + 1
+        for outputs in self._outputs.values():
+            for output in outputs:
+                if output.tensor is not returned or output.intact:
+                    continue
+                if output.overwritten_version != returned._version:
+                    output.overwritten_by = name
+                    output.overwritten_version = returned._version
+
+
+@contextmanager
+def watch(model: nn.Module, names: Iterable[str], see: See) -> Iterator[Calls]:
+    """Call ``see(name, maps)`` inside the forward pass with what each named layer returns.
+
+    Args:
+        model: Any module.
+        names: Layers, as in ``model.named_modules()``.
+        see: Gets the name of a layer and its maps (B, C, H, W).
+
+    Yields:
+        :class:`Calls`, to check afterwards that every layer ran and none was overwritten in place.
+    """
+    calls = Calls()
+    names = list(names)
     handles = []
     try:
-        if names:  # capturing nothing costs nothing
+        if names:  # watching nothing costs nothing
             modules = {name: (module, hidden) for name, module, hidden in walk(model)}
             for name in names:
                 module = _find(name, modules)
-                handles.append(module.register_forward_hook(_record(features, name, module, transform)))
-            # a second hook on every module learns who overwrote a captured map, for the error message
+                handles.append(module.register_forward_hook(_seeing(calls, name, module, see)))
+            # a second hook on every module learns who overwrote a map, for the error message
             for name, (module, hidden) in modules.items():
                 if not hidden:
-                    handles.append(module.register_forward_hook(_watch(features, name, module)))
-        yield features
+                    handles.append(module.register_forward_hook(_noting(calls, name, module)))
+        yield calls
     finally:
         for handle in handles:
             handle.remove()
-
-
-def walk(
-    module: nn.Module, name: str = "", hidden: bool = False, seen: set[nn.Module] | None = None
-) -> Iterator[tuple[str, nn.Module, bool]]:
-    """Every module once, with its name, without wrappers, and whether it lies inside a compiled one."""
-    module, seen = _without_parallel(module), set() if seen is None else seen
-    if module in seen:
-        return
-    seen.add(module)
-    yield name, module, hidden
-    original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
-    hidden = hidden or original is not None or module._compiled_call_impl is not None
-    inner = module if original is None else _without_parallel(original)
-    for key, child in inner.named_children():
-        yield from walk(child, f"{name}.{key}" if name else key, hidden, seen)
 
 
 @contextmanager
 def hooked(
     modules: Mapping[str, nn.Module], before: Hook | None = None, after: Hook | None = None
 ) -> Iterator[None]:
-    """Call ``before`` with what comes into each module, and ``after`` with what it returns."""
+    """Call ``before(name, module, first input)`` and ``after(name, module, output)`` of each module."""
 
     def entering(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            before(name, module, next(iter([*args, *kwargs.values()]), None))  # type: ignore[misc]
+            inputs = [*args, *kwargs.values()]
+            before(name, module, inputs[0] if inputs else None)  # type: ignore[misc]
 
         return hook
 
     def leaving(name: str) -> Any:
-        return lambda module, args, output: after(name, module, output)  # type: ignore[misc]
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            after(name, module, output)  # type: ignore[misc]
+
+        return hook
 
     handles = []
     try:
@@ -172,37 +234,99 @@ def hooked(
             handle.remove()
 
 
-def _record(
-    features: Features, name: str, module: nn.Module, transform: Transform | None
-) -> Callable[..., None]:
+def walk(
+    module: nn.Module, name: str = "", hidden: bool = False, seen: set[nn.Module] | None = None
+) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Yield every module once: its name, itself, and whether it is hidden inside a compiled one.
+
+    Wrappers are skipped, so names are those of the user's own model.
+    """
+    if seen is None:
+        seen = set()
+    module = _without_parallel(module)
+    if module in seen:
+        return
+    seen.add(module)
+    yield name, module, hidden
+    original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
+    compiled = original is not None or module._compiled_call_impl is not None
+    inner = module if original is None else _without_parallel(original)
+    for key, child in inner.named_children():
+        inner_name = f"{name}.{key}" if name else key
+        yield from walk(child, inner_name, hidden or compiled, seen)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the user's own module inside ``torch.compile``, DataParallel and DistributedDataParallel."""
+    while True:
+        bare = _without_parallel(module)
+        bare = getattr(bare, "_orig_mod", bare)  # what torch.compile(module) wraps
+        if bare is module:
+            return module
+        module = bare
+
+
+def tensors_in(value: Any, inside: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    """Yield every tensor in a model's output: in containers of any kind, and in attributes of objects."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if isinstance(value, int | float | str | bytes | type | nn.Module):
+        return
+    if id(value) in inside:  # a container that holds itself
+        return
+    inside = (*inside, id(value))
+    parts: Iterable[Any]
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, Iterable):
+        parts = value
+    else:
+        parts = _attributes(value)
+    for part in parts:
+        yield from tensors_in(part, inside)
+
+
+def _attributes(value: Any) -> list[Any]:
+    """The values of all attributes of an object, those in slots as well."""
+    found = list(getattr(value, "__dict__", {}).values())
+    for cls in type(value).__mro__:
+        for name in getattr(cls, "__slots__", ()):
+            found.append(getattr(value, name, None))
+    return found
+
+
+def _seeing(calls: Calls, name: str, module: nn.Module, see: See) -> Callable[..., None]:
+    """The hook of a watched layer."""
+
     def hook(_: nn.Module, args: Any, output: Any) -> None:
         if not isinstance(output, Tensor) or output.ndim != 4:
             raise TypeError(
                 f"layer {name!r} returned {_describe(output)}; capture needs one tensor of shape (B, C, H, W)"
             )
-        # inference tensors have no version to tell that they were overwritten: keep a copy
-        version, kept = (None, output.clone()) if output.is_inference() else (output._version, output)
-        if transform is not None:
-            with _outside_checkpoint():
-                kept = transform(name, kept)
-        features._calls[name].append(_Call(output, version, kept))
+        # an inference tensor has no version that would tell that it was overwritten: show a copy
+        maps = output.clone() if output.is_inference() else output
+        calls._record(name, output)
+        with _outside_checkpoint():
+            see(name, maps)
 
     return _untraced(hook, module)
 
 
-def _watch(features: Features, name: str, module: nn.Module) -> Callable[..., None]:
+def _noting(calls: Calls, name: str, module: nn.Module) -> Callable[..., None]:
+    """The hook of any module, which may overwrite the output of a watched layer."""
+
     def hook(_: nn.Module, args: Any, output: Any) -> None:
-        features._times_run[name] = features._times_run.get(name, 0) + 1
-        for call in (call for calls in features._calls.values() for call in calls if call.output is output):
-            if not call.intact and call.overwritten_version != output._version:
-                call.overwritten_by, call.overwritten_version = name, output._version
+        calls._note(name, output)
 
     return _untraced(hook, module)
 
 
 def _untraced(hook: Callable[..., None], module: nn.Module) -> Callable[..., None]:
     """A module compiled in place traces its hooks, and again for each new one: keep them out."""
-    return hook if module._compiled_call_impl is None else torch.compiler.disable(hook)
+    if module._compiled_call_impl is None:
+        return hook
+    return torch.compiler.disable(hook)
 
 
 def _without_parallel(module: nn.Module) -> nn.Module:
@@ -211,39 +335,12 @@ def _without_parallel(module: nn.Module) -> nn.Module:
     return module
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the user's own module inside ``torch.compile``, DataParallel and DistributedDataParallel."""
-    while True:
-        inner = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
-        if inner is None and isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            inner = module.module
-        if inner is None:
-            return module
-        module = inner
-
-
-def tensors_in(value: Any, inside: tuple[int, ...] = ()) -> Iterator[Tensor]:
-    """Yield every tensor in a model's output: in containers of any kind, and in attributes of objects."""
-    if isinstance(value, Tensor):
-        yield value
-    plain = Tensor | int | float | str | bytes | type | nn.Module
-    if isinstance(value, plain) or id(value) in inside:
-        return
-    inside = (*inside, id(value))
-    if isinstance(value, Mapping):
-        value = value.values()
-    if not isinstance(value, Iterable):
-        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
-        value = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
-    for each in value:
-        yield from tensors_in(each, inside)
-
-
 def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:
     if name not in modules:
-        close = difflib.get_close_matches(name, modules, n=3, cutoff=0.4)
-        some = ", ".join([module for module in modules if module][:20])
-        hint = f"did you mean {', '.join(map(repr, close))}?" if close else f"it has {some}"
+        known = [module for module in modules if module]
+        hint = nearest(name, known)
+        if not hint.startswith("did you mean"):
+            hint = f"it has {', '.join(known[:MAX_LISTED_LAYERS])}"
         raise KeyError(f"the model has no layer {name!r}; {hint} (dotted names of model.named_modules())")
     module, hidden = modules[name]
     if hidden:
@@ -256,7 +353,7 @@ def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module
 
 
 def _outside_checkpoint() -> AbstractContextManager[object]:
-    """Activation checkpointing around a layer must not count what a transform of its output saves."""
+    """Activation checkpointing around a layer must not count what ``see`` saves for backward."""
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return nullcontext()  # the usual case keeps torch's own check against in-place changes
     return saved_tensors_hooks(lambda x: x, lambda x: x)

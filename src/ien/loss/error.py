@@ -1,37 +1,34 @@
-"""Comparison: from maps of images and of their transformed copies to how far these are from each other."""
+"""How far the maps of a transformed image are from the transformed maps of the image.
+
+    error of one image  =  mean over valid pixels and channels of ( h(φ_g x) - φ_g h(x) )²      (Eq. 6)
+
+Pixels that an element brings in from outside of the map are not valid and do not count.
+"""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
-from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from ..groups.group import Group
-from ..groups.members import FeatureAction, permute
+from ..groups.members import FeatureAction, permute_members
 from .feature_groups import FeatureGroups, pool_layer
 
-__all__ = [
-    "OnEmpty",
-    "check_on_empty",
-    "check_pixels",
-    "compared_maps",
-    "full_precision",
-    "image_errors",
-    "mean_error",
-]
+__all__ = ["check_pixels", "compared_maps", "full_precision", "image_errors", "mean_error"]
 
-OnEmpty = Literal["error", "skip"]
+MIN_VARIANCE = 1e-12
+"""Constant maps have no variance to divide by."""
 
 
 def compared_maps(name: str, h: Tensor, feature_groups: FeatureGroups, action: FeatureAction) -> Tensor:
-    """What is compared of a layer: its pooled maps, or all of them. Errors name the layer."""
+    """Select what is compared of a layer: its pooled maps, or all of them. Errors name the layer."""
     if action == "pooled":
         return pool_layer(name, h, feature_groups)
     try:
-        feature_groups.blocks(h.shape[1])
+        feature_groups.blocks(h.shape[1])  # raises if the channels cannot be split
     except ValueError as error:
         raise ValueError(f"layer {name!r}: {error}") from None
     return h
@@ -42,12 +39,24 @@ def mean_error(
     h_g: Tensor,
     group: Group,
     g: Tensor,
-    normalize: bool,
-    on_empty: OnEmpty,
-    layer: str,
-    permuted: FeatureGroups | None,
-) -> tuple[Tensor, int]:
-    """The mean of :func:`image_errors`, over the variance of ``h`` if asked for, and of how many images."""
+    permuted: FeatureGroups | None = None,
+    normalize: bool = False,
+    layer: str = "this layer",
+) -> Tensor:
+    """Average :func:`image_errors` over a batch.
+
+    Args:
+        h: Maps of the images, (B, N, H, W).
+        h_g: Maps of ``group.act(images, g)``, of the same shape.
+        group: The transformations.
+        g: Element indices (B,).
+        permuted: Feature groups whose members each element permutes as well; None for pooled maps.
+        normalize: Divide by the variance of ``h``: the relative error.
+        layer: What to call the layer in error messages.
+
+    Returns:
+        A scalar, with gradient.
+    """
     if len(h) == 0:
         raise ValueError(f"h holds no images: its shape is {tuple(h.shape)}")
     if h.shape != h_g.shape or h.ndim != 4:
@@ -55,66 +64,62 @@ def mean_error(
             f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
         )
     g = group._indices(h, g)
-    variance = full_precision(h).var(unbiased=False).clamp(min=1e-12) if normalize else 1
-    coverage, drawn = group.coverage((h.shape[2], h.shape[3])), sorted(set(g.tolist()))
-    if all(coverage[i] == 1 for i in drawn):
-        return nn.functional.mse_loss(full_precision(h_g), _aligned(h, group, g, permuted)) / variance, len(h)
-    if on_empty == "error":
-        check_pixels(h, group, drawn, layer)
-    elif empty := [i for i in drawn if coverage[i] == 0]:
-        where = _where(h, group, empty, layer)
-        warnings.warn(
-            f"no valid pixel is left for {where}: these images are left out of the loss", stacklevel=3
-        )
-        kept = torch.tensor(
-            [k for k, i in enumerate(g.tolist()) if i not in empty], dtype=torch.int64, device="cpu"
-        )
-        if len(kept) == 0:
-            return h_g.sum() * 0, 0
-        h, h_g, g = h[kept.to(h.device)], h_g[kept.to(h.device)], g[kept]
-    return image_errors(h, h_g, group, g, permuted).mean() / variance, len(h)
+    elements = sorted(set(g.tolist()))
+    coverage = group.coverage((h.shape[2], h.shape[3]))
+    if all(coverage[i] == 1 for i in elements):
+        # every pixel is valid: one kernel for the whole batch
+        error = F.mse_loss(full_precision(h_g), _transformed(h, group, g, permuted))
+    else:
+        check_pixels(h, group, elements, layer)
+        error = image_errors(h, h_g, group, g, permuted).mean()
+    if normalize:
+        error = error / full_precision(h).var(unbiased=False).clamp(min=MIN_VARIANCE)
+    return error
 
 
 def image_errors(
     h: Tensor, h_g: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None = None
 ) -> Tensor:
-    """Each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels, (B,); NaN without any.
+    """Compute each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels.
 
-    The members of the feature groups ``permuted`` are permuted by ``g``.
+    Args:
+        h: Maps of the images, (B, N, H, W).
+        h_g: Maps of the transformed images, of the same shape.
+        group: The transformations.
+        g: Element indices (B,).
+        permuted: Feature groups whose members each element permutes as well; None for pooled maps.
+
+    Returns:
+        One error for each image, (B,); NaN for an image without a valid pixel.
     """
-    valid = group.valid(h, g)
-    squares = (full_precision(h_g) - _aligned(h, group, g, permuted)).square()
+    squares = (full_precision(h_g) - _transformed(h, group, g, permuted)).square()  # (B, N, H, W)
+    valid = group.valid(h, g)  # (B, 1, H, W)
     if valid is None:
         return squares.mean((1, 2, 3))
-    return squares.masked_fill(~valid, 0).sum((1, 2, 3)) / (valid.sum((1, 2, 3)) * h.shape[1])
+    total = squares.masked_fill(~valid, 0).sum((1, 2, 3))  # (B,)
+    count = valid.sum((1, 2, 3)) * h.shape[1]  # (B,)
+    return total / count
 
 
 def check_pixels(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> None:
-    """An error if one of the elements leaves no valid pixel on the maps ``h`` of a layer."""
-    coverage = group.coverage((h.shape[2], h.shape[3]))
-    if empty := [i for i in elements if coverage[i] == 0]:
+    """Raise a ValueError if one of the elements leaves no valid pixel on the maps ``h`` of a layer."""
+    height, width = h.shape[2:]
+    coverage = group.coverage((height, width))
+    empty = [group.labels[i] for i in elements if coverage[i] == 0]
+    if empty:
         raise ValueError(
-            f"no valid pixel is left to compare for {_where(h, group, empty, layer)}: use larger maps or a "
-            f'milder group, leave the layer out, or pass on_empty="skip" to leave these images out'
+            f"no valid pixel is left to compare for {group} {', '.join(empty)} on the {height}×{width} map "
+            f"of {layer}: use larger maps or a milder group, or leave the layer out"
         )
 
 
-def check_on_empty(on_empty: str) -> None:
-    """An error if there is no such way to treat images without a valid pixel."""
-    if on_empty not in get_args(OnEmpty):
-        raise ValueError(f'on_empty is "error" or "skip"; got {on_empty!r}')
-
-
 def full_precision(h: Tensor) -> Tensor:
+    """Return half-precision maps in float32, others as they are."""
     return h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
 
 
-def _aligned(h: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None) -> Tensor:
-    """``g·h``, in full precision."""
-    h = h if permuted is None else permute(h, g, group, permuted)
+def _transformed(h: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None) -> Tensor:
+    """φ_g h: the maps rotated, flipped or scaled, and their members permuted; in full precision."""
+    if permuted is not None:
+        h = permute_members(h, g, group, permuted.blocks(h.shape[1]))
     return group.act_on_features(full_precision(h), g)
-
-
-def _where(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> str:
-    labels = ", ".join(group.labels[i] for i in elements)
-    return f"{group} {labels} on the {h.shape[2]}×{h.shape[3]} map of {layer}"

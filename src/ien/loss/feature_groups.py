@@ -1,10 +1,14 @@
-"""Feature groups: from a layer's channels to one map for each feature group, the maximum over its members."""
+"""Feature groups: a layer's channels in small groups, each pooled to one map.
+
+    ĥ_n = max over the members k of feature group n of h_k        (𝒢 of the paper, Sec. 4)
+
+Members are consecutive channels, ``channel = feature_group * size + member``.
+"""
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
@@ -13,17 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FeatureGroups", "GroupPool", "Spec", "group_pool"]
+__all__ = ["FeatureGroups", "GroupPool", "Spec", "group_pool", "pool_layer"]
+
+FINEST_SHARE = 1000
+"""Shares are rounded to fractions with denominators up to this: 0.1 is meant as a tenth."""
 
 
 @dataclass(frozen=True)
 class FeatureGroups:
-    """How a layer's channels are partitioned: one size, or a mix of sizes with whole-number proportions.
+    """How a layer's channels are partitioned: feature groups of one size, or a mix of sizes.
 
-    Members are consecutive channels, ``channel = feature_group * size + member``; a mix has one contiguous
-    block for each size, larger sizes first.
+    A mix has one contiguous block of channels for each size, larger sizes first. Make one with
+    :meth:`of`; everything in ``ien`` that takes feature groups takes what ``of`` takes.
 
-    >>> het = FeatureGroups.of("4-2-1")  # half of the feature groups have 4 members, a quarter 2, a quarter 1
+    >>> het = FeatureGroups.of("4-2-1")  # half of the feature groups have 4 members, a quarter 2 and 1
     >>> het.channels(32), het.num_groups(88), f"{het.channel_share:.0%}"
     (88, 32, '69%')
     """
@@ -31,48 +38,48 @@ class FeatureGroups:
     sizes: tuple[int, ...]
     """Members of a feature group, descending."""
     counts: tuple[int, ...]
-    """How many of each size make up one unit; the smallest whole numbers in these proportions."""
+    """How many feature groups of each size make up one unit: the smallest whole numbers."""
 
     @classmethod
     def of(cls, spec: Spec) -> FeatureGroups:
-        """Read ``4``, ``"4-2-1"`` (½, ¼, …, the last share repeated) or ``{4: 0.5, 2: 0.25, 1: 0.25}``."""
+        """Read feature groups from a size, a text, or shares.
+
+        Args:
+            spec: A size (``4``), a text (``"4-2-1"``: half of the feature groups have size 4, a quarter
+                2, and so on, the last share repeated), or size → share (``{4: 0.5, 2: 0.25, 1: 0.25}``).
+        """
         if isinstance(spec, FeatureGroups):
             return spec
         if isinstance(spec, str):
-            parts = spec.strip().split("-")
-            if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
-                raise ValueError(
-                    f'feature groups are written as "4" or "4-2-1" (different sizes); got {spec!r}'
-                )
-            halvings = range(1, len(parts) + 1)
-            spec = {int(p): 2.0 ** -min(k, len(parts) - 1) for p, k in zip(parts, halvings, strict=True)}
-        elif isinstance(spec, Integral) and not isinstance(spec, bool):
-            spec = {int(spec): 1}
-        elif not isinstance(spec, Mapping):
-            raise TypeError(
-                f'feature groups are a size (4), a text ("4-2-1") or {{size: share}}; got {spec!r}'
-            )
-        return cls._from_shares(spec)
+            return cls._from_shares(_shares_of_text(spec))
+        if isinstance(spec, Integral) and not isinstance(spec, bool):
+            return cls._from_shares({int(spec): 1})
+        if isinstance(spec, Mapping):
+            return cls._from_shares(spec)
+        raise TypeError(f'feature groups are a size (4), a text ("4-2-1") or {{size: share}}; got {spec!r}')
 
     @classmethod
     def _from_shares(cls, shares: Mapping[int, float]) -> FeatureGroups:
-        bad_size = [s for s in shares if not isinstance(s, int) or isinstance(s, bool) or s < 1]
-        bad_share = [
-            s for s in shares.values() if not (isinstance(s, int | float) and math.isfinite(s) and s > 0)
-        ]
-        if bad_size or bad_share or not shares:
+        good = all(_is_size(size) and _is_share(share) for size, share in shares.items())
+        if not good or not shares:
             raise ValueError(
                 f"feature groups need whole sizes of at least 1 with positive shares, "
                 f"such as {{4: 0.5, 2: 0.25, 1: 0.25}}; got {dict(shares)!r}"
             )
         sizes = tuple(sorted(shares, reverse=True))
-        exact = [Fraction(shares[size]) / sum(map(Fraction, shares.values())) for size in sizes]
+        total = sum(map(Fraction, shares.values()))
+        exact = [Fraction(shares[size]) / total for size in sizes]
         if not all(isinstance(share, int) for share in shares.values()):
-            exact = [share.limit_denominator(1000) for share in exact]  # 0.1 is meant as a tenth
+            exact = [share.limit_denominator(FINEST_SHARE) for share in exact]
         if 0 in exact:
-            raise ValueError(f"shares of feature groups below 1/1000 are not supported; got {dict(shares)!r}")
-        whole = [int(f * math.lcm(*(f.denominator for f in exact))) for f in exact]
-        return cls(sizes, tuple(n // math.gcd(*whole) for n in whole))
+            raise ValueError(
+                f"shares of feature groups below 1/{FINEST_SHARE} are not supported; got {dict(shares)!r}"
+            )
+        # the smallest whole numbers in these proportions
+        denominator = math.lcm(*(share.denominator for share in exact))
+        whole = [int(share * denominator) for share in exact]
+        divisor = math.gcd(*whole)
+        return cls(sizes, tuple(count // divisor for count in whole))
 
     @property
     def unit(self) -> int:
@@ -81,11 +88,12 @@ class FeatureGroups:
 
     @property
     def channel_share(self) -> float:
-        """Channels needed, relative to the same number of feature groups all of the largest size."""
+        """Channels needed, relative to as many feature groups all of the largest size."""
         return self._unit_channels / (self.unit * self.sizes[0])
 
     @property
     def shares(self) -> dict[int, float]:
+        """Size → share of the feature groups that have it."""
         return {size: count / self.unit for size, count in zip(self.sizes, self.counts, strict=True)}
 
     def channels(self, num_groups: int) -> int:
@@ -99,43 +107,59 @@ class FeatureGroups:
         return channels // self._unit_channels * self.unit
 
     def nearest(self, channels: int) -> int:
-        """The number of channels nearest to this one that can be split, the smaller of two equally near."""
+        """The number of channels nearest to this one that can be split; of two, the smaller."""
         step = self._unit_channels
-        return max(step, -((step - 2 * channels) // (2 * step)) * step)
+        rounded = -((step - 2 * channels) // (2 * step))  # channels / step, halves rounded down
+        return max(1, rounded) * step
 
     def blocks(self, channels: int) -> list[tuple[int, int]]:
-        """(size, channels) of each contiguous block."""
+        """(size, channels) of each contiguous block of a layer with this many channels."""
         units = self.num_groups(channels) // self.unit
-        return [(size, units * count * size) for size, count in zip(self.sizes, self.counts, strict=True)]
+        blocks = []
+        for size, count in zip(self.sizes, self.counts, strict=True):
+            blocks.append((size, units * count * size))
+        return blocks
 
     @property
     def _unit_channels(self) -> int:
         return sum(size * count for size, count in zip(self.sizes, self.counts, strict=True))
 
     def _check(self, given: int, step: int, what: str) -> None:
-        if given < 1 or given % step:
-            below, above = given // step * step, (given // step + 1) * step
-            near = f"{below} or {above}" if below > 0 else f"{step}"
-            raise ValueError(
-                f"{given} {what} cannot be split into feature groups {self}: "
-                f"the count must be a multiple of {step} (nearest: {near})"
-            )
+        if given >= 1 and given % step == 0:
+            return
+        below = given // step * step
+        near = f"{below} or {below + step}" if below > 0 else f"{step}"
+        raise ValueError(
+            f"{given} {what} cannot be split into feature groups {self}: "
+            f"the count must be a multiple of {step} (nearest: {near})"
+        )
 
     def __str__(self) -> str:
         text = "-".join(map(str, self.sizes))
         return text if FeatureGroups.of(text) == self else str(self.shares)
 
     def __repr__(self) -> str:
-        return f"FeatureGroups.of({self.sizes[0] if len(self.sizes) == 1 else self.shares})"
+        only = self.sizes[0] if len(self.sizes) == 1 else self.shares
+        return f"FeatureGroups.of({only})"
 
 
 Spec = int | str | Mapping[int, float] | FeatureGroups
 
 
 def group_pool(h: Tensor, feature_groups: Spec) -> Tensor:
-    r"""The maximum over the members of each feature group, pixel by pixel: ĥ = 𝒢(h) of the paper (Sec. 4).
+    r"""Take the maximum over the members of each feature group, pixel by pixel (𝒢 of the paper, Sec. 4).
 
-    ``h`` is (B, C, …) with any trailing dims, the result (B, N, …). Members that tie share the gradient.
+    .. math:: ĥ_n = \max_{k \in \text{feature group } n} h_k
+
+    If several members are the maximum, they share the gradient. Do not pool maps whose orientation you
+    need later: the maximum forgets which member won.
+
+    Args:
+        h: Maps (B, C, …), with any trailing dimensions.
+        feature_groups: How the C channels are partitioned; see :meth:`FeatureGroups.of`.
+
+    Returns:
+        Pooled maps (B, N, …), one channel for each feature group.
 
     >>> group_pool(torch.tensor([[1.0, 5.0, 2.0, 3.0]]), 2)
     tensor([[5., 3.]])
@@ -144,14 +168,18 @@ def group_pool(h: Tensor, feature_groups: Spec) -> Tensor:
     if h.ndim < 2:
         raise ValueError(f"group_pool needs maps of shape (B, C, …); got {tuple(h.shape)}")
     blocks = spec.blocks(h.shape[1])
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if h.requires_grad and torch.is_grad_enabled() and not transformed:
-        return _CheapMax.apply(h, blocks)
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if h.requires_grad and torch.is_grad_enabled() and not traced:
+        return _MaxOverMembers.apply(h, blocks)
     return _max_over_members(h, blocks)
 
 
 class GroupPool(nn.Module):
-    """Module form of :func:`group_pool`."""
+    """Module form of :func:`group_pool`.
+
+    Args:
+        feature_groups: How the channels are partitioned; see :meth:`FeatureGroups.of`.
+    """
 
     def __init__(self, feature_groups: Spec) -> None:
         super().__init__()
@@ -164,73 +192,53 @@ class GroupPool(nn.Module):
         return str(self.feature_groups)
 
 
-def by_name(feature_groups: Spec | Mapping[str, Spec]) -> dict[str, FeatureGroups]:
-    """Feature groups by the name of a layer or module; one for all is that of ``""``, the model.
-
-    >>> by_name(4), by_name({"conv1": 4, "": "4-2-1"})["conv1"]
-    ({'': FeatureGroups.of(4)}, FeatureGroups.of(4))
-    """
-    if not isinstance(feature_groups, Mapping) or all(isinstance(key, int) for key in feature_groups):
-        return {"": FeatureGroups.of(feature_groups)}  # type: ignore[arg-type]
-    if not all(isinstance(key, str) for key in feature_groups):
-        raise TypeError(
-            f"feature_groups maps sizes to shares or layer names to feature groups, not both; "
-            f"got the keys {list(feature_groups)}"
-        )
-    return {str(name): FeatureGroups.of(spec) for name, spec in feature_groups.items()}  # type: ignore[arg-type]
-
-
-def per_layer(feature_groups: Spec | Mapping[str, Spec], layers: Iterable[str]) -> dict[str, FeatureGroups]:
-    """One partition for each layer, from one for all or a mapping by layer name, ``""`` for the rest."""
-    layers, named = list(layers), by_name(feature_groups)
-    if missing := [name for name in layers if name not in named and "" not in named]:
-        raise KeyError(f"feature_groups says nothing about layer {missing[0]!r}; it names {', '.join(named)}")
-    if layers and (unknown := [name for name in named if name not in ["", *layers]]):
-        close = difflib.get_close_matches(unknown[0], layers, n=1)
-        raise KeyError(
-            f"feature_groups names {unknown[0]!r}, which is not among the layers {', '.join(layers)}"
-            + (f" (did you mean {close[0]!r}?)" if close else "")
-        )
-    return {name: named[name if name in named else ""] for name in layers}
-
-
-def holder(name: str, named: Collection[str]) -> str:
-    """Of the ``named`` modules the layer itself, or else the nearest around it; ``""`` is the model.
-
-    >>> holder("layer1.0.conv", ["", "layer1"]), holder("stem", ["", "layer1"])
-    ('layer1', '')
-    """
-    key = name
-    while key and key not in named:
-        key = key.rpartition(".")[0]
-    if key not in named:
-        raise KeyError(f'feature_groups says nothing about layer {name!r}: name it, or "" for all others')
-    return key
-
-
 def pool_layer(name: str, h: Tensor, feature_groups: FeatureGroups) -> Tensor:
-    """:func:`group_pool` with errors that name the layer."""
+    """Do :func:`group_pool`, with errors that name the layer."""
     try:
         return group_pool(h, feature_groups)
     except ValueError as error:
         raise ValueError(f"layer {name!r}: {error}") from None
 
 
+def _shares_of_text(text: str) -> dict[int, float]:
+    """``4-2-1`` → {4: 1/2, 2: 1/4, 1: 1/4}: each share half of the one before, the last one repeated."""
+    parts = text.strip().split("-")
+    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise ValueError(f'feature groups are written as "4" or "4-2-1" (different sizes); got {text!r}')
+    shares = {}
+    for k, part in enumerate(parts, start=1):
+        halvings = min(k, len(parts) - 1)
+        shares[int(part)] = 2.0**-halvings
+    return shares
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 1
+
+
+def _is_share(share: object) -> bool:
+    return isinstance(share, int | float) and math.isfinite(share) and share > 0
+
+
 def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
     parts = h.split([channels for _, channels in blocks], dim=1)
-    pooled = [
-        part if size == 1 else part.unflatten(1, (-1, size)).amax(2)
-        for part, (size, _) in zip(parts, blocks, strict=True)
-    ]
-    result = pooled[0] if len(pooled) == 1 and blocks[0][0] > 1 else torch.cat(pooled, dim=1)
+    pooled = []
+    for part, (size, _) in zip(parts, blocks, strict=True):
+        if size > 1:
+            part = part.unflatten(1, (-1, size)).amax(2)  # (B, N, size, …) -> (B, N, …)
+        pooled.append(part)
+    if len(pooled) == 1 and blocks[0][0] > 1:
+        result = pooled[0]
+    else:
+        result = torch.cat(pooled, dim=1)  # of a single block of size 1, a copy
     channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(h.ndim)
     if channels_last and h.is_contiguous(memory_format=channels_last) and not h.is_contiguous():
         return result.contiguous(memory_format=channels_last)
     return result
 
 
-class _CheapMax(torch.autograd.Function):
-    """``_max_over_members`` with a backward in place, several times faster than that of ``amax``."""
+class _MaxOverMembers(torch.autograd.Function):
+    """``_max_over_members`` with a backward that works in place: several times faster than ``amax``'s."""
 
     @staticmethod
     def forward(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
@@ -247,26 +255,26 @@ class _CheapMax(torch.autograd.Function):
         h, pooled = ctx.saved_tensors
         if torch.is_grad_enabled():  # double backward: autograd differentiates the plain form
             alias = h.view_as(h)  # hooks on h itself run once, for the gradient returned from here
-            (result,) = torch.autograd.grad(
-                _max_over_members(alias, ctx.blocks), alias, grad, create_graph=True
-            )
+            plain = _max_over_members(alias, ctx.blocks)
+            (result,) = torch.autograd.grad(plain, alias, grad, create_graph=True)
             return result, None
+
+        # the gradient of a maximum goes to the members that are the maximum, in equal shares
         result = torch.empty_like(h)
-        sections = [channels for _, channels in ctx.blocks]
-        counts = [channels // size for size, channels in ctx.blocks]
-        for (size, _), part, out, best, slope in zip(
-            ctx.blocks,
-            h.split(sections, 1),
-            result.split(sections, 1),
-            pooled.split(counts, 1),
-            grad.split(counts, 1),
-            strict=True,
-        ):
+        channel, feature_group = 0, 0
+        for size, channels in ctx.blocks:
+            count = channels // size
+            part = h.narrow(1, channel, channels)
+            out = result.narrow(1, channel, channels)
+            best = pooled.narrow(1, feature_group, count)
+            slope = grad.narrow(1, feature_group, count)
+            channel += channels
+            feature_group += count
             if size == 1:
                 out.copy_(slope)
                 continue
-            members = out.unflatten(1, (-1, size))  # (B, N, size, …)
+            members = out.unflatten(1, (-1, size))  # (B, N, size, …), the memory of out
             members.copy_(best.unsqueeze(2).expand_as(members))
-            torch.eq(part, out, out=out)  # 1 where a member is the maximum
+            torch.eq(part, out, out=out)  # 1 where a member is the maximum, else 0
             members.mul_((slope / members.sum(2)).unsqueeze(2))
         return result, None

@@ -1,4 +1,12 @@
-"""The equivariance loss: from a model and images to the paper's extra loss term, in one forward pass."""
+"""The paper's objective: an ordinary model, one forward pass over images and their views, one extra loss.
+
+    L  =  L_task  +  Σ over groups G of α_G  Σ over layers i of β_i  L_G^(i)                   (Eq. 8)
+
+    L_G^(i)  =  mean over images x and elements g of ‖ ĥ_i(φ_g x) - φ_g ĥ_i(x) ‖²              (Eq. 6, 7)
+
+ĥ_i are the pooled maps of layer i (``feature_groups.py``), φ_g is what an element does to images and
+maps (``groups/``), and the squared norm is averaged over valid pixels and channels (``error.py``).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +18,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..groups.families import group as parse_group
 from ..groups.group import Group, random_order
-from ..groups.group import group as parse_group
-from ..groups.members import FeatureAction, check_action, check_sizes, permutes
-from .capture import capture
-from .error import OnEmpty, check_on_empty, check_pixels, compared_maps, mean_error
-from .feature_groups import FeatureGroups, Spec, per_layer
-from .layers import weights_of
+from ..groups.members import FeatureAction, check_action, permutes_members
+from .capture import watch
+from .error import check_pixels, compared_maps, mean_error
+from .feature_groups import FeatureGroups, Spec
+from .layers import check_regular_layers, per_layer, weights_of
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
 
@@ -27,92 +35,117 @@ def equivariance_loss(
     group: Group | str,
     g: Tensor,
     normalize: bool = False,
-    on_empty: OnEmpty = "error",
     action: FeatureAction = "pooled",
     feature_groups: Spec | None = None,
 ) -> Tensor:
-    r"""How far one layer is from commuting with ``group`` (Eq. 6, averaged instead of summed).
+    r"""Compute how far one layer is from commuting with ``group`` (Eq. 6, averaged instead of summed).
 
     .. math:: \operatorname{mean}\,( ĥ(φ_g^X x) - φ_g^Y ĥ(x) )^2
 
-    ``h`` are pooled maps of ``x`` and ``h_g`` those of ``group.act(x, g)``, both (B, N, H, W); ``g`` is (B,).
-    It is the mean over images of each image's mean over its valid pixels and channels. ``normalize=True``
-    divides by the variance of ``h``, which gives the relative error: smaller maps do not lower it. An element
-    that leaves no valid pixel on so small a map is an error; ``on_empty="skip"`` leaves its images out, with
-    a warning.
-    ``action="regular"`` takes maps that are not pooled, (B, C, H, W), and lets each element permute the
-    members of their ``feature_groups`` as well: for rotations a cyclic shift.
+    It is the mean over images of each image's mean over its valid pixels and channels. Use
+    :class:`EquivarianceLoss` unless your model takes several inputs, or your loop needs the maps.
+
+    Args:
+        h: Pooled maps of ``x``, (B, N, H, W).
+        h_g: Pooled maps of ``group.act(x, g)``, of the same shape.
+        group: The transformations, or their text form.
+        g: Element indices (B,).
+        normalize: Divide by the variance of ``h``: the relative error, which smaller maps do not lower.
+        action: ``"pooled"`` for maps from :func:`group_pool`; ``"regular"`` for maps (B, C, H, W) that
+            are not pooled, whose members each element permutes as well (for rotations a cyclic shift).
+        feature_groups: With ``action="regular"``, how the C channels are partitioned.
+
+    Returns:
+        A scalar, with gradient.
+
+    Raises:
+        ValueError: Shapes do not fit, or an element leaves no valid pixel on maps this small.
 
     >>> x, g = torch.rand(2, 1, 5, 5), torch.tensor([1, 3])
     >>> float(equivariance_loss(x, rotation(4).act(x, g), rotation(4), g))
     0.0
     """
     check_action(action)
-    check_on_empty(on_empty)
     if (action == "regular") != (feature_groups is not None):
         raise ValueError(
             f'feature_groups belong to action="regular", which permutes their members; got action={action!r} '
             f"and feature_groups={feature_groups!r} (maps are pooled by group_pool)"
         )
-    spec = None if feature_groups is None else FeatureGroups.of(feature_groups)
-    return mean_error(h, h_g, parse_group(group), g, normalize, on_empty, "this layer", spec)[0]
+    permuted = None if feature_groups is None else FeatureGroups.of(feature_groups)
+    return mean_error(h, h_g, parse_group(group), g, permuted, normalize)
 
 
 @dataclass(frozen=True, repr=False)
 class Equivariance:
-    """What one call of :class:`EquivarianceLoss` gives."""
+    """What one call of :class:`EquivarianceLoss` returns."""
 
     output: Any
-    """What the model returned for all views, those of the originals first."""
+    """What the model returned for all views, those of the original images first."""
     loss: Tensor
     """Σ α β term over groups and layers: add it to the task loss of the output."""
     terms: dict[tuple[str, str], Tensor]
-    """Each unweighted L_G of a layer with a positive weight, by (group, layer), with gradient."""
+    """(group, layer) → the unweighted L_G of each layer with a positive weight, with gradient."""
     g: Tensor
     """The elements drawn, one for each transformed image: ((views - 1) * B,) in the order of the views.
 
-    Of a :class:`Recommended` that shows images under elements in their place, (B,).
+    For a :class:`Recommended` that transforms the images themselves, (B,).
     """
     views: int
     """How often each image is seen: once as it is, or in its place, and once for each further element."""
     batch_size: int
 
     def __repr__(self) -> str:
-        terms = ", ".join(
-            f"{group} {layer}: {term.item():.3g}" for (group, layer), term in self.terms.items()
-        )
-        return f"Equivariance(loss={self.loss.item():.3g}, views={self.views}, terms {{{terms}}})"
+        terms = []
+        for (group, layer), term in self.terms.items():
+            terms.append(f"{group} {layer}: {term.item():.3g}")
+        return f"Equivariance(loss={self.loss.item():.3g}, views={self.views}, terms {{{', '.join(terms)}}})"
 
     def repeat(self, y: Any) -> Any:
-        """Labels for all views: a tensor (B, …), or a tuple, list or dict of them, becomes (views * B, …)."""
+        """Repeat labels for all views.
+
+        Args:
+            y: A tensor (B, …), or a tuple, list or dict of them.
+
+        Returns:
+            The same with tensors (views * B, …).
+        """
         if isinstance(y, Tensor):
             if y.ndim == 0 or len(y) != self.batch_size:
                 raise ValueError(
                     f"repeat needs tensors with a row for each of the {self.batch_size} images; "
                     f"got {tuple(y.shape)}"
                 )
-            return y.repeat(self.views, *[1] * (y.ndim - 1))
+            return y.repeat(self.views, *[1] * (y.ndim - 1))  # (views * B, …)
         if isinstance(y, dict):
             return {key: self.repeat(value) for key, value in y.items()}
         if isinstance(y, tuple | list):
             parts = [self.repeat(value) for value in y]
-            return type(y)(*parts) if hasattr(y, "_fields") else type(y)(parts)
+            is_named_tuple = hasattr(y, "_fields")
+            return type(y)(*parts) if is_named_tuple else type(y)(parts)
         raise TypeError(f"repeat takes a tensor, or a tuple, list or dict of tensors; got {type(y).__name__}")
 
 
 class EquivarianceLoss:
-    """The paper's objective: draw elements, run the model once on ``[x, g·x]``, compare the layers (Eq. 7–8).
+    """The paper's objective: draw elements, run the model once on ``[x, g·x]``, compare the layers.
 
-    A sequence of groups or layers gives each weight 1; a mapping carries the weights, α for groups and β for
-    layers. Layers with weight 0 are not captured: with all of them 0 this is the augmented CNN, at its cost.
-    ``feature_groups`` is one for all, or maps layers to their own, ``""`` for the rest.
-    ``samples`` different elements are drawn for each image and step; ``"all"`` takes every one, in order:
-    whole orbits, in which nothing is random; 0 none, so that the model runs on the images alone and there is
-    no loss. ``stop_gradient`` holds the maps of the originals fixed.
-    ``normalize`` and ``on_empty`` are those of :func:`equivariance_loss`.
-    ``action="pooled"``, the paper's, compares the maximum over the members of each feature group;
-    ``"regular"`` all members, each with the one that the element moves to its place, which keeps orientation.
-    Scalings and custom groups move no member: beside rotations or flips they are then compared pooled.
+    A sequence of groups or layers gives each weight 1; a mapping carries the weights. With all weights
+    of layers 0 this is the augmented CNN, at its cost: nothing is captured.
+
+    Do not use it to make a network *exactly* equivariant to quarter turns and flips: tied weights
+    (:func:`ien.recommended`) do that at no extra cost. The loss is for all other transformations, and
+    for networks that should be equivariant only as far as the task allows.
+
+    Args:
+        groups: The transformations: one group or several, or a mapping to their weights α.
+        layers: Dotted names of ``model.named_modules()``, or a mapping to their weights β.
+        feature_groups: One for all layers, or layer → its own, with ``""`` for the rest.
+        samples: How many different elements are drawn for each image and step; ``"all"`` takes every
+            one, in order (whole orbits, in which nothing is random); 0 runs the images alone.
+        normalize: Divide each term by the variance of its layer's maps, as :func:`equivariance_loss`.
+        action: ``"pooled"``, the paper's, compares the maximum over the members of each feature group;
+            ``"regular"`` compares every member with the one that the element moves to its place, which
+            keeps orientation. Scalings and custom groups permute no members: beside rotations or flips
+            they are compared pooled.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
     >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4)
@@ -128,38 +161,28 @@ class EquivarianceLoss:
         feature_groups: Spec | Mapping[str, Spec],
         samples: int | Literal["all"] = 1,
         normalize: bool = False,
-        stop_gradient: bool = False,
-        on_empty: OnEmpty = "error",
         action: FeatureAction = "pooled",
     ) -> None:
-        weights = weights_of(groups, "group", (str, Group))
-        self.groups = {parse_group(key): weight for key, weight in weights.items()}
+        check_action(action)
+        self.groups = _distinct_groups(weights_of(groups, "group"))
         self.layers: dict[str, float] = weights_of(layers, "layer")
         self.feature_groups: dict[str, FeatureGroups] = per_layer(feature_groups, self.layers)
         self.samples = {group: _num_samples(group, samples) for group in self.groups}
         self.whole_orbits = samples == "all"
-        for group in self.groups:
-            if len(group) == 1:
-                message = f"group {group} has one element, the identity: it adds no view and no loss"
-                warnings.warn(message, stacklevel=2)
         self.normalize = normalize
-        self.stop_gradient = stop_gradient
-        self.on_empty = on_empty
-        check_on_empty(on_empty)
-        if len({str(group) for group in self.groups}) < len(weights):
-            raise ValueError(f"two of the groups {', '.join(map(str, weights))} are equal, or in name")
-        check_action(action)
         self.action = action
-        self._actions: dict[Group, FeatureAction] = {
-            g: action if permutes(g) else "pooled" for g in self.groups
-        }
+        self._actions: dict[Group, FeatureAction] = {}
+        for group in self.groups:
+            self._actions[group] = action if permutes_members(group) else "pooled"
+            if len(group) == 1:
+                message = f"group {group} has only the identity: it adds no view and no loss"
+                warnings.warn(message, stacklevel=2)
         if action == "regular":
-            groups = self._compared_groups
-            for group in [group for group in groups if self._actions[group] == action] or groups:  # one must
-                check_sizes(group, {name: self.feature_groups[name] for name in self._compared_layers})
+            self._check_regular()
 
     @property
     def views(self) -> int:
+        """How often the model sees each image in a step: itself, and once for each element drawn."""
         return 1 + sum(self.samples.values())
 
     def __call__(
@@ -170,59 +193,97 @@ class EquivarianceLoss:
         g: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Equivariance:
-        """One forward pass of ``model`` over ``x`` (B, C, H, W) and its transformed views, with the loss.
+        """Run ``model`` once over the images and their transformed views, and compute the loss.
 
-        ``g`` fixes the elements instead of drawing them, as in the ``g`` of an earlier result.
+        Args:
+            model: Any module that takes images alone.
+            x: Images (B, C, H, W).
+            g: The elements, instead of drawing them; such as the ``g`` of an earlier result.
+            generator: Source of randomness; torch's global one by default.
         """
         batch_size = len(x)
         if batch_size == 0:
             raise ValueError(f"x holds no images: its shape is {tuple(x.shape)}")
-        foresee = g is None and self.on_empty == "error"
-        g = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
-        if g.shape != ((self.views - 1) * batch_size,):
-            none = ": leave it out, as this objective draws none" if self.views == 1 else ""
-            raise ValueError(
-                f"g must hold an element for each transformed image, ({(self.views - 1) * batch_size},) for "
-                f"{self.views} views of {batch_size} images; got {tuple(g.shape)}{none}"
-            )
-        of_view = [group for group, samples in self.samples.items() for _ in range(samples)]
-        drawn = list(zip(of_view, g.split(batch_size), strict=True)) if of_view else []
-        stacked = torch.cat([x, *(group.act(x, elements) for group, elements in drawn)])
-        groups, layers = self._compared_groups, self._compared_layers
+        drawn = g is None
+        elements = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
+        views = self._views(batch_size, elements)
+        transformed = [group.act(x, of_view) for group, of_view in views]
+        layers = self._compared_layers
+        terms: dict[tuple[str, str], Tensor] = {}
         with_gradient = torch.is_grad_enabled()
 
-        def compare(name: str, h: Tensor) -> Tensor:
+        # runs inside the forward pass, so backward also does it next to the layer and holds less memory
+        def compare(name: str, h: Tensor) -> None:
             if with_gradient and not torch.is_grad_enabled():
                 raise RuntimeError(
-                    f"layer {name!r} runs without gradients, so that its loss could not train it: "
+                    f"layer {name!r} runs without gradients, so its loss could not train it: "
                     f"is it under no_grad, or in a checkpoint that needs use_reentrant=False?"
                 )
-            return self._compare(name, h, groups, drawn, foresee)
+            if drawn:
+                self._check_all_elements(name, h)
+            for group, term in self._layer_terms(name, h, batch_size, views).items():
+                terms[str(group), name] = term
 
-        # compared inside the forward pass, so that backward does it next to the layer and holds less memory
-        with capture(model, layers, compare) as compared:
-            output = model(stacked)
-        terms = {(str(group), name): compared[name][k] for k, group in enumerate(groups) for name in layers}
+        with watch(model, layers, compare) as calls:
+            output = model(torch.cat([x, *transformed]))
+        for name in layers:
+            calls.check(name)
+            if calls.count(name) > 1:
+                raise RuntimeError(
+                    f"layer {name!r} ran {calls.count(name)} times in one forward pass, so it has no one "
+                    f"map to compare: name the module around it, or use capture and equivariance_loss"
+                )
+
+        # L = Σ_G α_G Σ_i β_i L_G^(i)
+        ordered = {}
         loss = torch.zeros((), device=x.device)
-        for group in groups:
+        for group in self._compared_groups:
             for name in layers:
-                loss = loss + self.groups[group] * self.layers[name] * terms[str(group), name].to(x.device)
-        return Equivariance(output, loss, terms, g, self.views, batch_size)
+                term = terms[str(group), name]
+                ordered[str(group), name] = term
+                loss = loss + self.groups[group] * self.layers[name] * term.to(x.device)
+        return Equivariance(output, loss, ordered, elements, self.views, batch_size)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
-        """Elements for every transformed view of a batch: each image gets different ones of a group."""
-        drawn: list[Tensor] = []
+        """Draw elements for every transformed view of a batch.
+
+        Each image gets different elements of a group.
+
+        Returns:
+            Element indices ((views - 1) * B,), view after view, on the CPU.
+        """
+        views: list[Tensor] = []
         for group, samples in self.samples.items():
-            if self.whole_orbits:
-                drawn += [torch.full((batch_size,), i, device="cpu") for i in range(1, len(group))]
-            if self.whole_orbits or not samples:
-                continue
-            first = group.sample(batch_size, generator=generator)
             others = len(group) - 1
-            # further draws are the first one shifted: different for each image, and in runs as well
-            shifts = random_order(others - 1, generator)[: samples - 1] + 1
-            drawn += [(first - 1 + shift) % others + 1 for shift in [0, *shifts.tolist()]]
-        return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device="cpu")
+            if self.whole_orbits:
+                for element in range(1, len(group)):
+                    views.append(torch.full((batch_size,), element, device="cpu"))
+            elif samples > 0:
+                first = group.sample(batch_size, generator=generator)
+                views.append(first)
+                # further views are the first one shifted: different for each image, and in runs as well
+                shifts = random_order(others - 1, generator)[: samples - 1] + 1
+                for shift in shifts.tolist():
+                    views.append((first - 1 + shift) % others + 1)
+        if not views:
+            return torch.zeros(0, dtype=torch.int64, device="cpu")
+        return torch.cat(views)
+
+    def __repr__(self) -> str:
+        groups = ", ".join(f"{group}: {weight:g}" for group, weight in self.groups.items())
+        layers = []
+        for name, weight in self.layers.items():
+            layers.append(f"{name}: {weight:g} ({self.feature_groups[name]})")
+        action = ""
+        if self.action != "pooled":
+            action = f", action={self.action!r}"
+            for group in self._compared_groups:
+                if self._actions[group] != self.action:
+                    action += f", {group}: pooled"
+        return (
+            f"{type(self).__name__}(groups {{{groups}}}, layers {{{', '.join(layers)}}}, "
+            f"views={self.views}{action})"
+        )
 
     @property
     def _compared_groups(self) -> list[Group]:
@@ -230,49 +291,88 @@ class EquivarianceLoss:
 
     @property
     def _compared_layers(self) -> list[str]:
-        return [name for name, beta in self.layers.items() if beta and self._compared_groups]
+        if not self._compared_groups:
+            return []
+        return [name for name, beta in self.layers.items() if beta]
 
-    def _compare(
-        self, name: str, h: Tensor, groups: list[Group], drawn: list[tuple[Group, Tensor]], foresee: bool
-    ) -> Tensor:
-        """L_G of one layer for each of the groups; ``drawn`` are the group and the elements of each view."""
-        spec = self.feature_groups[name]
-        batch_size = len(drawn[0][1])
+    def _views(self, batch_size: int, g: Tensor) -> list[tuple[Group, Tensor]]:
+        """The group and the elements (B,) of each transformed view."""
+        transformed = self.views - 1
+        if g.shape != (transformed * batch_size,):
+            hint = "" if transformed else ": leave it out, as this objective draws none"
+            raise ValueError(
+                f"g must hold an element for each transformed image, ({transformed * batch_size},) for "
+                f"{self.views} views of {batch_size} images; got {tuple(g.shape)}{hint}"
+            )
+        groups = []
+        for group, samples in self.samples.items():
+            groups += [group] * samples
+        if not groups:
+            return []
+        return list(zip(groups, g.split(batch_size), strict=True))
+
+    def _layer_terms(
+        self, name: str, h: Tensor, batch_size: int, views: list[tuple[Group, Tensor]]
+    ) -> dict[Group, Tensor]:
+        """L_G^(i) of layer ``name`` for each compared group, from its maps ``h`` of all views."""
         if len(h) != self.views * batch_size:
             raise ValueError(
                 f"layer {name!r} returned {len(h)} maps for {self.views} views of {batch_size} images: "
                 f"its batch must be that of the input; use capture and equivariance_loss for anything else"
             )
-        actions = dict.fromkeys(self._actions[group] for group in groups)
-        views = {action: compared_maps(name, h, spec, action).split(batch_size) for action in actions}
-        terms = []
-        for group in groups:
-            original, *transformed = views[self._actions[group]]
-            original = original.detach() if self.stop_gradient else original
-            permuted = spec if self._actions[group] == "regular" else None
-            settings: Any = (self.normalize, self.on_empty, f"layer {name!r}", permuted)
-            if foresee:  # an error now, not only in the step that draws such an element
-                check_pixels(h, group, range(1, len(group)), f"layer {name!r}")
-            losses = [
-                mean_error(original, h_g, group, elements, *settings)
-                for (of, elements), h_g in zip(drawn, transformed, strict=True)
-                if of == group
-            ]
-            images = sum(count for _, count in losses)
-            terms.append(torch.stack([loss * (count / max(images, 1)) for loss, count in losses]).sum())
-        return torch.stack(terms)
+        spec = self.feature_groups[name]
+        maps: dict[FeatureAction, tuple[Tensor, ...]] = {}  # of each view, (B, N, H, W)
+        terms = {}
+        for group in self._compared_groups:
+            action = self._actions[group]
+            if action not in maps:
+                maps[action] = compared_maps(name, h, spec, action).split(batch_size)
+            original, *transformed = maps[action]
+            permuted = spec if action == "regular" else None
 
-    def __repr__(self) -> str:
-        groups = ", ".join(f"{group}: {weight:g}" for group, weight in self.groups.items())
-        layers = ", ".join(
-            f"{name}: {weight:g} ({self.feature_groups[name]})" for name, weight in self.layers.items()
-        )
-        pooled = [f", {g}: pooled" for g in self._compared_groups if self._actions[g] != self.action]
-        action = "" if self.action == "pooled" else f", action={self.action!r}{''.join(pooled)}"
-        return f"{type(self).__name__}(groups {{{groups}}}, layers {{{layers}}}, views={self.views}{action})"
+            errors = []
+            for (of, elements), h_g in zip(views, transformed, strict=True):
+                if of == group:
+                    errors.append(
+                        mean_error(
+                            original, h_g, group, elements, permuted, self.normalize, f"layer {name!r}"
+                        )
+                    )
+            share = 1 / len(errors)
+            terms[group] = torch.stack([error * share for error in errors]).sum()
+        return terms
+
+    def _check_all_elements(self, name: str, h: Tensor) -> None:
+        """Fail in the first step, not only in the one that draws an element without valid pixels."""
+        for group in self._compared_groups:
+            check_pixels(h, group, range(1, len(group)), f"layer {name!r}")
+
+    def _check_regular(self) -> None:
+        """Check that members can be permuted; if no group permutes any, the first one says why."""
+        compared = self._compared_groups
+        regular = [group for group in compared if self._actions[group] == "regular"]
+        partition = {name: self.feature_groups[name] for name in self._compared_layers}
+        for group in regular or compared:
+            check_regular_layers(group, partition)
+
+
+def _distinct_groups(weights: Mapping[Group | str, float]) -> dict[Group, float]:
+    groups: dict[Group, float] = {}
+    given: dict[str, Group | str] = {}  # name -> how it was written
+    for key, weight in weights.items():
+        group = parse_group(key)
+        if group in groups or str(group) in given:
+            earlier = given.get(str(group), group)
+            raise ValueError(
+                f"groups must be distinct: {earlier} and {key} are the same group, or share a name"
+            )
+        groups[group] = weight
+        given[str(group)] = key
+    return groups
 
 
 def _num_samples(group: Group, samples: int | Literal["all"]) -> int:
+    """How many elements of ``group`` are drawn for each image."""
     others = len(group) - 1
     if others == 0:
         return 0

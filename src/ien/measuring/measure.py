@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..groups.families import group as parse_group
 from ..groups.group import Group
-from ..groups.group import group as parse_group
 from ..groups.members import FeatureAction, check_action
-from ..loss.feature_groups import Spec, per_layer
+from ..loss.feature_groups import Spec
+from ..loss.layers import per_layer
 from .choose_layers import choose_layers
 from .inputs import (
     Images,

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..groups.group import Group
-from ..groups.members import FeatureAction, check_sizes
+from ..groups.members import FeatureAction
 from ..groups.similarity import Similarity
 from ..loss.capture import capture
 from ..loss.error import compared_maps, image_errors
 from ..loss.feature_groups import FeatureGroups
+from ..loss.layers import check_regular_layers
 from .floors import resampling_errors, symmetric_kernels
 from .report import ElementReport, LayerReport, OutputElement, OutputReport, Report, mean_of_known
 from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share
@@ -76,7 +77,7 @@ class Measurement:
         action: FeatureAction,
     ) -> None:
         if action == "regular":
-            check_sizes(group, partition)
+            check_regular_layers(group, partition)
         self.model = model
         self.group = group
         self.labels = labels

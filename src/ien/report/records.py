@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..groups.group import group as parse_group
+from ..groups.families import group as parse_group
 from ..models import NAMES, channel_share
 from ..tracking.report.records import Tracking, tracker_share, tracking_of
 from .fields import number, take

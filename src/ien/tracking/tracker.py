@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..groups.group import rotation
+from ..groups.families import rotation
 from .data.boxes import Array, as_boxes
 from .data.crops import Image, check_image, crop, exemplar_side, mean_colour
 from .settings import settings_for

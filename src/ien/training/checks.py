@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .. import baselines, models
 from .._text import nearest
-from ..groups.members import check_members, permutes
+from ..groups.members import check_regular, permutes_members
 from ..loss.feature_groups import FeatureGroups
 from ..tracking.data.sets import SETS
 from ..tracking.siamfc_network import BACKBONES
@@ -130,10 +130,10 @@ def _check_action(config: Config) -> None:
     if config.start == "random" and (config.action == "pooled" or not config.beta):
         return
     why = "start=equivariant" if config.start == "equivariant" else "action=regular"
-    groups = [group for group in config.groups if permutes(group)] or list(config.groups)  # one must
+    groups = [group for group in config.groups if permutes_members(group)] or list(config.groups)  # one must
     for group in groups:
         try:
-            check_members(group, FeatureGroups.of(config.feature_groups).sizes)
+            check_regular(group, FeatureGroups.of(config.feature_groups).sizes)
         except ValueError as error:
             raise ValueError(f"{why}: {error}") from None
 

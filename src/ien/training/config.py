@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
-from ..groups.group import Group, rotation
-from ..groups.group import group as parse_group
+from ..groups.families import group as parse_group
+from ..groups.families import rotation
+from ..groups.group import Group
 from ..loss.feature_groups import FeatureGroups
 from ..tracking.data.sets import SETS
 from .checks import check

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..data import to_float
-from ..groups.members import permutes
-from ..groups.members import sizes as regular_sizes
-from ..loss.feature_groups import per_layer
+from ..groups.members import permutes_members, regular_sizes
+from ..loss.layers import per_layer
 from ..measuring.measure import measure
 from ..measuring.report import Report
 from .config import Config
@@ -69,7 +68,9 @@ def _regular_errors(config: Config, model: nn.Module, x: Tensor) -> dict[str, fl
     taps: Any = (model.taps, model.feature_groups)
     sizes = {size for spec in per_layer(taps[1], taps[0]).values() for size in spec.sizes}
     groups = config.measured_groups
-    if sizes == {1} or not all(permutes(group) and sizes <= set(regular_sizes(group)) for group in groups):
+    if sizes == {1} or not all(
+        permutes_members(group) and sizes <= set(regular_sizes(group)) for group in groups
+    ):
         return {}
     reports = [measure(model, _batches(x), group, *taps, floors=False, action="regular") for group in groups]
     return {name: statistics.mean(r.layers[name].relative for r in reports) for name in reports[0].layers}

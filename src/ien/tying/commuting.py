@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..groups.group import Group
-from ..groups.members import members, similarities
+from ..groups.members import member_table, similarities
 from .harmonics import harmonics, orthonormal
 
 __all__ = ["nearest", "precise", "to_coefficients", "to_kernels"]
@@ -100,7 +100,7 @@ def _orbits(group: Group, out: int, inner: int) -> dict[Table, list[list[int]]]:
 
     A pair is ``out member * inner + inner member``.
     """
-    tables = list(zip(members(group, out).tolist(), members(group, inner).tolist(), strict=True))
+    tables = list(zip(member_table(group, out).tolist(), member_table(group, inner).tolist(), strict=True))
     left, found = dict.fromkeys(product(range(out), range(inner))), dict[Table, list[list[int]]]()
     while left:
         first, second = next(iter(left))

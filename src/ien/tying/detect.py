@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..groups.group import Group
-from ..groups.members import Blocks, channels_moved, num_channels, sizes
+from ..groups.members import Blocks, channel_table, num_channels, regular_sizes
 from ..loss.error import full_precision, image_errors
 from ..loss.feature_groups import FeatureGroups
 
@@ -90,7 +90,7 @@ class Views:
         found: list[int] = []
         scale = _scale(h)
         while (at := sum(found)) < h.shape[1]:
-            fitting = [size for size in sizes(self.group) if at + size <= h.shape[1]]
+            fitting = [size for size in regular_sizes(self.group) if at + size <= h.shape[1]]
             ends = [(size, slice(at, at + size)) for size in fitting]
             here = [self._judge(h[:, part], ((size, size),), scale[part]) for size, part in ends]
             best = min(filter(None, here), key=_rank, default=None)
@@ -122,7 +122,7 @@ class Views:
 
     def _compared(self, h: Tensor, blocks: Blocks, exact: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Maps with the members that an element moves, those of the images under it, and the element."""
-        table = channels_moved(self.group, blocks).to(h.device)
+        table = channel_table(self.group, blocks).to(h.device)
         first, *others = full_precision(h).chunk(len(self.group))
         for i, h_g in enumerate(others, start=1):
             if self.group.exact[i] == exact:

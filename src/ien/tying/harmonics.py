@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..groups.similarity import Similarity, source
+from ..groups.similarity import Similarity, source_pixels
 
 __all__ = ["harmonics", "orthonormal", "smoothing"]
 
@@ -30,7 +30,7 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
     [1, 6, 11, 18]
     """
     centre = (size - 1) / 2
-    row, column = source(step, size, size)
+    row, column = source_pixels(step, size, size)
     y, x = centre - row, column - centre
     distance, angle = torch.hypot(x, y), torch.atan2(y, x)
     functions = []

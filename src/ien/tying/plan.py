@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..groups.members import Blocks
 from ..loss.capture import hooked
 from ..loss.error import full_precision
-from ..loss.feature_groups import FeatureGroups, holder
+from ..loss.feature_groups import FeatureGroups
+from ..loss.layers import holder
 from .detect import Views
 from .projection import LOST, Tie, cuts, ungrouped
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..groups.group import Group
-from ..groups.members import Blocks, members, num_channels
+from ..groups.members import Blocks, member_table, num_channels
 from .commuting import nearest, precise, to_coefficients, to_kernels
 from .harmonics import smoothing
 
@@ -215,7 +215,9 @@ def _places(
         block = here.view(out, inner, height, width)
         moved = [
             group.act(block[rows][:, columns].view(1, -1, height, width), torch.tensor([i], device="cpu"))
-            for i, (rows, columns) in enumerate(zip(members(group, out), members(group, inner), strict=True))
+            for i, (rows, columns) in enumerate(
+                zip(member_table(group, out), member_table(group, inner), strict=True)
+            )
         ]
         places, orbit = (
             torch.cat(moved).flatten(1).round().long().sort(0).values.unique(dim=1, return_inverse=True)

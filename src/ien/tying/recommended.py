@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..groups.group import Group
 from ..groups.members import Blocks
-from ..loss.error import OnEmpty
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.objective import Equivariance, EquivarianceLoss
 from ..measuring.inputs import try_model
@@ -67,8 +66,6 @@ def recommended(
     layers: str | Sequence[str] | Mapping[str, float] = (),
     weights: Weights = "random",
     kernels: Kernels | None = None,
-    *,
-    on_empty: OnEmpty = "error",
 ) -> Recommended:
     """Make ``model`` equivariant, let ``optimizer`` keep it so, and return the objective to train it with.
 
@@ -80,7 +77,7 @@ def recommended(
     of its result tells which, for targets that turn with the image: ``group.act(y, out.g)``. Test with
     ``model(x)``. With ``layers`` the objective shows each image as it is and a copy instead, and compares all
     members of the feature groups that each layer turned out to have (``action="regular"``), with weight 1 or
-    those of a mapping; ``on_empty`` is that of :class:`EquivarianceLoss`.
+    those of a mapping.
 
     ``weights="project"`` is for a model that is trained already. ``kernels`` are smooth unless it is, for
     images that come in all orientations; free ones suit those that turn by quarters only, and are smooth all
@@ -94,7 +91,7 @@ def recommended(
     (1, True)
     """
     samples = 1 if layers else 0
-    objective = Recommended(group, layers, 1, samples=samples, on_empty=on_empty, action="regular")
+    objective = Recommended(group, layers, 1, samples=samples, action="regular")
     if isinstance(model, nn.Module):
         check_optimizer(optimizer, model)
 

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from .._text import columns, nearest, number
 from ..geometry.doctor import doctor
+from ..groups.families import group as parse_group
 from ..groups.group import Group
-from ..groups.group import group as parse_group
-from ..groups.members import Blocks, check_sizes
+from ..groups.members import Blocks
 from ..groups.similarity import Similarity
 from ..loss.capture import hooked, walk
-from ..loss.feature_groups import FeatureGroups, Spec, by_name
+from ..loss.feature_groups import FeatureGroups, Spec
+from ..loss.layers import by_name, check_regular_layers
 from ..measuring.inputs import eval_mode, try_model
 from ..measuring.report import ROOT
 from .detect import Views
@@ -188,7 +189,7 @@ def _checked(
         raise KeyError(
             f"feature_groups names {unknown[0]!r}; {nearest(unknown[0], [n for n in modules if n])}"
         )
-    check_sizes(group, specs)
+    check_regular_layers(group, specs)
     return specs
 
 

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from ...groups.group import Group, rotation, scale
+from ...groups.families import rotation, scale
+from ...groups.group import Group
 from ...groups.similarity import Similarity
 from ...loss.capture import capture
 from ...loss.error import image_errors
-from ...loss.feature_groups import per_layer, pool_layer
+from ...loss.feature_groups import pool_layer
+from ...loss.layers import per_layer
 from ..opened import Subject
 
 __all__ = ["Exploration", "Track", "choose_images", "explore", "groups_of", "pack", "tracks_of"]

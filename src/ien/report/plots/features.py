@@ -14,7 +14,8 @@ from ..._text import number
 from ...groups.group import Group
 from ...loss.capture import capture
 from ...loss.error import image_errors
-from ...loss.feature_groups import per_layer, pool_layer
+from ...loss.feature_groups import pool_layer
+from ...loss.layers import per_layer
 from ..opened import Subject
 from .style import GREY, plain, styled
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...groups.group import group as parse_group
+from ...groups.families import group as parse_group
 from ...loss.feature_groups import FeatureGroups
 from ...report.fields import number, numbers, share, take
 from ..by_angle import Bin

@@ -1,0 +1,177 @@
+"""The groups a user names: rotations, reflections, scalings, own functions, and their text form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import reduce
+from numbers import Integral
+from operator import mul
+from typing import Literal
+
+from .._text import nearest
+from .group import Action, BlackBox, Group, unchanged
+from .similarity import Similarity
+
+__all__ = ["custom", "group", "reflection", "rotation", "scale"]
+
+MIN_FACTOR, MAX_FACTOR = 1e-30, 1e30
+"""Scale factors beyond these would overflow the coordinates of pixels."""
+
+
+def rotation(n: int) -> Group:
+    """The ``n`` rotations by multiples of 360°/n, counter-clockwise.
+
+    ``rotation(4)`` and ``rotation(8)`` are the paper's R4 and R8. Only multiples of 90° are exact; the
+    others interpolate, so a layer can be no more equivariant to them than interpolation allows.
+
+    Args:
+        n: Number of rotations, the identity among them.
+
+    >>> rotation(8).labels[1]
+    '45°'
+    """
+    if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"rotation(n) needs a whole number of rotations, at least 1; got {n!r}")
+    n = int(n)
+    return _group_of(f"rot{n}", [Similarity(turn=Fraction(k, n)) for k in range(1, n)])
+
+
+def reflection(axis: Literal["horizontal", "vertical"] = "horizontal") -> Group:
+    """The identity and one flip.
+
+    Args:
+        axis: The direction that is reversed: ``horizontal`` swaps left and right.
+
+    >>> (rotation(4) * reflection()).labels[:4]
+    ('identity', 'flip', '90°', '90° flip')
+    """
+    if axis == "horizontal":
+        return _group_of("flip", [Similarity(flip=True)])
+    if axis == "vertical":
+        return _group_of("vflip", [Similarity(turn=Fraction(1, 2), flip=True)])
+    raise ValueError(f"axis is 'horizontal' (swaps left and right) or 'vertical'; got {axis!r}")
+
+
+def scale(factors: float | Iterable[float]) -> Group:
+    """The identity and one scaling about the centre for each factor.
+
+    A set of scalings is not closed under composition, so it cannot permute the members of feature
+    groups: use it with pooled maps.
+
+    Args:
+        factors: One factor or several; below 1 shrinks what the image shows.
+
+    >>> str(scale([0.7, 0.84]))
+    'scale0.7,0.84'
+    """
+    if isinstance(factors, str):
+        raise TypeError(
+            f'scale takes numbers, as in scale([0.7, 0.84]); for text use group("scale{factors}")'
+        )
+    if not isinstance(factors, Iterable):
+        factors = [factors]
+    values = [float(factor) for factor in factors]
+    for value in values:
+        if not MIN_FACTOR <= value <= MAX_FACTOR:
+            raise ValueError(
+                f"scale factors must be positive numbers such as 0.7, from 1e-30 to 1e30; "
+                f"got {value!r} among {values}"
+            )
+    kept = list(dict.fromkeys(value for value in values if value != 1))
+    if not kept:
+        raise ValueError(f"scale needs a factor other than 1 (the identity is always there); got {values}")
+    text = ",".join(repr(value).removesuffix(".0") for value in kept)
+    # the fraction that the user wrote, 7/10, not the nearest binary number
+    return _group_of(f"scale{text}", [Similarity(scale=Fraction(repr(value))) for value in kept])
+
+
+def custom(
+    name: str,
+    actions: Mapping[str, Action],
+    feature_actions: Literal["identity", "same"] | Mapping[str, Literal["identity", "same"] | Action],
+) -> Group:
+    """Your own transformations: the identity, and an element for each named function of images.
+
+    Do not use it for rotations, flips and scalings: those are exact, have inverses, and know which of
+    their pixels are valid.
+
+    Args:
+        name: Name of the group in tables and terms.
+        actions: Label → function of images (n, C, H, W) that keeps their shape.
+        feature_actions: What each does to feature maps: ``"identity"`` (layers should be invariant),
+            ``"same"`` (the same function), or a mapping with one of these or a function for every label.
+
+    >>> custom("negative", {"invert": lambda x: 1 - x}, feature_actions="identity").labels
+    ('identity', 'invert')
+    """
+    if isinstance(feature_actions, str):
+        feature_actions = dict.fromkeys(actions, feature_actions)
+    if not actions or set(feature_actions) != set(actions):
+        raise ValueError(
+            f"group {name!r} needs at least one action, and feature_actions that name every one of them; "
+            f"got actions {sorted(actions)} and feature_actions {sorted(feature_actions)}"
+        )
+    steps = []
+    for label, action in actions.items():
+        given = feature_actions[label]
+        feature_action: Action | None
+        if isinstance(given, str):
+            feature_action = {"identity": unchanged, "same": action}.get(given)
+        else:
+            feature_action = given
+        if not callable(action) or not callable(feature_action):
+            raise ValueError(
+                f"action {label!r} of group {name!r} must be a function of an image batch, and what it "
+                f"does to features 'identity', 'same' or a function; got {action!r} and {given!r}"
+            )
+        steps.append(BlackBox(label, action, feature_action))
+    return _group_of(name, steps)
+
+
+def group(text: str | Group) -> Group:
+    """Read the text form of a group; ``str(group)`` gives it back.
+
+    ``custom`` groups have no text form.
+
+    Args:
+        text: ``rot8``, ``flip``, ``vflip``, ``scale0.7,0.84``, or a product such as ``rot4xflip``. The
+            paper's names work too: ``r4``, ``r8`` and ``r4r``. A :class:`Group` is returned as it is.
+
+    >>> group("r4r") == rotation(4) * reflection()
+    True
+    """
+    if isinstance(text, Group):
+        return text
+    if not isinstance(text, str):
+        raise TypeError(f"a group is written as text such as rot4xflip; got {text!r}")
+    factors = [_parse(part, text) for part in text.strip().lower().split("x")]
+    return reduce(mul, factors)
+
+
+def _parse(part: str, text: str) -> Group:
+    """One factor of a product; ``text`` is the whole of it, for the error message."""
+    if found := re.fullmatch(r"(?:rot|r)(\d+)", part):
+        return rotation(int(found[1]))
+    if found := re.fullmatch(r"r(\d+)r", part):
+        return rotation(int(found[1])) * reflection()
+    if part == "flip":
+        return reflection("horizontal")
+    if part == "vflip":
+        return reflection("vertical")
+    if found := re.fullmatch(r"scale([\d.e+-]+(?:,[\d.e+-]+)*)", part):
+        try:
+            return scale([float(factor) for factor in found[1].split(",")])
+        except ValueError as error:
+            raise ValueError(f"cannot read group {text!r}: {error}") from None
+    raise ValueError(
+        f"cannot read group {text!r}: {part!r} is none of rot<n>, flip, vflip, scale<factor>,<factor>; "
+        f"join them with x, as in rot4xflip; {nearest(part, ['rot4', 'rot8', 'flip', 'vflip', 'scale0.7'])}"
+    )
+
+
+def _group_of(name: str, steps: Sequence[Similarity | BlackBox]) -> Group:
+    """The identity, and an element of one step for each of ``steps``."""
+    identity = ()
+    return Group(name, (identity, *((step,) for step in steps)))
