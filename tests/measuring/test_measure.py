@@ -136,9 +136,9 @@ class InfiniteAtZero(nn.Module):
     ("change", "match"),
     [
         ({"images": torch.rand(1, 9, 9)}, r"shape \(N, C, H, W\); got \(1, 9, 9\)"),
-        ({"images": torch.zeros(0, 1, 9, 9)}, "at least two images.*got 0"),
-        ({"images": []}, "at least two images.*got 0"),
-        ({"images": images(1)}, "at least two images, better a hundred.*got 1"),
+        ({"images": torch.zeros(0, 1, 9, 9)}, "at least two images.*got none"),
+        ({"images": []}, "at least two images.*got none"),
+        ({"images": images(1)}, "at least two images, better a hundred.*got one"),
         ({"images": torch.full((2, 1, 9, 9), float("nan"), dtype=torch.float64)}, "images contain NaN"),
         (
             {"images": [images(2, 9), images(2, 10)]},

@@ -1,4 +1,4 @@
-"""Choose the layers to measure when the user names none: run the model once and see who returns maps."""
+"""Choose the layers to measure when the user names none: run the model and see who returns maps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Run:
 
     output: Any
     version: int
-    """The output's version counter at that moment: it rises when somebody writes into the tensor."""
+    """The output's version counter then: it rises when somebody writes into the tensor."""
     times: int
     """How often the layer has run."""
 
@@ -32,7 +32,7 @@ class _Run:
 
     @property
     def can_be_captured(self) -> bool:
-        """Whether it ran once and returned one floating-point map that nobody overwrote afterwards."""
+        """Whether it ran once and returned a floating-point map that nobody overwrote later."""
         return (
             self.returned_map
             and self.times == 1
@@ -44,9 +44,9 @@ class _Run:
 def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     """Return the names of the model's direct children that return maps, and of its last map.
 
-    They come in the order in which they run. A Sequential that is the only child is looked into. Layers
-    that run more than once per image, or whose map a later in-place operation overwrites, are skipped:
-    they cannot be captured.
+    They come in the order in which they run. If the only child is a Sequential, its children count
+    instead. Layers that run more than once per image, or whose map a later in-place operation
+    overwrites, are skipped: they cannot be captured.
 
     Args:
         model: The model, in the mode in which it should run.

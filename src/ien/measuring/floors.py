@@ -1,8 +1,8 @@
 """Floors: the error a layer would have even if it were as equivariant as the pixel grid allows.
 
-Quarter turns and flips only permute pixels. They still cost something where a stride or a padding is not
-symmetric: the grid floor is the error of the same network with kernels that are symmetric themselves.
-All other elements resample: their floor is the error of transforming a map and transforming it back.
+Quarter turns and flips only permute pixels. They still cost something where a stride or a padding
+treats two sides differently; their floor is the error of the same network with symmetric kernels.
+All other elements resample; their floor is the error of transforming a map and back again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..loss.error import full_precision
 __all__ = ["average_over_d4", "resampling_errors", "symmetric_kernels"]
 
 MAX_FLOOR_SCALE = Fraction(6, 5)
-"""Larger factors are replaced by this one: the way back from them hits the original pixels again, which
-makes resampling look free, while in one direction it costs about the same at every factor above 1."""
+"""Larger factors are replaced by this one. The way back from them would hit the original pixels
+again, as if resampling cost nothing; one way, it costs about the same at every factor above 1."""
 
 
 def average_over_d4(kernel: Tensor) -> Tensor:
@@ -43,10 +43,10 @@ def average_over_d4(kernel: Tensor) -> Tensor:
 
 @contextmanager
 def symmetric_kernels() -> Iterator[None]:
-    """Average the kernels of all 2-d convolutions over quarter turns and flips while the block runs.
+    """Average all convolution kernels over quarter turns and flips while the block runs.
 
-    Networks inside the block are as equivariant to quarter turns and flips as their grids allow; the
-    parameters themselves are not touched. Convolutions called as functions are averaged too. Kernels that
+    Networks inside the block are as equivariant to quarter turns and flips as their grids allow;
+    their parameters are not touched. Convolutions called as functions are included. Kernels that
     are not square stay as they are.
     """
     # a compiled graph would run its convolutions without asking the dispatch mode
@@ -77,7 +77,7 @@ class _AverageKernels(TorchDispatchMode):
 
 
 def resampling_errors(h: Tensor, similarity: Similarity) -> Tensor:
-    """Return each image's error of transforming its map and transforming it back.
+    """Return what it costs each image to transform its map and transform it back.
 
     The mean of (g⁻¹·(g·h) - h)² over channels and over the pixels that are valid after both steps.
 

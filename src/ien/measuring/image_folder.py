@@ -22,7 +22,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 
 def find_images(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the picture files in a folder and its subfolders, sorted by path; hidden files are skipped.
+    """Return the picture files in a folder and its subfolders, sorted by path, without hidden ones.
 
     Raises:
         FileNotFoundError: There is no such folder, or no picture in it.
@@ -47,8 +47,8 @@ def image_batches(
 
     Args:
         paths: The files, in order.
-        size: (C, H, W) to convert and resize every picture to, with C 1 or 3. By default all must have the
-            same size already; they have one channel if all are grey, and three otherwise.
+        size: (C, H, W) to convert and resize every picture to, with C 1 or 3. By default all must
+            have the same size already; they have one channel if all are grey, and three otherwise.
         batch_size: Pictures per batch; the last may have fewer.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Turn the images a user passes into checked batches, and run a model on them without changing it."""
+"""Turn the images a user passes into checked batches, and run a model without changing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""measure: run a model on images and on their transformed views, and report how equivariant it is."""
+"""measure: run a model on images and on their views, and report how equivariant it is."""
 
 from __future__ import annotations
 
@@ -43,44 +43,45 @@ def measure(
 ) -> Report:
     """Measure how equivariant each layer of a model is, and how much its predictions change.
 
-    Every element g of the group except the identity transforms every image x. With ĥ the maps of a layer
-    after group pooling, the layer's errors are
+    Each image x is compared with its views g·x, for every element g of the group but the identity.
+    A layer whose maps, after group pooling, are ĥ has the errors
 
-        raw      = mean of (ĥ(g·x) - g·ĥ(x))²    over elements, images, channels and valid pixels
-        relative = raw / variance of ĥ(x)        0 if it is equivariant, about 2 if the maps are unrelated
+        raw      = mean of (ĥ(g·x) - g·ĥ(x))²   over elements, images, channels and valid pixels
+        relative = raw / variance of ĥ(x)       0: equivariant; about 2: the maps are unrelated
 
-    The model runs in eval mode and without gradients, and is left as it was. It needs (elements of the
-    group) forward passes for each batch, and memory for one batch, however many images there are.
+    The model runs in eval mode and without gradients, and is left as it was. Every batch takes one
+    forward pass per element; only one batch is in memory, however many images there are.
 
     Args:
         model: Any module that takes images; it need not come from ``ien``.
-        images: A tensor (N, C, H, W), or an iterable of batches such as a DataLoader. If a batch is a tuple,
-            its first entry is used.
+        images: A tensor (N, C, H, W), or an iterable of batches such as a DataLoader. If a batch is
+            a tuple, its first entry is used. A hundred images are usually enough.
         group: The transformations, such as ``ien.rotation(8)`` or ``"rot8"``.
-        layers: Names from ``model.named_modules()`` of layers that return maps. By default the model's
-            direct children that return maps, and its last map.
-        feature_groups: How the channels of the layers are pooled: one specification for all layers, or a
-            mapping from layer names to their own. 1 compares every channel by itself.
-        labels: The class of each image (N,), in the order of the images. Adds the accuracy of a classifier
+        layers: Names, as in ``model.named_modules()``, of layers that return maps (B, C, H, W). By
+            default the model's direct children that return maps, and its last map.
+        feature_groups: Which channels are pooled: a size such as 4 or a mix such as ``"4-2-1"`` for
+            all layers, or a dict from layer names to their own. 1 compares every channel by itself.
+        labels: The class of each image, integers (N,) in the order of the images. Adds the accuracy
             under every element.
         batch_size: Images per batch, if ``images`` is a tensor.
-        floors: Also report the error that the pixel grid and resampling alone cause. Doubles the time.
+        floors: Also report the error that the pixel grid and resampling alone would cause, which
+            can double the time.
         progress: Show a progress bar on a terminal.
-        action: ``"pooled"`` compares the maximum over each feature group, as in the paper; ``"regular"``
-            compares all its channels, each with the one that the element moves to its place.
+        action: ``"pooled"`` compares the maximum over each feature group, as the paper does.
+            ``"regular"`` compares all channels, each with the one the element moves to its place.
 
     Returns:
         A :class:`Report`: print it, save it, or read ``report.layers["layer1"].relative``.
 
     Raises:
-        ValueError: Images, labels, layers or group do not fit together; the message says what would.
-        TypeError: The model is no module, or images or labels have the wrong type.
+        ValueError: Images, labels, layers and group do not fit together; the message says why.
+        TypeError: ``model``, ``images`` or ``labels`` is something else altogether.
         KeyError: The model has no layer of that name.
 
-    Do not train with it, it has no gradient: :class:`EquivarianceLoss` does. To learn *which operation*
-    breaks the symmetry, and at which input sizes it would not, call :func:`doctor`.
+    Do not train with it: it has no gradient; use :class:`EquivarianceLoss`. To learn which
+    operation breaks the symmetry, and at which input sizes it would not, use :func:`doctor`.
 
-    >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())  # 1×1 convolutions are equivariant
+    >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())  # 1×1 kernels see no direction
     >>> report = measure(net, torch.rand(8, 1, 6, 6), "rot4", layers=["1"], feature_groups=4)
     >>> report.layers["1"].relative < 1e-12
     True
@@ -113,11 +114,12 @@ def measure(
                 measurement = Measurement(model, group, partition, labels, floors, action)
             measurement.add(x)
 
-    count = 0 if measurement is None else measurement.count
-    if measurement is None or count < 2:
-        raise ValueError(
-            f"measure needs at least two images, better a hundred, to give confidence intervals; got {count}"
-        )
+    needed = "measure needs at least two images, better a hundred, to give confidence intervals"
+    if measurement is None:
+        raise ValueError(f"{needed}; got none")
+    count = measurement.count
+    if count == 1:
+        raise ValueError(f"{needed}; got one")
     if labels is not None and len(labels) != count:
         raise ValueError(f"labels must have one entry per image; got {len(labels)} labels for {count} images")
     return measurement.report(chosen=requested is None)
@@ -126,7 +128,7 @@ def measure(
 def _requested_layers(
     layers: str | Sequence[str] | None, feature_groups: Spec | Mapping[str, Spec]
 ) -> list[str] | None:
-    """Return the layers the user named, also as keys of ``feature_groups``; None if there are none."""
+    """Return the layers named by the user, if only as keys of ``feature_groups``; else None."""
     if isinstance(layers, str):
         return [layers]
     if layers is not None:

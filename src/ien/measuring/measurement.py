@@ -1,4 +1,4 @@
-"""A measurement in progress: run the model on one batch after another and sum up errors, floors and flips."""
+"""A measurement in progress: run the model batch by batch, and sum up what it shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Element(NamedTuple):
 
     label: str
     similarity: Similarity | None
-    """None if it is not a single rotation, flip and scaling: for example a custom transformation."""
+    """Its rotation, flip and scale; None for custom transformations."""
     exact: bool
     degrees: float | None
     factor: float | None
@@ -142,7 +142,7 @@ class Measurement:
         return maps, outputs
 
     def _add_grid_floors(self, x: Tensor) -> None:
-        """Add the errors of the same model with symmetric kernels, under quarter turns and flips."""
+        """Add the errors of the model with symmetric kernels, under quarter turns and flips."""
         exact = [i for i in range(1, len(self.group)) if self.elements[i].exact]
         if not exact:
             return
@@ -158,7 +158,7 @@ class Measurement:
             layer.grid_floors.add(maps[name], errors[name])
 
     def _add_resampling_floors(self, maps: Mapping[str, Tensor]) -> None:
-        """Add the errors of transforming each map and transforming it back, where that resamples."""
+        """Add the errors of transforming each map and back, for the elements that resample."""
         for name, h in maps.items():
             errors = {}
             for i, element in enumerate(self.elements):
@@ -216,7 +216,7 @@ class Measurement:
         return dict(features), output
 
     def _look_at(self, name: str, h: Tensor) -> None:
-        """Note size and diversity of a layer's maps (B, C, H, W), or say that they are too small."""
+        """Note the size and diversity of a layer's maps (B, C, H, W), if they are large enough."""
         layer = self.layers[name]
         height, width = layer.size = h.shape[2], h.shape[3]
         if not any(self.group.coverage(layer.size)[1:]):
@@ -227,7 +227,7 @@ class Measurement:
         layer.diversity.add(h)
 
     def _check_finite(self, name: str, h: Tensor, error: Tensor, i: int) -> None:
-        """Raise an error if a layer returned NaN or infinity, for the images or under element ``i``."""
+        """Raise an error if a layer returned NaN or infinity for the images or their views."""
         if error.isfinite().all():
             return
         # the error is NaN by definition if the element leaves no valid pixel on so small a map

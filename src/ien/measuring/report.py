@@ -1,4 +1,4 @@
-"""What ``measure`` returns: the numbers of a model and a group, as values, printed, in Markdown and JSON."""
+"""What ``measure`` returns: numbers for a model and a group, to read, print and save."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MAX_LISTED_ELEMENTS = 4
 class ElementReport:
     """How far one layer is from being equivariant to one element of the group.
 
-    ``report.layers["layer1"].elements["45°"]`` is one of these. All errors are NaN if the map is so small
-    that the element leaves no valid pixel to compare.
+    ``report.layers["layer1"].elements["45°"]`` is one of these. All errors are NaN if the map is so
+    small that the element leaves no valid pixel to compare.
     """
 
     raw: float
@@ -44,10 +44,10 @@ class ElementReport:
     floor: float | None
     """The relative error that the geometry alone causes, whatever the weights.
 
-    For quarter turns and flips: the error of the same network with every kernel averaged over them. For
-    other elements: the error of transforming the layer's map and transforming it back, with factors above
-    1.2 replaced by 1.2. None for custom transformations and if ``measure`` was called with
-    ``floors=False``; NaN if the map is too small to say.
+    For quarter turns and flips: the error of the same network with every kernel averaged over them.
+    For other elements: the error of transforming the layer's map and back, with factors above 1.2
+    replaced by 1.2. None for custom transformations and after ``measure(..., floors=False)``; NaN
+    if the map is too small to say.
     """
     exact: bool
     """Whether the element only permutes pixels: a quarter turn, a flip or both."""
@@ -61,13 +61,15 @@ class ElementReport:
 class LayerReport:
     """How far one layer is from being equivariant to the group.
 
-    ``report.layers["layer1"]`` is one of these. Errors are means over images and over all elements except
-    the identity; elements that leave no valid pixel to compare are left out.
+    ``report.layers["layer1"]`` is one of these. Errors are means over images and over all elements
+    except the identity and those that leave no valid pixel to compare.
     """
 
     raw: float
-    """The paper's L_G: the mean squared difference of the maps. It grows with the scale of the features,
-    so it cannot be compared between layers or models."""
+    """The paper's L_G: the mean squared difference of the maps.
+
+    It grows with the scale of the features, so do not compare it between layers or models.
+    """
     relative: float
     """``raw`` divided by ``variance``: 0 is equivariant, about 2 is unrelated. Compare this one."""
     interval: Interval
@@ -77,8 +79,10 @@ class LayerReport:
     variance: float
     """The variance of the maps of the untransformed images, over images, channels and pixels."""
     diversity: float | None
-    """How different the channels within a feature group are, on average: 0 if they are equal, about 1 if
-    they are unrelated. None if all feature groups have size 1."""
+    """How different the channels of a feature group are, on average over feature groups.
+
+    0 if they are equal, about 1 if they are unrelated, None if all feature groups have size 1.
+    """
     collapsed: tuple[int, ...]
     """Indices of the feature groups whose channels have become (nearly) equal."""
     num_groups: int
@@ -156,7 +160,10 @@ class OutputElement:
 
 @dataclass(frozen=True)
 class OutputReport:
-    """What the group does to the output of a classifier: means over all elements except the identity."""
+    """What the group does to the output of a classifier.
+
+    ``report.output`` is one of these. Numbers are means over all elements except the identity.
+    """
 
     logit_error: float
     """The mean squared change of the scores divided by their variance."""
@@ -170,8 +177,8 @@ class OutputReport:
 class Report:
     """How equivariant a model is, as :func:`measure` found it.
 
-    ``print(report)`` shows a table with one row per layer, ``report.layers["layer1"].relative`` is one
-    number of it, and ``report.save("folder")`` writes everything as JSON, Markdown and HTML.
+    ``print(report)`` shows a table with one row per layer, ``report.layers["layer1"].relative`` is
+    one number of it, and ``report.save("folder")`` writes everything as JSON, Markdown and HTML.
 
     >>> import torch, ien
     >>> report = ien.measure(torch.nn.Conv2d(1, 4, kernel_size=1), torch.rand(8, 1, 6, 6), "rot4")
@@ -192,12 +199,12 @@ class Report:
     output: OutputReport | None = None
     """What the group does to the scores; None if the model does not return scores (B, classes)."""
     accuracy: dict[str, float] | None = None
-    """With labels: the share of images classified correctly under each element, the identity first."""
+    """With labels: the share of images classified correctly under each element, identity first."""
     averaged_accuracy: float | None = None
     """With labels: the same if the softmax is averaged over all elements."""
     action: str = "pooled"
-    """What was compared: the maximum over each feature group (``"pooled"``), or all its channels, permuted
-    by the element (``"regular"``)."""
+    """What was compared: the maximum over each feature group (``"pooled"``), or all its channels,
+    permuted by the element (``"regular"``)."""
 
     @property
     def worst(self) -> tuple[str, float]:
@@ -248,7 +255,7 @@ class Report:
         return lines
 
     def element_table(self) -> list[list[str]]:
-        """Return a table with one row per element: each layer's relative error and floor, and the flips."""
+        """Return a table with one row per element: errors, floors and changed predictions."""
         outputs = {}
         if self.output is not None:
             outputs = self.output.elements

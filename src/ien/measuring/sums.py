@@ -1,6 +1,6 @@
-"""Running sums over images, in float64, and the means and confidence intervals that follow from them.
+"""Running sums over images, in float64, and the means and confidence intervals that follow.
 
-Batches are added one at a time and then forgotten, so memory does not grow with the number of images.
+Batches are added one at a time and then forgotten: memory does not grow with the number of images.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ MIN_VARIANCE_SHARE = 1e-9
 
 
 class ErrorSums:
-    """Errors of images under each element of a group, and the variance of the maps that were compared.
+    """Errors of images under each element of a group, and the variance of the maps compared.
 
-    With v = (error under each element, mean of the map, mean square of the map) for every image, this
-    keeps Σ v and Σ v vᵀ. They give the mean errors, the variance of all values of the maps, and how much
-    the ratio of the two would change with other images.
+    Every image gives a vector v: its error under each element, and the mean and mean square of its
+    map. Σ v and Σ v vᵀ over images are kept. They give the mean errors, the variance of all values
+    of the maps, and how much the ratio of the two would vary with other images.
 
     Args:
         elements: How many elements the group has, the identity included.
     """
 
     def __init__(self, elements: int) -> None:
-        self.elements = elements
         self.count = 0
-        # the entries of v: errors first, then the mean and the mean square of the map
-        self._mean, self._mean_square = elements, elements + 1
-        self._sum = _zeros(elements + 2)
-        self._outer_sum = _zeros(elements + 2, elements + 2)
+        # where the entries of v are: errors first, then the mean and the mean square of the map
+        self._mean = elements
+        self._mean_square = elements + 1
+        self._entries = elements + 2
+        self._sum = _zeros(self._entries)
+        self._outer_sum = _zeros(self._entries, self._entries)
 
     def add(self, h: Tensor, errors: Mapping[int, Tensor]) -> None:
         """Add one batch.
@@ -51,14 +52,15 @@ class ErrorSums:
             errors: Index of an element -> error of each image (B,). Elements left out count as NaN.
         """
         every_dim_but_first = tuple(range(1, h.ndim))
-        variance, mean = _var_mean(full_precision(h), every_dim_but_first)
+        variance, mean = _var_mean(full_precision(h), every_dim_but_first)  # (B,) each
+        variance = variance.double().cpu()
         mean = mean.double().cpu()
 
-        v = _zeros(len(h), self.elements + 2).fill_(math.nan)
+        v = _zeros(len(h), self._entries).fill_(math.nan)
         for element, error in errors.items():
             v[:, element] = error.double().cpu()
         v[:, self._mean] = mean
-        v[:, self._mean_square] = variance.double().cpu() + mean.square()
+        v[:, self._mean_square] = variance + mean.square()
 
         self.count += len(h)
         self._sum += v.sum(0)
@@ -71,46 +73,51 @@ class ErrorSums:
         return max(mean_square - mean**2, 0.0)
 
     def raw(self, elements: Sequence[int]) -> float:
-        """Return the mean error over images and elements; elements without a valid pixel do not count."""
+        """Return the mean error over images and over the elements that leave a valid pixel."""
         measured = self._measured(elements)
         if not measured:
             return math.nan
         return float(self._sum[measured].mean()) / self.count
 
     def relative(self, elements: Sequence[int]) -> tuple[float, Interval]:
-        """Return the mean error divided by the variance, and its 95 % confidence interval over images.
+        """Return the mean error divided by the variance, and its 95 % confidence interval.
 
-        The ratio is r = e / (q - m²), of the mean error e, the mean m and the mean square q of the maps.
-        For small changes of the three,
+        With the mean error e, and the mean m and mean square q of the maps, the ratio is
 
-            dr = (de + 2 m r dm - r dq) / (q - m²),
+            r = e / (q - m²)    and, for small changes,    dr = (de + 2 m r dm - r dq) / (q - m²).
 
-        so its variance over images is (slopeᵀ cov slope) / (q - m²)², which over n images is divided by
-        n - 1 for that of the mean.
+        With slope = (1, 2 m r, -r) and the covariance C of (e, m, q) over n images, r therefore has
+        the standard error √(slopeᵀ C slope / (n - 1)) / (q - m²).
         """
         measured = self._measured(elements)
         if not measured:
             return math.nan, (math.nan, math.nan)
 
         mean, mean_square = self._map_means()
-        # relative to the scale of the maps, so that maps that are constant up to rounding have no error
+        # a lower bound in the scale of the maps, so that rounding errors are not divided by about 0
         variance = max(self.variance, MIN_VARIANCE_SHARE * mean_square, 1e-300)
         ratio = self.raw(elements) / variance
 
         entries = [*measured, self._mean, self._mean_square]
         means = self._sum[entries] / self.count
-        covariance = self._outer_sum[entries][:, entries] / self.count - means.outer(means)
-        slope_of_errors = [1 / len(measured)] * len(measured)
-        slope = means.new_tensor([*slope_of_errors, 2 * mean * ratio, -ratio])
+        mean_of_products = self._outer_sum[entries][:, entries] / self.count
+        covariance = mean_of_products - means.outer(means)
+        share = 1 / len(measured)  # e is the mean of the errors under the elements measured
+        slope = [share] * len(measured)
+        slope.append(2 * mean * ratio)
+        slope.append(-ratio)
 
-        variance_of_mean = float(slope @ covariance @ slope) / max(self.count - 1, 1)
-        margin = NORMAL_95 * math.sqrt(max(variance_of_mean, 0.0)) / variance
+        along = means.new_tensor(slope)
+        spread = float(along @ covariance @ along)
+        # rounding may leave a tiny negative number where all images agree
+        standard_error = math.sqrt(max(spread / max(self.count - 1, 1), 0.0))
+        margin = NORMAL_95 * standard_error / variance
         return ratio, (max(ratio - margin, 0.0), ratio + margin)
 
     def _map_means(self) -> tuple[float, float]:
         """Return the mean and the mean square of all values of the maps."""
-        mean, mean_square = (self._sum[-2:] / self.count).tolist()
-        return mean, mean_square
+        means = self._sum / self.count
+        return float(means[self._mean]), float(means[self._mean_square])
 
     def _measured(self, elements: Sequence[int]) -> list[int]:
         return [element for element in elements if not self._sum[element].isnan()]
@@ -141,7 +148,8 @@ class DiversitySums:
         h = full_precision(h)
         variance, mean = _var_mean(h, (2, 3))  # (B, C) each, over pixels
         mean = mean.double()
-        moments = torch.stack([mean, variance.double() + mean.square()])  # (2, B, C): mean, mean square
+        mean_square = variance.double() + mean.square()
+        moments = torch.stack([mean, mean_square])  # (2, B, C)
 
         self._count += len(h)
         self._channel_sums = self._channel_sums + moments.sum(1).cpu()  # (2, C)
@@ -159,14 +167,13 @@ class DiversitySums:
         """The diversity of each feature group, (groups,); NaN for those of size 1."""
         over_channels, mean, mean_square = self._group_sums / self._count
         variance = mean_square - mean.square()
+        varies = variance > MIN_VARIANCE_SHARE * mean_square
         # channels that are all constant count as equal: 0, or NaN for a single one
         no_diversity = over_channels * 0
-        return torch.where(
-            variance > MIN_VARIANCE_SHARE * mean_square, over_channels / variance, no_diversity
-        )
+        return torch.where(varies, over_channels / variance, no_diversity)
 
     def _sums_of_groups(self, h: Tensor, moments: Tensor) -> Tensor:
-        """Return, summed over a batch: variance over channels, mean and mean square of each group."""
+        """Return, summed over a batch: variance over channels, mean, mean square; (3, groups)."""
         blocks = self.feature_groups.blocks(h.shape[1])
         channels = [count for _, count in blocks]
         maps_of_blocks = h.split(channels, dim=1)
@@ -176,19 +183,18 @@ class DiversitySums:
         for (size, _), maps, block_moments in zip(blocks, maps_of_blocks, moments_of_blocks, strict=True):
             members = maps.unflatten(1, (-1, size))  # (B, groups, size, H, W)
             over_channels, _ = _var_mean(members, (2,))  # (B, groups, H, W)
-            # the unbiased estimate: a single channel has no variance to estimate
-            correction = math.nan
-            if size > 1:
-                correction = size / (size - 1)
-            over_channels = over_channels.mean((2, 3)) * correction  # (B, groups)
-            mean, mean_square = block_moments.unflatten(2, (-1, size)).mean(3)  # (B, groups) each
+            over_channels = over_channels.mean((2, 3))  # (B, groups)
+            over_channels *= _unbiased(size)
+
+            moments_of_members = block_moments.unflatten(2, (-1, size))  # (2, B, groups, size)
+            mean, mean_square = moments_of_members.mean(3)  # (B, groups) each
             block = torch.stack([over_channels.double(), mean, mean_square])  # (3, B, groups)
-            sums.append(block.sum(1).cpu())
+            sums.append(block.sum(1).cpu())  # (3, groups)
         return torch.cat(sums, dim=1)
 
 
 class PredictionSums:
-    """How much a classifier's scores change under each element, how often its class does, and is right.
+    """How a classifier's scores and classes change under each element, and how often it is right.
 
     Args:
         elements: How many elements the group has, the identity included.
@@ -210,20 +216,25 @@ class PredictionSums:
         plain = scores[0]
         errors = {}
         for element in range(1, len(scores)):
-            errors[element] = (scores[element] - plain).square().mean(1)  # (B,)
+            change = scores[element] - plain
+            errors[element] = change.square().mean(1)  # (B,)
         self.errors.add(plain, errors)
 
         stacked = full_precision(torch.stack(list(scores)))  # (elements, B, classes)
-        classes = _classes(stacked)  # (elements, B)
-        self.flips += (classes != classes[0]).double().sum(1).cpu()
+        classes = _classes(stacked).cpu()  # (elements, B)
+        changed = classes != classes[0]
+        self.flips += changed.double().sum(1)
         if labels is None:
             return
+
         labels = labels.cpu()
-        self.hits += (classes.cpu() == labels).double().sum(1)
+        right = classes == labels
+        self.hits += right.double().sum(1)
         if stacked.shape[2] > 1:
             stacked = stacked.softmax(2)
         averaged = stacked.mean(0, keepdim=True)  # (1, B, classes)
-        self.averaged_hits += float((_classes(averaged).cpu() == labels).sum())
+        averaged_right = _classes(averaged).cpu() == labels
+        self.averaged_hits += float(averaged_right.sum())
 
 
 def interval_of_share(share: float, count: int) -> Interval:
@@ -250,12 +261,20 @@ def _zeros(*shape: int) -> Tensor:
 def _var_mean(h: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Do what torch.var_mean(correction=0) does, in two passes: several times as fast on a CPU."""
     mean = h.mean(dims, keepdim=True)
-    variance = (h - mean).square_().mean(dims)
+    deviation = h - mean
+    variance = deviation.square_().mean(dims)
     return variance, mean.squeeze(dims)
 
 
+def _unbiased(size: int) -> float:
+    """Return n / (n - 1), which makes a sample variance unbiased; NaN for a sample of one."""
+    if size == 1:
+        return math.nan
+    return size / (size - 1)
+
+
 def _classes(scores: Tensor) -> Tensor:
-    """Return the class with the largest score; a single score above 0 means the second of two classes."""
+    """Return the class with the largest score; of a single score, whether it is above 0."""
     if scores.shape[2] == 1:
         return (scores[..., 0] > 0).long()
     return scores.argmax(2)
