@@ -1,11 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-core check bench clean
 PYTHON ?= python3
 BIN := .venv/bin
 
 help:
 	@echo "make demo    train a small CNN with and without the loss, and compare (five minutes)"
 	@echo "make test    run the tests, the README and the examples"
+	@echo "make test-core  run the tests of the method alone, in less than a minute"
 	@echo "make check   formatting, lint, types"
 	@echo "make bench   measure the cost of the loss, and write docs/benchmarks.md"
 	@echo "Each sets up .venv by itself the first time."
@@ -15,6 +16,11 @@ demo: .venv/ready
 
 test: .venv/ready
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+
+# groups, loss, tying, measuring and geometry: what a change to the method needs, in less than a minute
+CORE := groups loss tying measuring geometry
+test-core: .venv/ready
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE:%=tests/%) $(CORE:%=src/ien/%)
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 import subprocess
 import sys
@@ -161,61 +159,3 @@ def test_example_runs_without_a_warning(script: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert len(script.read_text().splitlines()) <= 60
-
-
-def in_new_process(code: str) -> object:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
-
-
-def test_public_names_are_the_checked_in_list() -> None:
-    names = in_new_process("import ien, json; print(json.dumps(sorted(n for n in dir(ien) if n[0] != '_')))")
-    assert names == json.loads((ROOT / "tests" / "public_names.json").read_text())
-
-
-def test_import_loads_torch_and_numpy_and_nothing_else() -> None:
-    code = """if True:
-        import json, sys, torch, numpy
-        before = set(sys.modules)
-        import ien
-        new = {name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
-        print(json.dumps(sorted(new)))"""
-    assert in_new_process(code) == ["ien"]
-
-
-def test_a_file_imports_only_from_those_before_it_on_the_map() -> None:
-    package = ROOT / "src" / "ien"
-    lines = (ROOT / "CONTRIBUTING.md").read_text().splitlines()
-    files = [line.split("|")[1] for line in lines if line.startswith("| `")]
-    order = re.findall(r"`(\w+)(?:\.py|/)`", " ".join(files))
-    seen = set()
-    for path in sorted(package.rglob("*.py")):
-        here = path.relative_to(package).parts[0].removesuffix(".py")
-        if here in ("__init__", "__main__"):
-            continue
-        seen.add(here)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level == len(path.relative_to(package).parts):
-                targets = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
-                for target in set(targets) - {"__version__"}:
-                    assert order.index(target) < order.index(here), f"{here} imports {target}"
-    assert sorted(seen) == sorted(order)
-
-
-def test_the_core_imports_torch_and_itself_only() -> None:
-    core = ("_groups", "_feature_groups", "_capture", "_loss")
-    allowed = {*sys.stdlib_module_names, "torch"}
-    for path in (ROOT / "src" / "ien" / f"{name}.py" for name in core):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, path
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                assert str(node.module).split(".")[0] in allowed, path
-
-
-def test_version_is_that_of_the_installed_package() -> None:
-    from importlib.metadata import version
-
-    assert version("ien") == ien.__version__

@@ -1,4 +1,24 @@
-"""Make an ordinary convolutional network equivariant by training it that way."""
+"""Make an ordinary convolutional network equivariant by training it that way.
+
+The package, in the order in which it imports and in which to read it:
+
+    _text.py        near names, numbers, tables and progress bars: how things are written
+    _files.py       files written whole or not at all, seeded generators
+
+    groups/         what acts: groups of transformations
+    loss/           the paper: feature groups, capture, error, objective
+    measuring/      how equivariant is a model: measure()
+    geometry/       why it is not more: doctor()
+    tying/          weights that are equivariant by construction
+    models/         the networks of the paper
+    baselines/      built-in equivariance: steerable, SESN, DSS, SS-CNN
+    data/           files on disk -> tensors
+    training/       configuration, tasks, the loop, the run folder
+    report/         records -> tables, plots and pages
+    tracking/       all of tracking
+    experiments/    every row of the paper's tables and of our studies, as values; the queue
+    cli/            the command line, a file for each family of commands
+"""
 
 import importlib as _importlib
 from typing import Any as _Any
