@@ -1,4 +1,4 @@
-"""The shape of the package: every folder lists its files in reading order, and imports only go up the list."""
+"""The shape of the package: folders list their files in reading order, and imports only go up the list."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LATER = {("measuring/report.py", "report/page/measured")}
 
 
 def listed(folder: Path) -> list[str]:
-    """The entries of a folder's docstring, in order: ``name.py`` or ``name/``, each on an indented line."""
+    """The entries of a folder's docstring, in order: ``name.py`` or ``name/``, each on a line."""
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()), clean=False) or ""
     names = []
     for line in text.splitlines():
-        found = re.match(r" {2,}(\w+)(?:\.py|/) {2,}\S", line)
+        found = re.match(r" *(\w+)(?:\.py|/) {2,}\S", line)
         if found:
             names.append(found[1])
     return names

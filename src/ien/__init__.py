@@ -23,38 +23,55 @@ The package, in the order in which it imports and in which to read it:
 import importlib as _importlib
 from typing import Any as _Any
 
-from .geometry.doctor import Diagnosis as Diagnosis
-from .geometry.doctor import Finding as Finding
-from .geometry.doctor import doctor as doctor
-from .groups.families import custom as custom
-from .groups.families import group as group
-from .groups.families import reflection as reflection
-from .groups.families import rotation as rotation
-from .groups.families import scale as scale
-from .groups.group import Group as Group
-from .loss.capture import Features as Features
-from .loss.capture import capture as capture
-from .loss.feature_groups import FeatureGroups as FeatureGroups
-from .loss.feature_groups import GroupPool as GroupPool
-from .loss.feature_groups import group_pool as group_pool
-from .loss.objective import Equivariance as Equivariance
-from .loss.objective import EquivarianceLoss as EquivarianceLoss
-from .loss.objective import equivariance_loss as equivariance_loss
-from .measuring.measure import measure as measure
-from .measuring.report import ElementReport as ElementReport
-from .measuring.report import LayerReport as LayerReport
-from .measuring.report import OutputReport as OutputReport
-from .measuring.report import Report as Report
-from .tying.keep import keep_equivariant as keep_equivariant
-from .tying.recommended import Recommended as Recommended
-from .tying.recommended import recommended as recommended
-from .tying.start import LayerStart as LayerStart
-from .tying.start import Start as Start
-from .tying.start import start_equivariant as start_equivariant
+from .geometry.doctor import Diagnosis, Finding, doctor
+from .groups.families import custom, group, reflection, rotation, scale
+from .groups.group import Group
+from .loss.capture import Features, capture
+from .loss.feature_groups import FeatureGroups, GroupPool, group_pool
+from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
+from .measuring.measure import measure
+from .measuring.report import ElementReport, LayerReport, OutputReport, Report
+from .tying.keep import keep_equivariant
+from .tying.recommended import Recommended, recommended
+from .tying.start import LayerStart, Start, start_equivariant
 
+__all__ = [
+    "Diagnosis",
+    "ElementReport",
+    "Equivariance",
+    "EquivarianceLoss",
+    "FeatureGroups",
+    "Features",
+    "Finding",
+    "Group",
+    "GroupPool",
+    "LayerReport",
+    "LayerStart",
+    "OutputReport",
+    "Recommended",
+    "Report",
+    "Start",
+    "baselines",
+    "capture",
+    "custom",
+    "doctor",
+    "equivariance_loss",
+    "group",
+    "group_pool",
+    "keep_equivariant",
+    "load",
+    "measure",
+    "models",
+    "recommended",
+    "reflection",
+    "rotation",
+    "scale",
+    "start_equivariant",
+    "tracking",
+]
 __version__ = "0.1.0"
 
-# loaded when first used
+# loaded when first used: name -> the folder that has it, or is it
 _LAZY = {"baselines": "baselines", "load": "training", "models": "models", "tracking": "tracking"}
 
 
@@ -66,4 +83,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted(__all__)

@@ -337,9 +337,7 @@ def test_other_groups_are_refused_with_those_that_work(group) -> None:
 
 @pytest.mark.parametrize("mix", ["4-2-1", "4", 4, {4: 0.5, 2: 0.5}, ien.FeatureGroups.of("8-4-2")], ids=str)
 def test_feature_groups_in_place_of_a_group_are_refused(mix) -> None:
-    with pytest.raises(
-        ValueError, match="takes a group, such as rot4, and its feature groups have one size"
-    ):
+    with pytest.raises(ValueError, match="takes a group, such as rot4, and its feature groups have one size"):
         baselines.steerable_cnn6(mix)
 
 

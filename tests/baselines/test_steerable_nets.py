@@ -189,9 +189,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_gives_others() -> None
 def test_orders_without_widths_and_mixes_are_refused(name) -> None:
     with pytest.raises(ValueError, match=f"{name} has widths for feature groups whose largest size is 1, 4"):
         baselines.create(f"e2cnn-{name}", group="rot6")
-    with pytest.raises(
-        ValueError, match="takes a group, such as rot4, and its feature groups have one size"
-    ):
+    with pytest.raises(ValueError, match="takes a group, such as rot4, and its feature groups have one size"):
         baselines.create(f"e2cnn-{name}", group="4-2-1")
     with pytest.raises(
         ValueError, match=r"rotations \(rot4, rot8\), also with flips \(rot4xflip\); got flip"

@@ -171,9 +171,7 @@ def test_full_width_is_built_in_seconds_and_by_the_seed() -> None:
 
 
 def test_mixes_and_unknown_groups_and_backbones_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="takes a group, such as rot4, and its feature groups have one size"
-    ):
+    with pytest.raises(ValueError, match="takes a group, such as rot4, and its feature groups have one size"):
         baselines.create("re-siamfc", group="4-2-1")
     with pytest.raises(
         ValueError, match=r"rotations \(rot4, rot8\), also with flips \(rot4xflip\); got flip"
