@@ -586,6 +586,7 @@ def distributed_gradients(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_gradient_of_the_whole_batch(tmp_path) -> None:
     torch.multiprocessing.spawn(distributed_gradients, (str(tmp_path),), nprocs=2)
     torch.manual_seed(0)

@@ -105,7 +105,7 @@ def test_gradient_goes_through_either_side_alone() -> None:
     assert all(float(grad.abs().max()) > 0 for grad in torch.autograd.grad(loss(h, h_g), (h, h_g)))
 
 
-def test_works_inside_function_transforms_channels_last_half_precision_and_on_any_default_device() -> None:
+def test_transforms_layouts_half_precision_and_default_devices_agree() -> None:
     model, x, g = net(4), images(3), torch.tensor([1, 2, 3])
     objective = ien.EquivarianceLoss(R4, ["1", "3"], 2, action="regular")
     out = objective(model, x, g=g)
