@@ -1,8 +1,15 @@
-"""Axes: from the dimensions that enter a tensor operation to which of the leaving ones are rows and columns.
+"""Dimensions: which parts of a tensor's dimension run over the rows and columns of the image.
 
-A dimension is a sequence of segments laid end to end (a class token, then patches), a segment is a product
-of parts, outermost first, and a part is an axis with its size. A dimension of size 1 has no parts. A part may
-also be a whole dimension of several segments, as when it is flattened together with the batch.
+A dimension is a sequence of *segments* laid end to end (a class token, then the patches). A segment
+is a product of *parts*, outermost first. A part is an axis and its size:
+
+    batch of 2                              ((("", 2),),)
+    7 rows                                  ((("H", 7),),)
+    7 rows and 7 columns, flattened         ((("H", 7), ("W", 7)),)
+    class token, then flattened places      ((), (("H", 7), ("W", 7)))
+
+A dimension of size 1 is one segment without parts, ``((),)``. The axis of a part can also be a whole
+dimension of several segments, for example when tokens are flattened together with the batch.
 """
 
 from __future__ import annotations
@@ -12,201 +19,275 @@ from math import prod
 from typing import Any
 
 __all__ = [
-    "LOST",
-    "PLAIN",
-    "SAME",
+    "COLUMNS",
+    "CONSTANT_AXIS",
+    "LOST_AXIS",
+    "OTHER_AXIS",
+    "ROWS",
     "Dim",
-    "axes",
+    "all_axes",
     "cut",
-    "dim",
-    "is_same",
+    "dimension",
+    "is_constant",
     "join",
-    "leaves",
+    "length",
     "merge",
+    "places",
     "regroup",
-    "repeats",
-    "single",
-    "size",
+    "repetition",
+    "row_or_column",
 ]
 
 Part = tuple[Any, int]  # the axis is a str, or a Dim of several segments
 Segment = tuple[Part, ...]
 Dim = tuple[Segment, ...]
 
-PLAIN = ""  # channels, batch: not bound to places in the image, and different along it
-SAME = "="  # the same along it
-LOST = "?"  # bound to places in a way that cannot be followed
-_PLACES = frozenset({"H", "W", LOST})
+ROWS = "H"
+COLUMNS = "W"
+OTHER_AXIS = ""  # batch or channels: values differ along it, but not by place in the image
+CONSTANT_AXIS = "="  # all values along it are equal
+LOST_AXIS = "?"  # bound to places of the image in a way that the doctor cannot follow
+
+_PLACES = frozenset({ROWS, COLUMNS, LOST_AXIS})
+_DIVISIBLE_AXES = (OTHER_AXIS, CONSTANT_AXIS)  # a view may split these anywhere
 
 
-def dim(axis: str, n: int) -> Dim:
-    """One axis of one size.
+def dimension(axis: str, size: int) -> Dim:
+    """A dimension that consists of one axis.
 
-    >>> dim("H", 7), dim("H", 1)
+    >>> dimension("H", 7), dimension("H", 1)
     (((('H', 7),),), ((),))
     """
-    return ((),) if n == 1 else (((axis, n),),)
+    if size == 1:
+        return ((),)
+    return (((axis, size),),)
 
 
-def size(d: Dim) -> int:
-    return sum(prod(n for _, n in segment) for segment in d)
+def length(d: Dim) -> int:
+    """The number of entries along the dimension."""
+    return sum(_segment_length(segment) for segment in d)
 
 
-def axes(dims: Iterable[Dim]) -> set[str]:
-    """Which of rows H, columns W and lost places the dimensions hold."""
-    return {axis for d in dims for axis, _ in leaves(d)} & _PLACES
+def _segment_length(segment: Segment) -> int:
+    return prod(size for _, size in segment)
 
 
-def leaves(d: Dim) -> Iterator[tuple[str, int]]:
-    """Every axis with its size."""
+def all_axes(d: Dim) -> Iterator[tuple[str, int]]:
+    """Yield every axis of the dimension with its size, outermost first."""
     for segment in d:
-        for axis, n in segment:
+        for axis, size in segment:
             if isinstance(axis, str):
-                yield axis, n
+                yield axis, size
             else:
-                yield from leaves(axis)
+                yield from all_axes(axis)
 
 
-def single(d: Dim) -> str:
-    """``"H"`` or ``"W"`` if the dimension is that and nothing else, otherwise ``""``."""
-    return d[0][0][0] if len(d) == 1 and len(d[0]) == 1 and d[0][0][0] in ("H", "W") else ""
+def places(dims: Iterable[Dim]) -> set[str]:
+    """Which of rows, columns and lost places the dimensions contain; empty if they contain none."""
+    found = set()
+    for d in dims:
+        for axis, _ in all_axes(d):
+            if axis in _PLACES:
+                found.add(axis)
+    return found
 
 
-def repeats(d: Dim) -> tuple[str, int, int] | None:
-    """Rows or columns that come several times: the axis, how often all of them, and how often each.
+def row_or_column(d: Dim) -> str:
+    """``"H"`` or ``"W"`` if the dimension is exactly that, otherwise ``""``."""
+    is_one_part = len(d) == 1 and len(d[0]) == 1
+    if is_one_part:
+        axis: Any = d[0][0][0]
+        if axis in (ROWS, COLUMNS):
+            return str(axis)
+    return ""
 
-    >>> repeats(regroup([dim("=", 2), dim("H", 7), dim("=", 3)], [42])[0])
+
+def repetition(d: Dim) -> tuple[str, int, int] | None:
+    """Rows or columns that are repeated: the axis, how often as a whole, and how often each one.
+
+    >>> repetition(regroup([dimension("=", 2), dimension("H", 7), dimension("=", 3)], [42])[0])
     ('H', 2, 3)
     """
-    kinds = [axis for axis, _ in d[0]]
-    places = [i for i, axis in enumerate(kinds) if axis != SAME]
-    if len(d) > 1 or len(kinds) < 2 or len(places) != 1 or kinds[places[0]] not in ("H", "W"):
+    segment = d[0]
+    if len(d) > 1 or len(segment) < 2:
         return None
-    at = places[0]
-    return kinds[at], prod(n for _, n in d[0][:at]), prod(n for _, n in d[0][at + 1 :])
+    varying = [i for i, (axis, _) in enumerate(segment) if axis != CONSTANT_AXIS]
+    if len(varying) != 1:
+        return None
+    at = varying[0]
+    axis = segment[at][0]
+    if axis not in (ROWS, COLUMNS):
+        return None
+    return axis, _segment_length(segment[:at]), _segment_length(segment[at + 1 :])
 
 
-def is_same(d: Dim) -> bool:
-    return all(axis == SAME for segment in d for axis, _ in segment)
+def is_constant(d: Dim) -> bool:
+    """Whether all values along the dimension are known to be equal."""
+    return all(axis == CONSTANT_AXIS for segment in d for axis, _ in segment)
 
 
 def join(dims: Sequence[Dim]) -> Dim | None:
-    """Dimensions laid end to end; None if that tears rows from columns."""
-    whole = tuple(segment for d in dims for segment in d)
-    if not axes([whole]):
-        axis = SAME if len(dims) == 1 and is_same(whole) else PLAIN
-        return dim(axis, size(whole))
-    torn = any(axes([(segment,)]) in ({"H"}, {"W"}) for segment in whole)
-    return None if torn and len(whole) > 1 else whole
+    """Concatenate dimensions; None if that would separate rows from columns."""
+    segments: list[Segment] = []
+    for d in dims:
+        segments.extend(d)
+    whole = tuple(segments)
+    if not places([whole]):
+        return dimension(OTHER_AXIS, length(whole))
+    for segment in whole:
+        # rows without columns, next to something else
+        if len(whole) > 1 and places([(segment,)]) in ({ROWS}, {COLUMNS}):
+            return None
+    return whole
 
 
 def cut(d: Dim, start: int, stop: int) -> Dim | None:
-    """From ``start`` to ``stop``; None if that tears places apart."""
-    kept, at = [], 0
+    """The entries from ``start`` to ``stop``; None if only some of the places of a segment remain."""
+    kept: list[Segment] = []
+    at = 0
     for segment in d:
-        n = prod(size for _, size in segment)
-        low, high = max(start, at), min(stop, at + n)
-        at += n
-        if high - low == n:
+        size = _segment_length(segment)
+        low = max(start, at)
+        high = min(stop, at + size)
+        at += size
+        if high - low == size:
             kept.append(segment)
         elif low < high:
-            if axes([(segment,)]):
+            if places([(segment,)]):
                 return None
-            kept.append(dim(SAME if is_same((segment,)) else PLAIN, high - low)[0])
-    if len(kept) == 1 or axes([tuple(kept)]):
+            axis = CONSTANT_AXIS if is_constant((segment,)) else OTHER_AXIS
+            kept.append(dimension(axis, high - low)[0])
+    if len(kept) == 1 or places([tuple(kept)]):
         return tuple(kept)
-    return dim(PLAIN, stop - start)
+    return dimension(OTHER_AXIS, stop - start)
 
 
 def merge(a: Dim, b: Dim) -> tuple[Dim, str]:
     """The dimension of two aligned operands, and what is wrong with it.
 
-    ``"values"``: one differs over the places of the other; ``"order"``: their places do not correspond.
+    The second entry is ``"values"`` if one operand differs over the places of the other, ``"order"``
+    if their places do not correspond, and ``""`` if all is well.
 
-    >>> merge(dim("H", 7), dim("", 7)), merge(dim("H", 7), dim("=", 7))
+    >>> merge(dimension("H", 7), dimension("", 7)), merge(dimension("H", 7), dimension("=", 7))
     ((((('H', 7),),), 'values'), (((('H', 7),),), ''))
     """
-    if a == b or is_same(b):
+    if a == b or is_constant(b):
         return a, ""
-    if is_same(a):
+    if is_constant(a):
         return b, ""
-    if not axes([a, b]):
-        return dim(PLAIN, size(a)), ""
-    if not axes([a]):
+    if not places([a, b]):
+        return dimension(OTHER_AXIS, length(a)), ""
+    if not places([a]):
         a, b = b, a
-    if not axes([b]) and len(b) < len(a):
-        b = tuple(dim(PLAIN, size((segment,)))[0] for segment in a)
+    # from here on, a contains places
+    if not places([b]) and len(b) < len(a):
+        b = _segmented_like(a)
     if len(a) != len(b):
         return a, "order"
-    pairs = [_merge_segments(x, y) for x, y in zip(a, b, strict=True)]
-    problems = {problem for _, problem in pairs}
-    problem = next((p for p in ("order", "values") if p in problems), "")
-    return tuple(segment for segment, _ in pairs), problem
+    merged = []
+    problems = set()
+    for segment_a, segment_b in zip(a, b, strict=True):
+        segment, problem = _merge_segments(segment_a, segment_b)
+        merged.append(segment)
+        problems.add(problem)
+    for problem in ("order", "values"):  # the worse one first
+        if problem in problems:
+            return tuple(merged), problem
+    return tuple(merged), ""
 
 
-def regroup(dims: Sequence[Dim], shape: Sequence[int]) -> list[Dim] | None:
-    """The dimensions after a view as ``shape``; None if that tears rows or columns apart."""
-    parts: list[Part] = []
-    for d in dims:
-        if len(d) == 1:
-            parts += d[0]
-        else:
-            parts.append((d if axes([d]) else PLAIN, size(d)))
-    parts = _squash(parts)
-    out = []
-    for n in shape:
-        segment = _take(parts, n)
-        if segment is None:
-            return None
-        alone = len(segment) == 1 and not isinstance(segment[0][0], str)
-        out.append(segment[0][0] if alone else (tuple(_squash(segment)),))
-    return None if parts else out
-
-
-def _take(parts: list[Part], need: int) -> Segment | None:
-    """Removes from the front of ``parts`` what makes up a dimension of size ``need``."""
-    taken: list[Part] = []
-    while need > 1:
-        if not parts:
-            return None
-        axis, n = parts.pop(0)
-        if need % n == 0:
-            taken.append((axis, n))
-            need //= n
-        elif n % need == 0 and axis in (PLAIN, SAME):
-            taken.append((axis, need))
-            parts.insert(0, (axis, n // need))
-            need = 1
-        else:
-            return None
-    return tuple(taken) if need == 1 else None
-
-
-def _squash(parts: Sequence[Part]) -> list[Part]:
-    """Without ones, and neighbours of a kind that can be split anywhere as one."""
-    out: list[Part] = []
-    for axis, n in parts:
-        if out and axis == out[-1][0] and axis in (PLAIN, SAME):
-            out[-1] = (axis, out[-1][1] * n)
-        elif n > 1:
-            out.append((axis, n))
-    return out
+def _segmented_like(d: Dim) -> Dim:
+    """A dimension without places, divided into segments as ``d`` is."""
+    segments = []
+    for segment in d:
+        segments.append(dimension(OTHER_AXIS, _segment_length(segment))[0])
+    return tuple(segments)
 
 
 def _merge_segments(a: Segment, b: Segment) -> tuple[Segment, str]:
-    left, right, out, problem = list(a), list(b), [], ""
+    """Compare two segments part by part from the outside, splitting the larger part where allowed."""
+    left, right = list(a), list(b)
+    merged: list[Part] = []
+    problem = ""
     while left and right:
-        (x, n), (y, m) = left.pop(0), right.pop(0)
-        k = min(n, m)
-        if n != m:
-            longer, axis, rest = (left, x, n) if n > m else (right, y, m)
-            if rest % k or axis not in (PLAIN, SAME):
-                return a, "order" if axes([(b,)]) else "values"
-            longer.insert(0, (axis, rest // k))
-        places = {x, y} - {PLAIN, SAME}
-        if len(places) == 2:
+        left_axis, left_size = left.pop(0)
+        right_axis, right_size = right.pop(0)
+        common = min(left_size, right_size)
+        if left_size != right_size:
+            if left_size > right_size:
+                larger, axis, size = left, left_axis, left_size
+            else:
+                larger, axis, size = right, right_axis, right_size
+            if size % common or axis not in _DIVISIBLE_AXES:
+                return a, "order" if places([(b,)]) else "values"
+            larger.insert(0, (axis, size // common))
+        bound_to_places = {left_axis, right_axis} - set(_DIVISIBLE_AXES)
+        if len(bound_to_places) == 2:
             return a, "order"
-        if places and PLAIN in (x, y):
-            problem = "values"
-        out.append((places.pop() if places else SAME if x == y == SAME else PLAIN, k))
-    return tuple(_squash(out)), problem
+        if bound_to_places:
+            if OTHER_AXIS in (left_axis, right_axis):
+                problem = "values"
+            merged.append((bound_to_places.pop(), common))
+        elif left_axis == right_axis == CONSTANT_AXIS:
+            merged.append((CONSTANT_AXIS, common))
+        else:
+            merged.append((OTHER_AXIS, common))
+    return tuple(_squashed(merged)), problem
+
+
+def regroup(dims: Sequence[Dim], shape: Sequence[int]) -> list[Dim] | None:
+    """The dimensions after a view as ``shape``; None if the view splits rows or columns."""
+    parts: list[Part] = []
+    for d in dims:
+        if len(d) == 1:
+            parts.extend(d[0])
+        elif places([d]):
+            parts.append((d, length(d)))  # segments stay together
+        else:
+            parts.append((OTHER_AXIS, length(d)))
+    parts = _squashed(parts)
+
+    regrouped: list[Dim] = []
+    for size in shape:
+        segment = _take(parts, size)
+        if segment is None:
+            return None
+        if len(segment) == 1 and not isinstance(segment[0][0], str):
+            regrouped.append(segment[0][0])  # a whole dimension of several segments
+        else:
+            regrouped.append((tuple(_squashed(segment)),))
+    if parts:
+        return None
+    return regrouped
+
+
+def _take(parts: list[Part], needed: int) -> Segment | None:
+    """Remove from the front of ``parts`` what makes up a dimension of size ``needed``."""
+    taken: list[Part] = []
+    while needed > 1:
+        if not parts:
+            return None
+        axis, size = parts.pop(0)
+        if needed % size == 0:
+            taken.append((axis, size))
+            needed //= size
+        elif size % needed == 0 and axis in _DIVISIBLE_AXES:
+            taken.append((axis, needed))
+            parts.insert(0, (axis, size // needed))
+            needed = 1
+        else:
+            return None
+    if needed != 1:  # an empty dimension
+        return None
+    return tuple(taken)
+
+
+def _squashed(parts: Sequence[Part]) -> list[Part]:
+    """The parts without those of size 1; divisible neighbours of the same kind become one."""
+    squashed: list[Part] = []
+    for axis, size in parts:
+        if squashed and axis in _DIVISIBLE_AXES and axis == squashed[-1][0]:
+            squashed[-1] = (axis, squashed[-1][1] * size)
+        elif size > 1:
+            squashed.append((axis, size))
+    return squashed

@@ -1,4 +1,4 @@
-"""Doctor: from a model and an input size to the operations that break quarter turns or flips."""
+"""Doctor: which operations of a model break quarter turns or flips, and which input sizes are exact."""
 
 from __future__ import annotations
 
@@ -6,74 +6,118 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from torch import nn
 
-from .dry_run import Pass, Run, borrowed
+from .dry_run import dry_runs
 from .findings import Finding
+from .sizes import MAX_LISTED_SIZES, search_sizes
 
 __all__ = ["Diagnosis", "Finding", "doctor"]
 
-MOST = 8  # sizes to report
-REACH = 512  # pixels smaller or larger to look for them
-OPERATIONS = 6000  # of forward passes to look for them: some seconds, and on all machines the same sizes
-OVERHEAD = 20  # operations that take as long as what comes before and after a pass
+# words in torch's errors about fake tensors, which have no values
+WORDS_OF_FAKE_TENSORS = ("numpy", "tensor subclass", "FakeTensor", "data_ptr", "storage")
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`doctor` found; ``print`` it for a report."""
+    """What :func:`doctor` found; ``print`` it for a report.
+
+    Do not take ``exact`` for a property of the trained weights: it says what the geometry allows. Use
+    :func:`ien.measure` to see how equivariant the model is today.
+
+    >>> print(doctor(nn.Conv2d(3, 8, 3, stride=2), (3, 9, 9)))
+    quarter turns and flips at 9×9: exact
+    exact input sizes: 5, 7, 9, 11, 13, 15, 17 (nearest: 7 below, 11 above; searched 5 to 18)
+    """
 
     input_size: tuple[int, int, int]
+    """Channels, height and width of the input."""
     exact: bool
     """Whether quarter turns and flips commute with the model, end to end, once its kernels are symmetric.
 
-    True is certain. False is what can be said where an operation cannot be followed (kind ``"unknown"``), or
-    where two that are not exact make up for each other. Outputs that are no maps, such as tokens or a
-    flattened map, are exact up to the order of the places, which a turn of the image changes.
+    True is certain. False is the answer where an operation cannot be followed (kind ``"unknown"``), and
+    where two operations that are not exact make up for each other. Outputs that are no maps, such as tokens
+    or a flattened map, are exact up to the order of the places, which a quarter turn of the image changes.
     """
     findings: tuple[Finding, ...]
+    """What breaks quarter turns or flips, in the order of the forward pass."""
     exact_sizes: tuple[int, ...]
     """The square input sizes nearest to the given one at which the model is exact, ascending, at most 8."""
     grid_sizes: tuple[int, ...]
-    """The same, but what a size seldom repairs (positions, flattening) is overlooked."""
+    """The same, but findings that a size seldom repairs (positions, flattening) do not count."""
     searched: tuple[int, int]
     """The smallest and the largest size that were tried."""
 
     def __str__(self) -> str:
         height, width = self.input_size[1:]
         count = len(self.findings)
-        verdict = "exact" if self.exact else f"not exact, {count} finding{'s' * (count != 1)}"
+        if self.exact:
+            verdict = "exact"
+        else:
+            verdict = "not exact, 1 finding" if count == 1 else f"not exact, {count} findings"
         lines = [f"quarter turns and flips at {height}×{width}: {verdict}"]
         for finding in self.findings:
-            lines += ["", *_describe(finding)]
-        return "\n".join([*lines, *([""] * (count > 0)), *self._sizes()])
+            lines.append("")
+            lines.extend(_lines_of(finding))
+        if self.findings:
+            lines.append("")
+        lines.append(self._line_of_sizes())
+        return "\n".join(lines)
 
-    def _sizes(self) -> list[str]:
+    def _line_of_sizes(self) -> str:
         low, high = sorted(self.input_size[1:])
-        sizes = self.exact_sizes or self.grid_sizes
         searched = f"searched {self.searched[0]} to {self.searched[1]}"
+        sizes = self.exact_sizes or self.grid_sizes
         if not sizes:
-            return [f"no exact input size was found ({searched})"]
+            return f"no exact input size was found ({searched})"
         if not self.exact_sizes:
-            what = f"no input size was found that repairs all of it ({searched}); the rest is exact at"
+            title = f"no input size was found that repairs all of it ({searched}); the rest is exact at"
+        elif low == high:
+            title = "exact input sizes"
         else:
-            what = "exact input sizes" if low == high else "exact square input sizes"
-        below, above = [n for n in sizes if n < low], [n for n in sizes if n > high]
-        nearest = [f"{below[-1]} below" if below else "", f"{above[0]} above" if above else ""]
-        near = ", ".join(filter(None, nearest))
-        short = self.exact_sizes and len(sizes) < MOST
-        notes = "; ".join(filter(None, [f"nearest: {near}" if near else "", searched if short else ""]))
-        return [f"{what}: {', '.join(map(str, sizes))}" + (f" ({notes})" if notes else "")]
+            title = "exact square input sizes"
+
+        near = []
+        below = [n for n in sizes if n < low]
+        above = [n for n in sizes if n > high]
+        if below:
+            near.append(f"{below[-1]} below")
+        if above:
+            near.append(f"{above[0]} above")
+        notes = []
+        if near:
+            notes.append(f"nearest: {', '.join(near)}")
+        if self.exact_sizes and len(sizes) < MAX_LISTED_SIZES:
+            notes.append(searched)
+        line = f"{title}: {', '.join(map(str, sizes))}"
+        if notes:
+            line += f" ({'; '.join(notes)})"
+        return line
 
 
 def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
-    """Which operations keep a model from commuting with quarter turns and flips, and at what size none does.
+    """Find the operations that keep a model from commuting with quarter turns and flips.
 
-    ``input_size`` is (channels, height, width). Weights do not matter: the question is what the model could
-    learn. It runs on tensors without data, in eval mode, without your forward hooks, and is left as it was.
-    Exact sizes are looked for from half to twice the given one, or until enough was tried.
+    Weights do not matter: the question is what the model could learn. It runs on tensors without data, in
+    eval mode, without your forward hooks, and is left as it was. Exact input sizes are searched from half
+    to twice the given one, or until a fixed budget is spent.
+
+    Do not use it for other groups, such as rotations by 45° or scalings, whose resampling is never exact,
+    nor for models that read values in their forward pass (``.item()``, an ``if`` on a tensor): use
+    :func:`ien.measure` there.
+
+    Args:
+        model: any module that takes one batch of images; it may return any container of tensors.
+        input_size: (channels, height, width) of one image.
+
+    Returns:
+        The findings in the order of the forward pass, and the nearest exact input sizes.
+
+    Raises:
+        TypeError: ``model`` is not a module.
+        ValueError: ``input_size`` is not three positive integers, or the model fails on such an input,
+            reads values, is scripted or lazy, or returns no tensor.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU())
     >>> diagnosis = doctor(net, (3, 32, 32))
@@ -83,106 +127,88 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
     'conv 3×3, stride 2, padding 1'
     """
     if not isinstance(model, nn.Module):
-        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise TypeError(f"doctor takes a torch.nn.Module, such as nn.Conv2d(3, 8, 3); got {what}")
-    _, height, width = size = _checked(input_size)
-    with borrowed(model) as run:
+        given = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(f"doctor takes a torch.nn.Module, such as nn.Conv2d(3, 8, 3); got {given}")
+    size = _checked_size(input_size)
+    height, width = size[1:]
+    with dry_runs(model) as run:
         try:
-            seen = run(size, False)
+            notes = run(size, False)
         except Exception as error:
             raise ValueError(_failure(error, size)) from error
-        if not seen.notes.outputs:
+        if not notes.num_outputs:
             raise ValueError(
                 "the model returns no tensor: let it return what it computes, as tensor, list or dict"
             )
-        found = _search(run, seen, size)
-    findings = _merged(seen.findings)
+        sizes = search_sizes(run, notes, size)
+    findings = _merged(notes.findings)
     if height != width:
         reason = "a quarter turn changes the shape of the input"
         findings.insert(0, Finding("", "input", (height, width), "input", reason, "a square input"))
-    return Diagnosis(size, not findings, tuple(findings), *found)
+    return Diagnosis(
+        input_size=size,
+        exact=not findings,
+        findings=tuple(findings),
+        exact_sizes=sizes.exact,
+        grid_sizes=sizes.grid,
+        searched=sizes.searched,
+    )
 
 
-class _Found(NamedTuple):
-    exact: tuple[int, ...]
-    grid: tuple[int, ...]
-    searched: tuple[int, int]
-
-
-def _search(run: Run, seen: Pass, size: tuple[int, int, int]) -> _Found:
-    """The nearest square sizes at which everything is exact, and those at which the grid is."""
-    low, high = sorted(size[1:])
-
-    def distance(n: int) -> tuple[int, int, int]:
-        return max(low - n, n - high, 0), abs(2 * n - low - high), n
-
-    left, tried = OPERATIONS, {low, high}
-    grid: list[int] = []
-    exact: list[int] = []
-    sizes = range(max((low + 1) // 2, low - REACH), min(2 * high, high + REACH) + 1)
-    for n in sorted(sizes, key=distance):
-        if len(exact) == MOST or left <= 0:
-            break
-        tried.add(n)
-        square = (size[0], n, n)
-        if square != size and not seen.may_fit(n):
-            continue
-        there = seen if square == size else run(square, True)
-        left -= there.notes.operations + OVERHEAD
-        if not there.notes.stopped and all(finding.kind != "grid" for finding in there.findings):
-            grid.append(n)
-            exact += [] if there.findings else [n]
-    return _Found(tuple(sorted(exact)), tuple(sorted(grid[:MOST])), (min(tried), max(tried)))
-
-
-def _checked(input_size: Sequence[int]) -> tuple[int, int, int]:
+def _checked_size(input_size: Sequence[int]) -> tuple[int, int, int]:
+    message = f"input_size must be (channels, height, width), such as (3, 224, 224); got {input_size!r}"
     try:
         given = tuple(map(operator.index, input_size))
     except TypeError:
-        given = ()
+        raise ValueError(message) from None
     if len(given) != 3 or min(given) < 1 or any(isinstance(n, bool) for n in input_size):
-        raise ValueError(
-            f"input_size must be (channels, height, width), such as (3, 224, 224); got {input_size!r}"
-        )
+        raise ValueError(message)
     return given
 
 
 def _failure(error: Exception, size: tuple[int, int, int]) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    shape = f"({', '.join(map(str, (2, *size)))})"
-    fake = ("numpy", "tensor subclass", "FakeTensor", "data_ptr", "storage")
-    if type(error).__name__.startswith(("DataDependent", "DynamicOutput")) or any(
-        w in lines[0] for w in fake
-    ):
+    """One line on why the model failed, and what to do."""
+    lines = str(error).strip().splitlines()
+    cause = lines[0] if lines else type(error).__name__
+    needs_values = type(error).__name__.startswith(("DataDependent", "DynamicOutput"))
+    if needs_values or any(word in cause for word in WORDS_OF_FAKE_TENSORS):
         return (
-            f"the model reads values of tensors (.item(), an if on a tensor, a boolean index: {lines[0]}), "
+            f"the model reads values of tensors (.item(), an if on a tensor, a boolean index: {cause}), "
             f"and the doctor runs it without values: give it the part of the model that makes the maps"
         )
     remedy = "give an input_size that it accepts"
-    if "scalar type" in lines[0] or (isinstance(error, TypeError) and "argument" in lines[0]):
+    has_other_arguments = isinstance(error, TypeError) and "argument" in cause
+    if has_other_arguments or "scalar type" in cause:
         remedy = "wrap it in a module that takes one batch of images"
-    return f"the model fails on an input {shape}: {lines[0]}; {remedy}"
+    return f"the model fails on an input {(2, *size)}: {cause}; {remedy}"
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Those of one module that differ in nothing but the numbers in the operation, as one."""
+    """Findings of one module that differ only in the numbers of the operation become one."""
     groups: dict[Finding, list[Finding]] = {}
-    for each in findings:
-        alike = replace(each, op=re.sub(r"\d+", "0", each.op), cost=None, shift=None)
-        groups.setdefault(alike, []).append(each)
+    for finding in findings:
+        without_numbers = replace(finding, op=re.sub(r"\d+", "0", finding.op), cost=None, shift=None)
+        groups.setdefault(without_numbers, []).append(finding)
     return [replace(group[0], times=len(group)) for group in groups.values()]
 
 
-def _describe(finding: Finding) -> list[str]:
+def _lines_of(finding: Finding) -> list[str]:
     height, width = finding.size
-    where = finding.module or "the model itself"
-    what = finding.op + (f", on {height}×{width}" if height * width > 1 else "")
-    what += f", {finding.times} times with other numbers" if finding.times > 1 else ""
-    price = [] if finding.kind in ("grid", "input") else ["depends on the weights: ien measure tells"]
+    line = f"{finding.module or 'the model itself'}: {finding.op}"
+    if height * width > 1:
+        line += f", on {height}×{width}"
+    if finding.times > 1:
+        line += f", {finding.times} times with other numbers"
+    lines = [line, f"  why: {finding.reason}"]
+
+    costs = []
+    if finding.kind not in ("grid", "input"):
+        costs.append("depends on the weights: ien measure tells")
     if finding.cost is not None:
-        price.append(f"relative error {finding.cost:.2g} on noise")
+        costs.append(f"relative error {finding.cost:.2g} on noise")
     if finding.shift:
-        price.append(f"the grid is off centre by {finding.shift:g} px of the input")
-    lines = [f"{where}: {what}", f"  why: {finding.reason}"]
-    lines += [f"  cost: {'; '.join(price)}"] if price else []
-    return [*lines, f"  remedy: {finding.remedy}"]
+        costs.append(f"the grid is off centre by {finding.shift:g} px of the input")
+    if costs:
+        lines.append(f"  cost: {'; '.join(costs)}")
+    lines.append(f"  remedy: {finding.remedy}")
+    return lines

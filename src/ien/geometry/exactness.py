@@ -1,7 +1,8 @@
-"""Spatial operations: from steps on a map of some size to whether quarter turns and flips pass through them.
+"""Exactness: whether spatial steps commute with quarter turns and flips on a map of a given size.
 
-Nothing is derived: the steps run on a map of noise, with symmetric kernels, and on that map turned and
-flipped; of a large one, what lies between the edges is left out. The formulas only explain what came out.
+Nothing is derived. The steps run, with symmetric kernels, on maps of noise and on the same maps
+transposed and flipped, and the results are compared. Most of the inside of a large map is left out:
+only its edges and the remainder of its size by the strides decide.
 """
 
 from __future__ import annotations
@@ -20,47 +21,91 @@ from ..measuring.floors import average_over_d4
 __all__ = [
     "Size",
     "Step",
+    "Window",
     "cost",
-    "exact",
-    "for_real",
+    "is_exact",
     "is_symmetric",
-    "pair",
+    "rows_and_columns",
     "size_after",
-    "stride",
-    "windows",
+    "stride_of",
+    "window_of",
+    "with_real_tensors",
 ]
 
-Size = tuple[int, int]
+Size = tuple[int, int]  # rows, columns
 P = ParamSpec("P")
 R = TypeVar("R")
-TINY = 1e-20  # relative to the mean square: float64 leaves about 1e-32
-MANY = 256  # rows or columns that are enough for a cost
+
+ZERO_TOLERANCE = 1e-20  # squared error relative to the mean square; float64 leaves about 1e-32
+KERNEL_TOLERANCE = 1e-10  # the same for a fixed kernel, which may come in float32
+MIN_COST_SIZE = 256  # rows and columns that remain of a large map when its cost is measured
+NUM_COST_PIXELS = 2**17  # pixels of noise that are enough for a cost
+PEAK = 16.0  # height of the one pixel of a probe that a max pool cannot miss
 
 
 class Step(NamedTuple):
-    """One operation on maps (N, 1, H, W), as a value that can be compared."""
+    """One operation on maps (N, 1, H, W), as a value that can be compared and cached."""
 
     kind: str
+    """conv, pool, resize, pad, slice, move, repeat or reduce."""
     func: Callable[..., Any]
     args: tuple[tuple[str, Any], ...]
 
     @property
-    def passes_on(self) -> bool:
-        """Whether what it breaks may be repaired by the next step, as by a slice at the other edge."""
+    def is_repairable(self) -> bool:
+        """Whether a later step may undo what it breaks, as a slice at the opposite edge does."""
         return self.kind not in ("conv", "pool", "resize")
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether it is a transposed convolution."""
+        return bool(dict(self.args).get("transposed"))
 
     def __call__(self, x: Tensor) -> Tensor:
         args = dict(self.args)
         if self.kind == "conv":
-            bias = torch.ones(1, dtype=x.dtype, device=x.device)  # so that zero padding shows
-            out = self.func(x, _kernel(args.pop("kernel")).to(x.device), bias, **args, groups=1)
+            kernel = _kernel(args.pop("kernel")).to(x.device)
+            bias = torch.ones(1, dtype=x.dtype, device=x.device)  # makes zero padding visible
+            result = self.func(x, kernel, bias, **args, groups=1)
         else:
-            out = self.func(x, **args)
-        return out if isinstance(out, Tensor) else out[0]
+            result = self.func(x, **args)
+        if isinstance(result, Tensor):
+            return result
+        maps: Tensor = result[0]  # a max pool also returns indices
+        return maps
 
 
-def for_real(function: Callable[P, R]) -> Callable[P, R]:
-    """With plain tensors, also where a mode makes fake ones of all that is computed."""
+class Window(NamedTuple):
+    """Kernel size, stride, padding and dilation of a convolution or pool, each (rows, columns)."""
+
+    kernel: Size
+    stride: Size
+    padding: Size
+    dilation: Size
+
+
+def window_of(step: Step) -> Window:
+    """The window of a convolution or pool."""
+    args = dict(step.args)
+    kernel = rows_and_columns(args.get("kernel") or args["kernel_size"])
+    return Window(
+        kernel,
+        rows_and_columns(args["stride"] or kernel),
+        rows_and_columns(args["padding"]),
+        rows_and_columns(args.get("dilation", 1)),
+    )
+
+
+def rows_and_columns(value: Any) -> Size:
+    """One number for both axes, or one for each, as torch's arguments allow."""
+    if isinstance(value, int):
+        return (value, value)
+    values = tuple(value)
+    return (values[0], values[-1])
+
+
+def with_real_tensors(function: Callable[P, R]) -> Callable[P, R]:
+    """Let ``function`` compute with real tensors even while a mode replaces all of them by fake ones."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -70,112 +115,41 @@ def for_real(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def exact(steps: tuple[Step, ...], size: Size) -> bool:
-    """Whether the steps commute with the flips of a map of that size, and with its transpose if square."""
-    square, after = size[0] == size[1], size
+# --- is it exact?
+
+
+def is_exact(steps: tuple[Step, ...], size: Size) -> bool:
+    """Whether the steps commute with flips of a map of that size, and with its transpose if square."""
+    is_square = size[0] == size[1]
+    after = size
     for step in steps:
         after = size_after(step, after)
-    if square and after[0] != after[1]:
+    if is_square and after[0] != after[1]:
         return False
-    return _commutes(*_shrunk(steps, size), square)
+    small_steps, small_size = _shrunk(steps, size)
+    return _commutes(small_steps, small_size, is_square)
 
 
 @lru_cache(maxsize=8192)
-@for_real
-def _commutes(steps: tuple[Step, ...], size: Size, square: bool) -> bool:
-    x = _probes(size)
-    other = _transpose if square else _flip_rows  # with the flip of columns, all of them
-    y, *got = _run(steps, torch.cat([x, x.flip(-1), other(x)])).split(len(x))
-    limit = TINY * float(y.square().mean())
-    return all(
-        a.shape == b.shape and float((a - b).square().mean()) <= limit
-        for a, b in zip(got, [y.flip(-1), other(y)], strict=True)
-    )
+@with_real_tensors
+def _commutes(steps: tuple[Step, ...], size: Size, is_square: bool) -> bool:
+    # two generators are enough: the flip of columns, and the transpose (or the flip of rows)
+    second = _transposed if is_square else _rows_flipped
+    x = _probes(size)  # (N, 1, H, W)
+    y, y_flipped, y_second = _run(steps, torch.cat([x, x.flip(-1), second(x)])).split(len(x))
+    limit = ZERO_TOLERANCE * float(y.square().mean())
+    return _is_close(y_flipped, y.flip(-1), limit) and _is_close(y_second, second(y), limit)
 
 
-@for_real
-def is_symmetric(kernel: Tensor) -> bool:
-    """Whether quarter turns and flips leave the kernel (…, k, k) as it is."""
-    kernel = kernel.double()
-    return bool((average_over_d4(kernel) - kernel).square().mean() <= 1e-10 * kernel.square().mean())
+def _is_close(a: Tensor, b: Tensor, limit: float) -> bool:
+    return a.shape == b.shape and float((a - b).square().mean()) <= limit
 
 
-def cost(steps: tuple[Step, ...], size: Size) -> float | None:
-    """The relative error on noise for the worst of the turns and flips; None where shapes differ."""
-    return _cost(*_shrunk(steps, size, MANY), size[0] == size[1])
-
-
-@lru_cache(maxsize=1024)
-@for_real
-def _cost(steps: tuple[Step, ...], size: Size, square: bool) -> float | None:
-    x = _noise(max(1, min(64, 2**17 // (size[0] * size[1]))), size)
-    y = _run(steps, x)
-    errors = []
-    for turns in range(0, 4, 1 if square else 2):
-        for flipped in (x, x.flip(-1)):
-            got = _run(steps, flipped.rot90(turns, (-2, -1)))
-            expected = (y if flipped is x else y.flip(-1)).rot90(turns, (-2, -1))
-            if expected.shape != got.shape:
-                return None
-            errors.append(float((expected - got).square().mean()))
-    return max(errors) / max(float(y.var(correction=0)), 1e-300)
-
-
-def stride(step: Step, before: Size, after: Size) -> float:
-    """Rows of the map before in one of the map after."""
-    if step.kind in ("conv", "pool"):
-        along = windows(step)[1][0]
-        return 1 / along if dict(step.args).get("transposed") else along
-    if step.kind == "resize":
-        return before[0] / max(after[0], 1)
-    return dict(step.args).get("step", 1)
-
-
-def _shrunk(steps: tuple[Step, ...], size: Size, least: int = 0) -> tuple[tuple[Step, ...], Size]:
-    """The same on a smaller map: whole strides less between edges that do not meet."""
-    if not all(step.kind in ("conv", "pool", "slice", "pad") for step in steps):
-        return steps, size
-    edges, period, here = 0, 1, size
-    for step in steps:
-        edges += period * _reach(step, here)
-        period *= 1 if dict(step.args).get("transposed") else lcm(*_strides(step))
-        here = size_after(step, here)
-    less = [max(n - max(least, edges), 0) // period * period for n in size]
-    small, after = [], less
-    for step in steps:
-        args, strides = dict(step.args), _strides(step)
-        if step.kind == "slice":
-            args["stop"] -= after[args["dim"] - 2]
-        small.append(step._replace(args=tuple(args.items())))
-        after = [n * s if args.get("transposed") else n // s for n, s in zip(after, strides, strict=True)]
-    return tuple(small), (size[0] - less[0], size[1] - less[1])
-
-
-def _strides(step: Step) -> Size:
-    args = dict(step.args)
-    if step.kind == "slice":
-        return (args["step"], 1) if args["dim"] == 2 else (1, args["step"])
-    return (1, 1) if step.kind == "pad" else windows(step)[1]
-
-
-def _reach(step: Step, size: Size) -> int:
-    """How many rows or columns the edges touch, both together, with some to spare."""
-    args = dict(step.args)
-    if step.kind == "slice":
-        return args["start"] + max(size[args["dim"] - 2] - args["stop"], 0) + 2 * args["step"]
-    return 2 * (1 + max(map(abs, args["pad"]))) if step.kind == "pad" else _span(step)
-
-
-def _span(step: Step) -> int:
-    kernel, by, padding, dilation = map(max, windows(step))
-    return 2 * (dilation * (kernel - 1) + 1 + padding + by)
-
-
-def _transpose(x: Tensor) -> Tensor:
+def _transposed(x: Tensor) -> Tensor:
     return x.mT
 
 
-def _flip_rows(x: Tensor) -> Tensor:
+def _rows_flipped(x: Tensor) -> Tensor:
     return x.flip(-2)
 
 
@@ -185,62 +159,196 @@ def _run(steps: tuple[Step, ...], x: Tensor) -> Tensor:
     return x
 
 
+@with_real_tensors
+def is_symmetric(kernel: Tensor) -> bool:
+    """Whether quarter turns and flips leave the kernel (…, k, k) unchanged."""
+    kernel = kernel.double()
+    difference = average_over_d4(kernel) - kernel
+    return bool(difference.square().mean() <= KERNEL_TOLERANCE * kernel.square().mean())
+
+
+def cost(steps: tuple[Step, ...], size: Size) -> float | None:
+    """The relative error on noise for the worst quarter turn or flip; None where shapes differ.
+
+    It is max_g mean (f(g x) - g f(x))² / var f(x).
+    """
+    small_steps, small_size = _shrunk(steps, size, MIN_COST_SIZE)
+    return _cost(small_steps, small_size, size[0] == size[1])
+
+
+@lru_cache(maxsize=1024)
+@with_real_tensors
+def _cost(steps: tuple[Step, ...], size: Size, is_square: bool) -> float | None:
+    count = NUM_COST_PIXELS // (size[0] * size[1])
+    x = _noise(max(1, min(64, count)), size)
+    y = _run(steps, x)
+    quarter_turns = range(4) if is_square else range(0, 4, 2)
+    errors = []
+    for turns in quarter_turns:
+        for is_flipped in (False, True):
+            view = x.flip(-1) if is_flipped else x
+            expected = y.flip(-1) if is_flipped else y
+            actual = _run(steps, view.rot90(turns, (-2, -1)))
+            expected = expected.rot90(turns, (-2, -1))
+            if expected.shape != actual.shape:
+                return None
+            errors.append(float((expected - actual).square().mean()))
+    return max(errors) / max(float(y.var(correction=0)), 1e-300)
+
+
+# --- sizes
+
+
+def stride_of(step: Step, before: Size, after: Size) -> float:
+    """How many rows of the map before the step fall on one row of the map after it."""
+    if step.kind in ("conv", "pool"):
+        stride = window_of(step).stride[0]
+        return 1 / stride if step.is_transposed else stride
+    if step.kind == "resize":
+        return before[0] / max(after[0], 1)
+    stride = dict(step.args).get("step", 1)
+    return stride
+
+
 def size_after(step: Step, size: Size) -> Size:
-    """Height and width of what comes out."""
+    """The size of the map after the step."""
     args = dict(step.args)
     if step.kind == "slice":
-        n = len(range(*slice(args["start"], args["stop"], args["step"]).indices(size[args["dim"] - 2])))
-        return (n, size[1]) if args["dim"] == 2 else (size[0], n)
+        axis = args["dim"] - 2
+        bounds = slice(args["start"], args["stop"], args["step"]).indices(size[axis])
+        count = len(range(*bounds))
+        return (count, size[1]) if axis == 0 else (size[0], count)
     if step.kind == "pad":
         left, right, top, bottom = args["pad"]
         return size[0] + top + bottom, size[1] + left + right
     if step.kind not in ("conv", "pool"):
-        return _size_after(step, size)
-    period = windows(step)[1]
-    less = [max(n - _span(step), 0) // s * s for n, s in zip(size, period, strict=True)]
-    rows, columns = _size_after(step, (size[0] - less[0], size[1] - less[1]))
-    more = [n * s if args.get("transposed") else n // s for n, s in zip(less, period, strict=True)]
-    return rows + more[0], columns + more[1]
+        return _traced_size(step, size)
+    # a small map has the same remainder, so that sizes far apart share one entry of the cache
+    stride = window_of(step).stride
+    removed = []
+    for n, s in zip(size, stride, strict=True):
+        removed.append(_multiple_below(n - _span(step), s))
+    rows, columns = _traced_size(step, (size[0] - removed[0], size[1] - removed[1]))
+    added = _scaled_by_stride(removed, stride, step.is_transposed)
+    return rows + added[0], columns + added[1]
 
 
 @lru_cache(maxsize=8192)
-@for_real
-def _size_after(step: Step, size: Size) -> Size:
-    height, width = step(torch.empty(1, 1, *size, dtype=torch.float64, device="meta")).shape[-2:]
-    return height, width
+@with_real_tensors
+def _traced_size(step: Step, size: Size) -> Size:
+    """Ask torch for the size, with a tensor that has a shape and no values."""
+    x = torch.empty(1, 1, *size, dtype=torch.float64, device="meta")
+    rows, columns = step(x).shape[-2:]
+    return rows, columns
+
+
+def _shrunk(steps: tuple[Step, ...], size: Size, min_size: int = 0) -> tuple[tuple[Step, ...], Size]:
+    """The same steps on a smaller map, from whose inside whole strides were removed.
+
+    What the edges touch stays, and so does the remainder of the size by all strides together.
+    """
+    for step in steps:
+        if step.kind not in ("conv", "pool", "slice", "pad"):
+            return steps, size
+
+    # pixels of the first map that the edges reach, and the period of all strides together
+    num_edge_pixels = 0
+    period = 1
+    here = size
+    for step in steps:
+        num_edge_pixels += period * _edge_reach(step, here)
+        if not step.is_transposed:
+            period *= lcm(*_strides(step))
+        here = size_after(step, here)
+    removed = []
+    for n in size:
+        removed.append(_multiple_below(n - max(min_size, num_edge_pixels), period))
+
+    # slices count from the start, so their end moves by what was removed before them
+    small_steps = []
+    here_removed = removed
+    for step in steps:
+        args = dict(step.args)
+        if step.kind == "slice":
+            args["stop"] -= here_removed[args["dim"] - 2]
+        small_steps.append(step._replace(args=tuple(args.items())))
+        here_removed = _scaled_by_stride(here_removed, _strides(step), step.is_transposed)
+    return tuple(small_steps), (size[0] - removed[0], size[1] - removed[1])
+
+
+def _multiple_below(n: int, period: int) -> int:
+    """The largest multiple of ``period`` that is at most n, and not negative."""
+    return max(n, 0) // period * period
+
+
+def _scaled_by_stride(sizes: list[int], strides: Size, is_transposed: bool) -> list[int]:
+    scaled = []
+    for n, stride in zip(sizes, strides, strict=True):
+        scaled.append(n * stride if is_transposed else n // stride)
+    return scaled
+
+
+def _strides(step: Step) -> Size:
+    if step.kind == "pad":
+        return (1, 1)
+    if step.kind == "slice":
+        args = dict(step.args)
+        return (args["step"], 1) if args["dim"] == 2 else (1, args["step"])
+    return window_of(step).stride
+
+
+def _edge_reach(step: Step, size: Size) -> int:
+    """How many rows or columns both edges touch together, with some to spare."""
+    args = dict(step.args)
+    if step.kind == "slice":
+        removed_at_end = max(size[args["dim"] - 2] - args["stop"], 0)
+        return args["start"] + removed_at_end + 2 * args["step"]
+    if step.kind == "pad":
+        return 2 * (1 + max(map(abs, args["pad"])))
+    return _span(step)
+
+
+def _span(step: Step) -> int:
+    window = window_of(step)
+    extent = max(window.dilation) * (max(window.kernel) - 1) + 1
+    return 2 * (extent + max(window.padding) + max(window.stride))
+
+
+# --- what the steps are tried on
 
 
 def _probes(size: Size) -> Tensor:
-    """Noise, with a peak at the corners and edges, one in each map: a maximum sees little else."""
-    h, w = size
-    rows, columns = (sorted({0, n // 2, n - 1}) for n in size)
-    at = [(i, j) for i in rows for j in columns]
-    if h * w <= 64:
-        at = [(i, j) for i in range(h) for j in range(w)]
-    elif h * w > 64**2:
-        at = at[:1]
-    maps = _noise(len(at), size)
-    for one, (i, j) in zip(maps, at, strict=True):
-        one[0, i, j] += 16
+    """Maps of noise (N, 1, H, W), each with a peak in another place, since a max sees little else.
+
+    Small maps get a peak on every pixel, larger ones on corners, edges and centre, huge ones on a corner.
+    """
+    height, width = size
+    peaks = []
+    if height * width <= 64:
+        for i in range(height):
+            for j in range(width):
+                peaks.append((i, j))
+    else:
+        for i in sorted({0, height // 2, height - 1}):
+            for j in sorted({0, width // 2, width - 1}):
+                peaks.append((i, j))
+        if height * width > 64**2:
+            peaks = peaks[:1]
+    maps = _noise(len(peaks), size)
+    for one, (i, j) in zip(maps, peaks, strict=True):
+        one[0, i, j] += PEAK
     return maps
 
 
 def _noise(count: int, size: Size) -> Tensor:
+    """Normal noise (count, 1, H, W), always the same."""
     generator = torch.Generator("cpu").manual_seed(0)
     return torch.randn(count, 1, *size, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def _kernel(size: Size) -> Tensor:
-    return average_over_d4(_noise(1, size)) if size[0] == size[1] else _noise(1, size)
-
-
-def pair(value: Any) -> Size:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return (values[0], values[-1])
-
-
-def windows(step: Step) -> tuple[Size, Size, Size, Size]:
-    """Kernel, stride, padding and dilation of a convolution or pool."""
-    args = dict(step.args)
-    kernel = pair(args.get("kernel") or args["kernel_size"])
-    return kernel, pair(args["stride"] or kernel), pair(args["padding"]), pair(args.get("dilation", 1))
+    """A random kernel (1, 1, rows, columns), symmetric if it is square."""
+    kernel = _noise(1, size)
+    if size[0] == size[1]:
+        return average_over_d4(kernel)
+    return kernel

@@ -1,47 +1,71 @@
-"""Explain: from steps that are not exact to a finding in words, with what they cost."""
+"""Findings: what the doctor says about steps that are not exact: reason, remedy, cost and shift."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .exactness import Size, Step, cost, exact, pair, size_after, stride, windows
+from .exactness import Size, Step, cost, is_exact, rows_and_columns, size_after, stride_of, window_of
 
 __all__ = ["Finding", "explain"]
+
+RESIZE_MODES = ("nearest_exact", "nearest", "bilinear", "bicubic")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One operation that quarter turns or flips do not pass through."""
+    """One operation that breaks quarter turns or flips, as :func:`ien.doctor` reports it.
+
+    Do not read it as a measurement: ``cost`` is what the operation does to noise, not to your images.
+    Use :func:`ien.measure` for those.
+
+    >>> import ien
+    >>> from torch import nn
+    >>> finding = ien.doctor(nn.MaxPool2d(2), (3, 9, 9)).findings[0]
+    >>> finding.op, finding.remedy
+    ('max pool 2×2, stride 2, padding 0', 'a map of 8 or 10')
+    """
 
     module: str
-    """Dotted name of the module in which it ran; ``""`` is the model itself."""
+    """Dotted name of the module in which the operation ran; ``""`` is the model itself."""
     op: str
-    """The operation in words, as in ``"conv 3×3, stride 2, padding 1"``."""
+    """The operation in words, for example ``"conv 3×3, stride 2, padding 1"``."""
     size: tuple[int, int]
-    """Height and width of the map that it met; 1 where there is none."""
+    """Height and width of the map that the operation received; 1 where there is none."""
     kind: str
-    """``"grid"``, ``"position"``, ``"flatten"``, ``"kernel"``: it is fixed and not symmetric, ``"input"``, or
-    ``"unknown"``: it could not be followed."""
-    reason: str
-    remedy: str
-    cost: float | None = None
-    """Relative error that the operation alone makes on noise, for the worst element; None: not defined.
+    """What is wrong.
 
-    A large map is tried with the rows and columns far from its edges left out.
+    ``"grid"``: strides, padding or slices do not fit the size of the map;
+    ``"position"``: values that differ from place to place, such as a position embedding;
+    ``"flatten"``: a linear layer on a flattened map; ``"kernel"``: a fixed kernel that is not symmetric;
+    ``"input"``: the input is not square; ``"unknown"``: the doctor cannot follow the operation.
+    """
+    reason: str
+    """Why it is not exact."""
+    remedy: str
+    """What to do about it."""
+    cost: float | None = None
+    """Relative error of this operation alone on noise, for the worst element; None: not defined.
+
+    Large maps are tried without most of their inside.
     """
     shift: float | None = None
-    """How far it moves the centre of the grid, in pixels of the input; None: not defined."""
+    """How far the operation moves the centre of the grid, in input pixels; None: not defined."""
     times: int = 1
-    """How often the module does this, give or take a number: a loop over rows slices every one."""
+    """How often the module does this, up to the numbers in ``op``: a loop over rows slices each one."""
 
 
 def explain(steps: tuple[Step, ...], size: Size, module: str, pitch: float) -> Finding:
-    """What to say about steps that are not exact; ``pitch`` is the pixels of the input in one of the map."""
-    sizes = _sizes(steps, size)
-    reason, remedy = _reason(steps[0], sizes[0], sizes[1])
+    """The finding for steps that are not exact; ``pitch`` is the number of input pixels per map pixel."""
+    sizes = [size]  # before each step, and after the last
+    for step in steps:
+        sizes.append(size_after(step, sizes[-1]))
+    words = []
+    for step, before, after in zip(steps, sizes[:-1], sizes[1:], strict=True):
+        words.append(_in_words(step, before, after))
+    reason, remedy = _reason_and_remedy(steps[0], sizes[0], sizes[1])
     return Finding(
         module=module,
-        op=", then ".join(_text(*each) for each in zip(steps, sizes, sizes[1:], strict=False)),
+        op=", then ".join(words),
         size=size,
         kind="grid",
         reason=reason,
@@ -51,99 +75,133 @@ def explain(steps: tuple[Step, ...], size: Size, module: str, pitch: float) -> F
     )
 
 
-def _sizes(steps: tuple[Step, ...], size: Size) -> list[Size]:
-    """The size before each step, and after the last."""
-    sizes = [size]
-    for step in steps:
-        sizes.append(size_after(step, sizes[-1]))
-    return sizes
+# --- how far the centre of the grid moves
 
 
 def _shift(steps: tuple[Step, ...], sizes: list[Size], pitch: float) -> float | None:
-    total, scale = [0.0, 0.0], pitch
-    for step, before, after in zip(steps, sizes, sizes[1:], strict=False):
-        for i in (0, 1):
-            moved = _moved(step, i, before[i], after[i])
-            if moved is None:
+    """The shift along the axis that moves more, in input pixels."""
+    shifts = []
+    for axis in (0, 1):
+        total = 0.0
+        scale = pitch
+        for step, before, after in zip(steps, sizes[:-1], sizes[1:], strict=True):
+            shift = _shift_of_step(step, axis, before[axis], after[axis])
+            if shift is None:
                 return None
-            total[i] += moved * scale
-        scale *= stride(step, before, after)
-    return max(map(abs, total))
+            total += shift * scale
+            scale *= stride_of(step, before, after)
+        shifts.append(abs(total))
+    return max(shifts)
 
 
-def _moved(step: Step, i: int, n: int, m: int) -> float | None:
-    """How far the centre of one axis moves, in pixels of the map before."""
+def _shift_of_step(step: Step, axis: int, before: int, after: int) -> float | None:
+    """How far the centre of one axis moves, in pixels of the map before; None: not defined."""
     args = dict(step.args)
     if step.kind in ("conv", "pool"):
-        k, s, p, d = (value[i] for value in windows(step))
-        if args.get("transposed"):
-            return ((m - 1) / 2 + p - d * (k - 1) / 2) / s - (n - 1) / 2
-        return ((m - 1) * s + d * (k - 1)) / 2 - p - (n - 1) / 2
+        k, s, p, d = (value[axis] for value in window_of(step))
+        if step.is_transposed:
+            # output pixel j lies at (j + p - d (k-1)/2) / s of the input
+            return ((after - 1) / 2 + p - d * (k - 1) / 2) / s - (before - 1) / 2
+        # window i is centred on s i + d (k-1)/2 - p
+        return ((after - 1) * s + d * (k - 1)) / 2 - p - (before - 1) / 2
     if step.kind == "slice":
-        if args["dim"] != 2 + i:
+        if args["dim"] != 2 + axis:
             return 0.0
-        return args["start"] + (m - 1) * args["step"] / 2 - (n - 1) / 2
+        centre: float = args["start"] + (after - 1) * args["step"] / 2
+        return centre - (before - 1) / 2
     if step.kind == "pad":
-        left, right = args["pad"][2:] if i == 0 else args["pad"][:2]
-        return (right - left) / 2
+        left, right, top, bottom = args["pad"]
+        difference: int = bottom - top if axis == 0 else right - left
+        return difference / 2
     return None
 
 
-def _times(pair: Size) -> str:
-    return f"{pair[0]}×{pair[1]}"
+# --- the operation in words
 
 
-def _short(pair: Size) -> str:
-    return str(pair[0]) if pair[0] == pair[1] else _times(pair)
-
-
-def _text(step: Step, before: Size, after: Size) -> str:
-    """The step in words."""
-    args, name = dict(step.args), step.func.__name__.split(".")[0]
+def _in_words(step: Step, before: Size, after: Size) -> str:
+    args = dict(step.args)
+    name = _name(step)
     if step.kind in ("conv", "pool"):
-        kernel, stride, padding, dilation = windows(step)
-        words = {"conv": "transposed conv" if args.get("transposed") else "conv"}
-        words["pool"] = "avg pool" if "avg" in name else "max pool"
-        text = f"{words[step.kind]} {_times(kernel)}, stride {_short(stride)}, padding {_short(padding)}"
-        text += f", dilation {_short(dilation)}" if dilation != (1, 1) else ""
-        extra = pair(args.get("output_padding", 0))
-        text += f", output_padding {_short(extra)}" if any(extra) else ""
-        return text + (", ceil_mode" if args.get("ceil_mode") else "")
+        return _window_in_words(step)
     if step.kind == "resize":
-        return f"{_resize_mode(step)} {_times(before)} → {_times(after)}"
+        return f"{_resize_in_words(name)} {_by(before)} → {_by(after)}"
     if step.kind == "pad":
         left, right, top, bottom = args["pad"]
         return f"{args['mode']} padding: left {left}, right {right}, top {top}, bottom {bottom}"
     if step.kind == "repeat":
-        return f"repeat {_times(before)} → {_times(after)}"
-    dims = args.get("dim", args.get("dims"))
-    axis = {2: "rows", 3: "columns"}.get(pair(dims)[0], "") if pair(dims)[0] == pair(dims)[1] else "both"
+        return f"repeat {_by(before)} → {_by(after)}"
+    axis = _axis_in_words(args["dim"] if "dim" in args else args["dims"])
     if step.kind == "move":
-        by = f" by {', '.join(map(str, args['shifts']))}" if "shifts" in args else ""
-        return f"{name} of {axis}{by}"
+        shifts = ""
+        if "shifts" in args:
+            shifts = f" by {', '.join(map(str, args['shifts']))}"
+        return f"{name} of {axis}{shifts}"
     if step.kind == "slice":
-        by = f":{args['step']}" if args["step"] > 1 else ""
-        return f"slice {args['start']}:{args['stop']}{by} of {before[args['dim'] - 2]} {axis}"
+        every = f":{args['step']}" if args["step"] > 1 else ""
+        return f"slice {args['start']}:{args['stop']}{every} of {before[args['dim'] - 2]} {axis}"
     return f"{name} over {axis}"
 
 
-def _resize_mode(step: Step) -> str:
-    name = step.func.__name__.split(".")[0]
+def _window_in_words(step: Step) -> str:
+    args = dict(step.args)
+    if step.kind == "conv":
+        name = "transposed conv" if step.is_transposed else "conv"
+    else:
+        name = "avg pool" if "avg" in _name(step) else "max pool"
+    kernel, stride, padding, dilation = window_of(step)
+    words = [f"{name} {_by(kernel)}", f"stride {_short(stride)}", f"padding {_short(padding)}"]
+    if dilation != (1, 1):
+        words.append(f"dilation {_short(dilation)}")
+    output_padding = rows_and_columns(args.get("output_padding", 0))
+    if any(output_padding):
+        words.append(f"output_padding {_short(output_padding)}")
+    if args.get("ceil_mode"):
+        words.append("ceil_mode")
+    return ", ".join(words)
+
+
+def _resize_in_words(name: str) -> str:
     if "adaptive" in name:
-        return f"adaptive {'avg' if 'avg' in name else 'max'} pool"
-    modes = ("nearest_exact", "nearest", "bilinear", "bicubic")
-    return next((mode.replace("_", "-") for mode in modes if mode in name), name) + " resize"
+        return "adaptive avg pool" if "avg" in name else "adaptive max pool"
+    for mode in RESIZE_MODES:
+        if mode in name:
+            return mode.replace("_", "-") + " resize"
+    return f"{name} resize"
 
 
-def _reason(step: Step, before: Size, after: Size) -> tuple[str, str]:
-    """Why it is not exact, and what helps."""
-    uneven = "rows and columns are treated differently", "the same for rows and columns"
+def _axis_in_words(dims: int | tuple[int, ...]) -> str:
+    first, last = rows_and_columns(dims)
+    if first != last:
+        return "both"
+    return {2: "rows", 3: "columns"}.get(first, "")
+
+
+def _name(step: Step) -> str:
+    """The name of the function, without torch's name for the variant of its arguments."""
+    return step.func.__name__.split(".")[0]
+
+
+def _by(size: Size) -> str:
+    return f"{size[0]}×{size[1]}"
+
+
+def _short(size: Size) -> str:
+    return str(size[0]) if size[0] == size[1] else _by(size)
+
+
+# --- why, and what to do
+
+
+def _reason_and_remedy(step: Step, before: Size, after: Size) -> tuple[str, str]:
     if step.kind in ("conv", "pool"):
-        k = max(windows(step)[0])
+        if _is_same_for_both_axes(step):
+            return _window_reason(step, before)
+        k = max(window_of(step).kernel)
         remedy = f"a kernel {k}×{k}, with stride, padding and dilation the same for rows and columns"
-        return _window_reason(step, before) if _is_square(step) else (uneven[0], remedy)
-    if step.kind == "resize":
-        return _resize_reason(step, before, after) if after[0] == after[1] else uneven
+        return "rows and columns are treated differently", remedy
+    if step.kind == "resize" and after[0] == after[1]:
+        return _resize_reason(step, before[0], after[0])
     if step.kind == "pad":
         return "the edges are padded differently", "pad all four sides alike"
     if step.kind == "slice":
@@ -152,53 +210,53 @@ def _reason(step: Step, before: Size, after: Size) -> tuple[str, str]:
         return "rows and columns are not repeated alike", "repeat both alike"
     if step.kind == "move":
         return "it moves the map to one side, or turns one axis round", "leave the map in place"
-    return uneven
+    return "rows and columns are treated differently", "the same for rows and columns"
 
 
-def _is_square(step: Step) -> bool:
-    extra = pair(dict(step.args).get("output_padding", 0))
-    return all(value[0] == value[1] for value in (*windows(step), extra))
+def _is_same_for_both_axes(step: Step) -> bool:
+    output_padding = rows_and_columns(dict(step.args).get("output_padding", 0))
+    return all(rows == columns for rows, columns in (*window_of(step), output_padding))
 
 
 def _window_reason(step: Step, before: Size) -> tuple[str, str]:
-    args = dict(step.args)
-    k, s, p, d = (value[0] for value in windows(step))
-    if args.get("transposed"):
+    """Of a square window: it is exact if the stride divides n + 2 p - d (k - 1) - 1."""
+    if step.is_transposed:
         return "output_padding adds at one edge only", "output_padding=0, as with a kernel 2×2 or 4×4"
-    totals = [n + 2 * p - d * (k - 1) - 1 for n in before]
+    k, s, p, d = (value[0] for value in window_of(step))
     remedy = _fitting_sizes(step, before, s) or "a padding that fits the kernel"
-    if not any(total % s for total in totals):
-        return "its windows do not lie symmetrically on the map", remedy
-    n, total = next((n, total) for n, total in zip(before, totals, strict=True) if total % s)
-    reason = f"{n} + 2·{p} − {d}·({k}−1) − 1 = {total} is not divisible by the stride {s}"
-    return reason + (": ceil_mode reaches over one edge" if args.get("ceil_mode") else ""), remedy
+    for n in before:
+        room = n + 2 * p - d * (k - 1) - 1
+        if room % s:
+            reason = f"{n} + 2·{p} − {d}·({k}−1) − 1 = {room} is not divisible by the stride {s}"
+            if dict(step.args).get("ceil_mode"):
+                reason += ": ceil_mode reaches over one edge"
+            return reason, remedy
+    return "its windows do not lie symmetrically on the map", remedy
 
 
 def _fitting_sizes(step: Step, before: Size, reach: int) -> str:
-    """The nearest sizes of the map at which the step is exact; of a map that is not square, for each axis."""
-    near = []
+    """The nearest sizes of the map at which the step is exact; per axis if the map is not square."""
+    fitting = []
     for n, axis in zip(before, ("rows", "columns"), strict=True):
-        fits = [m for m in range(max(n - reach, 1), n + reach + 1) if _is_exact_at(step, m)]
-        if fits and n not in fits:
-            near.append((" or ".join(map(str, fits)), axis))
+        sizes = [m for m in range(max(n - reach, 1), n + reach + 1) if _is_exact_at(step, m)]
+        if sizes and n not in sizes:
+            fitting.append((" or ".join(map(str, sizes)), axis))
     if before[0] == before[1]:
-        return f"a map of {near[0][0]}" if near else ""
-    return ", ".join(f"{sizes} {axis}" for sizes, axis in near)
+        return f"a map of {fitting[0][0]}" if fitting else ""
+    return ", ".join(f"{sizes} {axis}" for sizes, axis in fitting)
 
 
 def _is_exact_at(step: Step, n: int) -> bool:
     try:
-        return exact((step,), (n, n))
+        return is_exact((step,), (n, n))
     except RuntimeError:  # too small for the kernel
         return False
 
 
-def _resize_reason(step: Step, before: Size, after: Size) -> tuple[str, str]:
-    args, (n, m) = dict(step.args), (before[0], after[0])
-    scale = args.get("scales_h")
-    if scale and n * scale != m:
-        return f"{n} × {scale:g} = {n * scale:g} is not whole", "pass size=…, not scale_factor"
-    return (
-        f"{n} → {m} is no whole ratio upwards: it picks pixels to one side",
-        "mode='bilinear', or a whole ratio upwards",
-    )
+def _resize_reason(step: Step, before: int, after: int) -> tuple[str, str]:
+    scale = dict(step.args).get("scales_h")
+    if scale and before * scale != after:
+        reason = f"{before} × {scale:g} = {before * scale:g} is not whole"
+        return reason, "pass size=…, not scale_factor"
+    reason = f"{before} → {after} is no whole ratio upwards: it picks pixels to one side"
+    return reason, "mode='bilinear', or a whole ratio upwards"

@@ -1,8 +1,7 @@
-"""Follow: from a forward pass on fake tensors to notes on what breaks quarter turns or flips."""
+"""Interpreter: sees every operation of a forward pass on fake tensors and applies its rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -16,71 +15,81 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from .dimensions import LOST, PLAIN, Dim, axes, dim, is_same, single, size
-from .exactness import for_real
-from .facts import Call, Facts, Notes, NotExact, facts_of, is_strange, lost, plain, set_facts, value_of
-from .rules_combine import SUMS
-from .rules_rearrange import ELEMENTWISE, STRUCTURE, pointwise
-from .rules_spatial import MAPS, pad
+from ..loss.capture import tensors_in
+from .dimensions import COLUMNS, LOST_AXIS, ROWS, length, places, row_or_column
+from .exactness import with_real_tensors
+from .facts import Call, Facts, facts_of, is_out_of_sight, lost_places, no_places, set_facts, value_of
+from .notes import Notes, NotExact, Result, Rule
+from .rules_combine import COMBINE_RULES
+from .rules_rearrange import ELEMENTWISE, REARRANGE_RULES, elementwise
+from .rules_spatial import SPATIAL_RULES, pad
+from .writes import write
 
-__all__ = ["follow"]
+__all__ = ["interpret"]
 
-RULES = {**STRUCTURE, **SUMS, **MAPS}
-RESUMES = frozenset(name for name in RULES if "pool" in name or "upsample" in name or "_like" in name)
-RESUMES |= {"convolution"}  # what can be followed again after places were lost: it takes maps only
-SMALL = 4096  # elements of constants whose values are computed
-PARTS = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "detach", "alias"})
+RULES: dict[str, Rule] = {**REARRANGE_RULES, **COMBINE_RULES, **SPATIAL_RULES}
+# operations that take maps only, or only the shape: they start afresh after places were lost
+FRESH_STARTS = frozenset(
+    {"convolution", *(name for name in RULES if "pool" in name or "upsample" in name or "_like" in name)}
+)
+# views whose dimensions are those of the tensor, in its order
+ALIGNED_VIEWS = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "detach", "alias"})
+MAX_CONSTANT_ELEMENTS = 4096  # values of larger constants are not computed
+UNFORESEEN = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-def follow(model: nn.Module, x: Tensor, notes: Notes) -> None:
-    """Run ``model`` on ``x``, a fake tensor whose facts_of is known, and take notes."""
+def interpret(model: nn.Module, x: Tensor, notes: Notes) -> None:
+    """Run ``model`` on ``x``, a fake tensor whose facts are set, and take notes."""
     with _Operations(notes) as operations, _Functions(operations):
-        output = list(_tensors(model(x)))  # here, as it may be a generator
-    notes.outputs = len(output)
-    for tensor in output:
-        known = facts_of(tensor)
-        if is_strange(tensor):
-            notes.note(
-                known,
-                "unknown",
-                "output",
-                "it was made or changed out of sight",
-                "return what the model computes",
-            )
-        notes.flush(known)  # what is pending on the output stays
-        if len(known.dims) == 4 and (single(known.dims[-2]) == "W" or single(known.dims[-1]) == "H"):
-            reason = "rows and columns of the output are exchanged"
-            notes.note(known, "position", "transpose", reason, "transpose it back")
-    if notes.stopped:  # and the model went on
+        outputs = list(tensors_in(model(x)))  # inside the block, since it may be a generator
+    notes.num_outputs = len(outputs)
+    for tensor in outputs:
+        _check_output(notes, tensor)
+    if notes.is_stopped:  # and the model caught the exception and went on
         raise NotExact
 
 
+def _check_output(notes: Notes, tensor: Tensor) -> None:
+    facts = facts_of(tensor)
+    if is_out_of_sight(tensor):
+        reason = "it was made or changed out of sight"
+        notes.report(facts, "unknown", "output", reason, "return what the model computes")
+    notes.report_pending(facts)  # nothing can repair it any more
+    if len(facts.dims) != 4:
+        return
+    if row_or_column(facts.dims[-2]) == COLUMNS or row_or_column(facts.dims[-1]) == ROWS:
+        reason = "rows and columns of the output are exchanged"
+        notes.report(facts, "position", "transpose", reason, "transpose it back")
+
+
 class _Operations(TorchDispatchMode):
-    """Sees every operation after torch has taken it apart, and follows it."""
+    """Sees every operation after torch has decomposed it, and follows it."""
 
     def __init__(self, notes: Notes) -> None:
         super().__init__()
         self.notes = notes
-        self.paused = False
+        self.is_paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        traits = _traits(func)
-        bound = {**traits.defaults, **dict(zip(traits.defaults, args, strict=False)), **kwargs}
-        out = _run(func, traits, bound, args, kwargs)
-        results = list(_tensors(out))
-        if (results or traits.written) and not self.paused:
-            self.notes.operations += 1
-            shapes = [tuple(each.shape) for each in results]
-            call = Call(traits.name, func, bound, list(_tensors([args, kwargs])), shapes)
-            _assign(self.notes, call, results, rule(self.notes, call), traits)
-            for tensor, value in zip(results, _values(call, args, kwargs, traits), strict=False):
-                facts_of(tensor).value = value
-        return out
+        traits = _traits_of(func)
+        given = dict(zip(traits.defaults, args, strict=False))
+        arguments = {**traits.defaults, **given, **kwargs}
+        output = _run(func, traits, arguments, args, kwargs)
+        results = list(tensors_in(output))
+        if self.is_paused or not (results or traits.written):
+            return output
+        self.notes.num_operations += 1
+        shapes = [tuple(each.shape) for each in results]
+        call = Call(traits.name, func, arguments, list(tensors_in([args, kwargs])), shapes)
+        _assign(self.notes, call, results, apply_rule(self.notes, call), traits)
+        for tensor, value in zip(results, _constant_values(call, args, kwargs, traits), strict=False):
+            facts_of(tensor).value = value
+        return output
 
 
 class _Functions(TorchFunctionMode):
-    """Follows the functions that torch takes apart in a way that hides what they do."""
+    """Follows the functions whose decomposition hides what they do."""
 
     def __init__(self, operations: _Operations) -> None:
         super().__init__()
@@ -90,163 +99,142 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func == Tensor.data.__set__:  # type: ignore[attr-defined]
             set_facts(args[0], replace(facts_of(args[1])))
-        circular = func is F.pad and "circular" in (*args[2:3], kwargs.get("mode"))
-        if self.operations.paused or not (circular or func is F.local_response_norm):
+        is_circular_pad = func is F.pad and "circular" in (*args[2:3], kwargs.get("mode"))
+        is_followed_here = is_circular_pad or func is F.local_response_norm
+        if self.operations.is_paused or not is_followed_here:
             return func(*args, **kwargs)
-        self.operations.paused = True
+
+        self.operations.is_paused = True
         try:
-            out = func(*args, **kwargs)
+            output = func(*args, **kwargs)
         finally:
-            self.operations.paused = False
-        call = Call(func.__name__, func, {}, list(_tensors([args, kwargs])), [tuple(out.shape)])
-        if LOST in axes(call.facts[0].dims):
-            result: Facts | list[Facts] = lost(out.shape)
-        elif circular:
+            self.operations.is_paused = False
+
+        notes = self.operations.notes
+        call = Call(func.__name__, func, {}, list(tensors_in([args, kwargs])), [tuple(output.shape)])
+        x = call.facts[0]
+        if LOST_AXIS in places(x.dims):
+            result: Result = lost_places(output.shape)
+        elif is_circular_pad:
             amounts = args[1] if len(args) > 1 else kwargs["pad"]
-            result = pad(self.operations.notes, call, amounts, "circular")
-        elif axes(call.facts[0].dims[1:2]):
-            result = self.operations.notes.unknown(call, call.facts[0])
+            result = pad(notes, call, amounts, "circular")
+        elif places(x.dims[1:2]):  # the response norm goes along dimension 1
+            result = notes.report_unknown(call, x)
         else:
-            result = pointwise(self.operations.notes, call)
-        _assign(self.operations.notes, call, [out], result, _Traits(func.__name__, {}, False, None))
-        return out
+            result = elementwise(notes, call)
+        _assign(notes, call, [output], result, _Traits(func.__name__, {}, False, None))
+        return output
 
 
 class _Traits(NamedTuple):
+    """What the schema of an operation says."""
+
     name: str
     defaults: dict[str, Any]
     """Every argument, in order, with its default."""
     is_view: bool
     written: str | None
-    """The argument that it writes into."""
+    """The argument that the operation writes into."""
 
 
 @cache
-def _traits(func: Any) -> _Traits:
+def _traits_of(func: Any) -> _Traits:
     schema = func._schema
-    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    is_view = not written and any(r.alias_info is not None for r in schema.returns)
     name = schema.name.split("::")[-1]
-    return _Traits(
-        name.rstrip("_") if written else name,
-        {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments},
-        is_view,
-        written[0] if written else None,
-    )
+    defaults = {}
+    written = None
+    for argument in schema.arguments:
+        defaults[argument.name] = argument.default_value if argument.has_default_value() else None
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        if is_written and written is None:
+            written = argument.name
+    if written is not None:
+        return _Traits(name.rstrip("_"), defaults, False, written)
+    is_view = any(result.alias_info is not None for result in schema.returns)
+    return _Traits(name, defaults, is_view, None)
 
 
-def _run(func: Any, traits: _Traits, bound: dict[str, Any], args: Any, kwargs: Any) -> Any:
-    if traits.name == "native_batch_norm" and not bound["training"]:  # torch takes 10 ms to find the same
-        return (torch.empty_like(bound["input"]), *(bound["input"].new_empty(0) for _ in range(2)))
-    if traits.written and not all(isinstance(t, FakeTensor) for t in _tensors(bound[traits.written])):
-        return bound[traits.written]  # a tensor that is not the model's stays as it is
+def _run(func: Any, traits: _Traits, arguments: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    """Let torch run the operation on fake tensors."""
+    if traits.name == "native_batch_norm" and not arguments["training"]:
+        # torch takes 10 ms to find the same
+        x = arguments["input"]
+        return torch.empty_like(x), x.new_empty(0), x.new_empty(0)
+    if traits.written:
+        targets = tensors_in(arguments[traits.written])
+        if not all(isinstance(tensor, FakeTensor) for tensor in targets):
+            return arguments[traits.written]  # a tensor that is not the model's stays as it is
     return func(*args, **kwargs)
 
 
-def _values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> list[Tensor]:
-    """The results of an operation on small constants, with what is in them."""
-    small = all(prod(shape) <= SMALL for shape in [*call.shapes, *(t.shape for t in call.tensors)])
-    if not small or traits.written or torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ()):
-        return []
-    values = {id(tensor): value_of(tensor) for tensor in call.tensors}
-    if not values or any(value is None for value in values.values()):
-        return []
-    args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (args, kwargs))
-    return list(_tensors(for_real(call.func)(*args, **kwargs)))
-
-
-def rule(notes: Notes, call: Call) -> Facts | list[Facts]:
-    """What is known of the results; a finding where an operation on places is not known."""
-    facts, known = call.facts, RULES.get(call.name)
-    followed = [x for x in facts if axes(x.dims) or x.pending is not None]
-    for tensor in filter(is_strange, call.tensors):
-        notes.unknown(call, facts_of(tensor), "it gets a tensor that was made or changed out of sight")
-    if any(LOST in axes(x.dims) for x in facts) and call.name not in RESUMES:
-        notes.flush(*facts)
-        return [lost(shape) for shape in call.shapes]
-    if torch.Tag.pointwise in getattr(call.func, "tags", ()) or call.name in ELEMENTWISE:
-        return pointwise(notes, call)
-    if known is None:
-        return notes.unknown(call, followed[0]) if followed else []
-    try:
-        return known(notes, call)
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-        if not followed:
+def _constant_values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> list[Tensor]:
+    """The results with their values, if the operation only has small constants as operands."""
+    for shape in (*call.shapes, *(tensor.shape for tensor in call.tensors)):
+        if prod(shape) > MAX_CONSTANT_ELEMENTS:
             return []
-        return notes.unknown(call, followed[0])  # a form of the operation that no rule foresees
+    is_random = torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
+    if traits.written or is_random or not call.tensors:
+        return []
+    values = {}
+    for tensor in call.tensors:
+        value = value_of(tensor)
+        if value is None:
+            return []
+        values[id(tensor)] = value
+    args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (args, kwargs))
+    return list(tensors_in(with_real_tensors(call.func)(*args, **kwargs)))
 
 
-def _assign(
-    notes: Notes, call: Call, results: list[Tensor], facts: Facts | list[Facts], traits: _Traits
-) -> None:
-    known = facts if isinstance(facts, list) else [facts]
-    known += [plain(tensor.shape) for tensor in results[len(known) :]]
+def apply_rule(notes: Notes, call: Call) -> Result:
+    """Facts of the results; a finding if the operation acts on places and no rule covers it."""
+    operands = call.facts
+    for tensor in call.tensors:
+        if is_out_of_sight(tensor):
+            reason = "it gets a tensor that was made or changed out of sight"
+            notes.report_unknown(call, facts_of(tensor), reason)
+    has_lost_places = any(LOST_AXIS in places(x.dims) for x in operands)
+    if has_lost_places and call.name not in FRESH_STARTS:
+        notes.report_pending(*operands)
+        return [lost_places(shape) for shape in call.shapes]
+    if torch.Tag.pointwise in getattr(call.func, "tags", ()) or call.name in ELEMENTWISE:
+        return elementwise(notes, call)
+    followed = [x for x in operands if places(x.dims) or x.pending is not None]
+    rule = RULES.get(call.name)
+    if rule is not None:
+        try:
+            return rule(notes, call)
+        except UNFORESEEN:
+            pass  # a variant of the operation that the rule does not cover
+    if followed:
+        return notes.report_unknown(call, followed[0])
+    return []
+
+
+def _assign(notes: Notes, call: Call, results: list[Tensor], result: Result, traits: _Traits) -> None:
+    """Attach the facts that a rule found to the tensors that the operation returned or wrote into."""
+    known = list(result) if isinstance(result, list) else [result]
+    for tensor in results[len(known) :]:
+        known.append(no_places(tensor.shape))
     if traits.written is not None:
-        for i, target in enumerate(_tensors(call.args[traits.written])):
-            _write(notes, call, target, known[i] if i < len(known) else plain(target.shape))
+        for i, target in enumerate(tensors_in(call.args[traits.written])):
+            new = known[i] if i < len(known) else no_places(target.shape)
+            write(notes, call, target, new)
         return
-    for tensor, result in zip(results, known, strict=False):
-        alone = [axis for axis in map(single, result.dims) if axis]
-        if [size(d) for d in result.dims] != list(tensor.shape) or len(set(alone)) != len(alone):
-            result = notes.unknown(call, call.facts[0])[0]  # such as two maps in one tensor
-        set_facts(tensor, replace(result, root=None, rearranged=False, writes=0, value=None))
+    for tensor, facts in zip(results, known, strict=False):
+        if not _fits(facts, tensor):
+            facts = notes.report_unknown(call, call.facts[0])[0]
+        facts = replace(facts, root=None, is_rearranged=False, num_writes=0, value=None)
+        set_facts(tensor, facts)
         if traits.is_view and isinstance(call.tensors[0], FakeTensor):
-            view, base = facts_of(tensor), facts_of(call.tensors[0])
+            base = facts_of(call.tensors[0])
+            view = facts_of(tensor)
             view.root = base.root or base
-            view.rearranged = base.rearranged or call.name not in PARTS
-            view.writes = view.root.writes
+            view.is_rearranged = base.is_rearranged or call.name not in ALIGNED_VIEWS
+            view.num_writes = view.root.num_writes
 
 
-def _write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
-    """The tensor ``target``, and what it is a view of, hold ``new``."""
-    if not isinstance(target, FakeTensor):
-        if axes(new.dims):
-            notes.unknown(call, new, "it writes a map into a tensor that is not the model's")
-        return
-    old = facts_of(target)
-    root = old.root or old
-    dims = new.dims if root is old else _written(notes, call, root, old, new)
-    if (old.dims, old.pending, root.dims) != (new.dims, new.pending, dims):
-        root.writes += 1
-    root.dims, root.value = dims, None
-    old.dims, old.pending, old.pitch, old.node, old.name = new.dims, new.pending, new.pitch, new.node, ""
-    old.writes, old.value, old.fresh = root.writes, None, False
-
-
-def _written(notes: Notes, call: Call, root: Facts, old: Facts, new: Facts) -> tuple[Dim, ...]:
-    """The dimensions of a tensor of which the view ``old`` becomes ``new``."""
-    if new.pending is not root.pending:
-        notes.flush(new, *([root] if axes(new.dims) else []))
-    alike = not old.rearranged and len(new.dims) == len(root.dims)
-    pairs = list(zip(new.dims if alike else [None] * len(root.dims), root.dims, strict=True))
-    kept = tuple(r if axes([r]) or n == r else dim(PLAIN, size(r)) for n, r in pairs)
-    if not axes([*root.dims, *new.dims]):
-        return kept
-    if old.pending is root.pending:  # otherwise the view is a part of the map that is not symmetric
-        if new.dims == old.dims:
-            return kept
-        if not axes(new.dims) and all(
-            is_same(n) for n, o in zip(new.dims, old.dims, strict=True) if axes([o])
-        ):
-            return kept  # the same everywhere
-        if alike and not axes(root.dims):
-            if all(n is None or not axes([n]) or (is_same(r) and size(n) == size(r)) for n, r in pairs):
-                return tuple(n if n and axes([n]) else k for (n, _), k in zip(pairs, kept, strict=True))
-    notes.unknown(call, root if axes(root.dims) else new, "it writes into a part of a map")
-    return tuple(dim(LOST, size(d)) for d in root.dims)
-
-
-def _tensors(value: Any, inside: tuple[int, ...] = ()) -> Iterator[Tensor]:
-    """All in it: in containers of any kind, and in the attributes of objects."""
-    if isinstance(value, Tensor):
-        yield value
-    if isinstance(value, Tensor | int | float | str | bytes | type | nn.Module) or id(value) in inside:
-        return
-    inside = (*inside, id(value))
-    if isinstance(value, Mapping):
-        value = value.values()
-    if not isinstance(value, Iterable):
-        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
-        value = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
-    for each in value:
-        yield from _tensors(each, inside)
+def _fits(facts: Facts, tensor: Tensor) -> bool:
+    """Whether the facts have the shape of the tensor, and rows and columns of one map only."""
+    axes = [row_or_column(d) for d in facts.dims if row_or_column(d)]
+    shape = tuple(length(d) for d in facts.dims)
+    return shape == tuple(tensor.shape) and len(set(axes)) == len(axes)

@@ -1,174 +1,246 @@
-"""Sums: reductions, softmax, norms and products of matrices, which bring several places together."""
+"""Rules for operations that combine several places: reductions, softmax, norms and matrix products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from .dimensions import PLAIN, Dim, axes, dim, leaves, merge, single, size
+from .dimensions import (
+    COLUMNS,
+    OTHER_AXIS,
+    ROWS,
+    Dim,
+    all_axes,
+    dimension,
+    length,
+    merge,
+    places,
+    row_or_column,
+)
 from .exactness import Step
-from .facts import Call, Facts, Notes, Pending, facts_of, map_size, plain
+from .facts import Call, Facts, Pending, facts_of, map_size, no_places
+from .notes import Notes, Result, Rule
 
-__all__ = ["SUMS"]
+__all__ = ["COMBINE_RULES"]
 
-Result = Facts | list[Facts]
-REDUCED = ("dim", "keepdim", "dtype")  # what a step says in its own way
-
-
-def _chosen(call: Call, x: Facts) -> list[int]:
-    chosen = call.args.get("dim")
-    chosen = [chosen] if isinstance(chosen, int) else chosen or range(len(x.dims))
-    return sorted(i % max(len(x.dims), 1) for i in chosen)
+REDUCTION_ARGUMENTS = ("dim", "keepdim", "dtype")  # which a reducing step sets itself
+WITH_INDICES = ("max", "min", "median", "mode", "kthvalue", "nanmedian")  # as their second result
 
 
-def _is_whole(x: Facts, dims: Sequence[Dim]) -> bool:
-    """Whether the dimensions hold rows and columns, or all that the tensor has of them."""
-    held, every = _places(dims), _places(x.dims)
-    if len("".join(held)) == len("".join(every)):
+def _covers_whole_maps(x: Facts, dims: Sequence[Dim]) -> bool:
+    """Whether these dimensions of ``x`` contain both rows and columns, or all places that it has.
+
+    Of two maps in one tensor, the rows and columns must be those of the same map.
+    """
+    here = _axes_by_dimension(dims)
+    everywhere = _axes_by_dimension(x.dims)
+    here_joined = "".join(here)
+    if len(here_joined) == len("".join(everywhere)):
         return True
-    torn, all_torn = ([d for d in places if d.replace("HW", "")] for places in (held, every))
-    balanced = "".join(held).count("H") == "".join(held).count("W")
-    return balanced and (not torn or torn == all_torn)  # of two maps, rows and columns of the same
+    if here_joined.count(ROWS) != here_joined.count(COLUMNS):
+        return False
+    # a map that is flattened into one dimension is whole; of the others, all must be here
+    split_here = [axes for axes in here if _has_lone_axis(axes)]
+    split_everywhere = [axes for axes in everywhere if _has_lone_axis(axes)]
+    return not split_here or split_here == split_everywhere
 
 
-def _places(dims: Sequence[Dim]) -> list[str]:
-    """The rows and columns of each dimension in their order."""
-    return ["".join(axis for axis, _ in leaves(d) if axis in ("H", "W")) for d in dims]
+def _axes_by_dimension(dims: Sequence[Dim]) -> list[str]:
+    """The rows and columns of each dimension, outermost first: ``["", "", "HW"]`` for flattened places."""
+    by_dimension = []
+    for d in dims:
+        axes = [axis for axis, _ in all_axes(d) if axis in (ROWS, COLUMNS)]
+        by_dimension.append("".join(axes))
+    return by_dimension
+
+
+def _has_lone_axis(axes: str) -> bool:
+    return axes.replace(ROWS + COLUMNS, "") != ""
+
+
+# --- reductions
 
 
 def _reduce(notes: Notes, call: Call) -> Result:
+    """sum, mean, max and the like, over some dimensions or all."""
     x = call.facts[0]
-    chosen = _chosen(call, x)
-    gone = [x.dims[i] for i in chosen]
-    keep = bool(call.args.get("keepdim"))
-    dims = [d if i not in chosen else ((),) for i, d in enumerate(x.dims) if keep or i not in chosen]
-    if not axes(gone):
-        out = replace(x.to(dims), pending=notes.carried([x]))
-    elif _is_whole(x, gone):
-        several = isinstance(call.args.get("dim"), list)
-        repaired = several and x.pending is not None and x.pending.steps
-        args = (("dim", (2, 3)), ("keepdim", True), *call.options(*REDUCED))
-        out = x.to(dims)
-        if not repaired or notes.apply(x, Step("reduce", call.func, args), dims).pending is not None:
-            notes.flush(x)
-    elif len(places := [i for i in chosen if axes([x.dims[i]])]) == 1 and single(x.dims[places[0]]):
-        along = 2 if single(x.dims[places[0]]) == "H" else 3
-        chosen_dim = (along,) if isinstance(call.args["dim"], list) else along
-        args = (("dim", chosen_dim), ("keepdim", True), *call.options(*REDUCED))
-        out = notes.apply(x, Step("reduce", call.func, args), dims)
+    reduced = _reduced_dims(call, x)
+    reduced_dims = [x.dims[i] for i in reduced]
+    dims = _dims_after_reduction(call, x, reduced)
+    if not places(reduced_dims):
+        result = replace(x.with_dims(dims), pending=notes.pending_through([x]))
+        return _reduction_results(call, result, result)
+    reduced_places = [i for i in reduced if places([x.dims[i]])]
+    if _covers_whole_maps(x, reduced_dims):
+        result = _reduced_over_maps(notes, call, x, dims)
+    elif len(reduced_places) == 1 and row_or_column(x.dims[reduced_places[0]]):
+        result = _reduced_over_one_axis(notes, call, x, dims, row_or_column(x.dims[reduced_places[0]]))
     else:
-        return notes.unknown(call, x)
-    index = Facts(out.dims, Pending((), map_size(x), (notes.modules[-1],), x.pitch)) if axes(gone) else out
-    return [index] if call.name in ("argmax", "argmin") else [out, index if _has_index(call) else out]
+        return notes.report_unknown(call, x)
+    # indices along places are numbers of places: a finding as soon as anything uses them
+    index = Facts(result.dims, Pending((), map_size(x), (notes.modules[-1],), x.pitch))
+    return _reduction_results(call, result, index)
 
 
-def _has_index(call: Call) -> bool:
-    return call.name in ("max", "min", "median", "mode", "kthvalue", "nanmedian")
+def _reduced_dims(call: Call, x: Facts) -> list[int]:
+    chosen = call.args.get("dim")
+    if isinstance(chosen, int):
+        chosen = [chosen]
+    count = len(x.dims)
+    return sorted(i % max(count, 1) for i in chosen or range(count))
+
+
+def _dims_after_reduction(call: Call, x: Facts, reduced: Sequence[int]) -> list[Dim]:
+    dims: list[Dim] = []
+    for i, d in enumerate(x.dims):
+        if i not in reduced:
+            dims.append(d)
+        elif call.args.get("keepdim"):
+            dims.append(((),))
+    return dims
+
+
+def _reduced_over_maps(notes: Notes, call: Call, x: Facts, dims: Sequence[Dim]) -> Facts:
+    """Over rows and columns: exact, and it may even repair what is pending, as a sum undoes a roll."""
+    has_pending_steps = x.pending is not None and bool(x.pending.steps)
+    if has_pending_steps and isinstance(call.args.get("dim"), list):
+        args = (("dim", (2, 3)), ("keepdim", True), *call.options(*REDUCTION_ARGUMENTS))
+        after = notes.apply(x, Step("reduce", call.func, args), dims)
+        if after.pending is None:
+            return x.with_dims(dims)
+    notes.report_pending(x)
+    return x.with_dims(dims)
+
+
+def _reduced_over_one_axis(notes: Notes, call: Call, x: Facts, dims: Sequence[Dim], axis: str) -> Facts:
+    """Over rows or columns alone: a step that the reduction over the other axis may complete."""
+    dim_of_map = 2 if axis == ROWS else 3  # in maps (N, 1, H, W)
+    dim_argument = (dim_of_map,) if isinstance(call.args["dim"], list) else dim_of_map
+    args = (("dim", dim_argument), ("keepdim", True), *call.options(*REDUCTION_ARGUMENTS))
+    return notes.apply(x, Step("reduce", call.func, args), dims)
+
+
+def _reduction_results(call: Call, result: Facts, index: Facts) -> list[Facts]:
+    if call.name in ("argmax", "argmin"):
+        return [index]
+    if call.name in WITH_INDICES:
+        return [result, index]
+    return [result, result]
 
 
 def _along(notes: Notes, call: Call) -> Result:
-    """Softmax, sorting and the like: a dimension that comes out as it went in, or of another size."""
+    """Softmax, sorting and the like: along one dimension, which remains, perhaps with another size."""
     x, shape = call.facts[0], call.shapes[0]
     i = call.args["dim"] % len(x.dims)
     d = x.dims[i]
-    if not axes([d]):
-        new = d if "softmax" in call.name else dim(PLAIN, shape[i])
-        out = x.to((*x.dims[:i], new, *x.dims[i + 1 :]))
-        notes.flush(x)
-        return [out] * len(call.shapes)
-    if "softmax" in call.name and _is_whole(x, [d]):
-        notes.flush(x)
-        return x.to(x.dims)
-    reason = "it goes along rows or columns alone" if single(d) else "it depends on the order of the places"
-    return notes.unknown(call, x, reason)
+    is_softmax = "softmax" in call.name
+    if not places([d]):
+        new = d if is_softmax else dimension(OTHER_AXIS, shape[i])
+        notes.report_pending(x)
+        return [x.with_dims((*x.dims[:i], new, *x.dims[i + 1 :]))] * len(call.shapes)
+    if is_softmax and _covers_whole_maps(x, [d]):
+        notes.report_pending(x)
+        return x.with_dims(x.dims)
+    if row_or_column(d):
+        return notes.report_unknown(call, x, "it goes along rows or columns alone")
+    return notes.report_unknown(call, x, "it depends on the order of the places")
+
+
+# --- norms
 
 
 def _channel_norm(notes: Notes, call: Call) -> Result:
-    """Batch and group norm: statistics and weights of dimension 1."""
+    """Batch and group norm, with statistics and weights along dimension 1."""
     x = call.facts[0]
-    notes.flush(x)
-    if len(x.dims) > 1 and axes([x.dims[1]]):
+    notes.report_pending(x)
+    if len(x.dims) > 1 and places([x.dims[1]]):
         reason = "its channels are places of the image, each with weights of its own"
-        notes.note(x, "position", call.title, reason, "normalise over channels")
-    if "group" in call.name and axes(x.dims[:1]) and axes(x.dims[2:]):
-        return notes.unknown(call, x, "it normalises rows or columns alone")
-    return [x.to(x.dims), *map(plain, call.shapes[1:])]
+        notes.report(x, "position", call.title, reason, "normalise over channels")
+    if "group" in call.name and places(x.dims[:1]) and places(x.dims[2:]):
+        return notes.report_unknown(call, x, "it normalises rows or columns alone")
+    return [x.with_dims(x.dims), *map(no_places, call.shapes[1:])]
 
 
 def _layer_norm(notes: Notes, call: Call) -> Result:
+    """Layer and RMS norm over the last dimensions."""
     x = call.facts[0]
-    notes.flush(x)
-    inner = x.dims[len(x.dims) - len(call.args["normalized_shape"]) :]
-    if axes(inner) and not _is_whole(x, inner):
-        return notes.unknown(call, x, "it normalises rows or columns alone")
-    if axes(inner) and any(call.args.get(name) is not None for name in ("weight", "bias")):
-        reason = "its weights differ from place to place and do not turn with the image"
-        notes.note(x, "position", "layer norm", reason, "elementwise_affine=False, or over channels alone")
-    return [x.to(x.dims), *map(plain, call.shapes[1:])]
+    notes.report_pending(x)
+    first = len(x.dims) - len(call.args["normalized_shape"])
+    normalised = x.dims[first:]
+    if places(normalised):
+        if not _covers_whole_maps(x, normalised):
+            return notes.report_unknown(call, x, "it normalises rows or columns alone")
+        if call.args.get("weight") is not None or call.args.get("bias") is not None:
+            reason = "its weights differ from place to place and do not turn with the image"
+            remedy = "elementwise_affine=False, or over channels alone"
+            notes.report(x, "position", "layer norm", reason, remedy)
+    return [x.with_dims(x.dims), *map(no_places, call.shapes[1:])]
+
+
+# --- matrix products
 
 
 def _matmul(notes: Notes, call: Call) -> Result:
-    """mm, bmm and those with something added: (…, i, k) × (…, k, j)."""
-    names = (
-        ("mat1", "mat2")
-        if "mat1" in call.args
-        else ("batch1", "batch2")
-        if "batch1" in call.args
-        else ("self", "mat2")
-    )
-    a, b = (facts_of(call.args[name]) for name in names)
-    notes.flush(*call.facts)
+    """mm, bmm, and those that add something: (…, i, k) times (…, k, j), plus a tensor (…, i, j)."""
+    if "mat1" in call.args:
+        left, right = "mat1", "mat2"
+    elif "batch1" in call.args:
+        left, right = "batch1", "batch2"
+    else:
+        left, right = "self", "mat2"
+    a, b = facts_of(call.args[left]), facts_of(call.args[right])
+    notes.report_pending(*call.facts)
     _contract(notes, call, a, b, a.dims[-1], b.dims[-2])
+
     batch = []
     for p, q in zip(a.dims[:-2], b.dims[:-2], strict=True):
-        both, problem = merge(p, q)
+        merged, problem = merge(p, q)
         if problem:
-            notes.note(
-                a if axes([p]) else b,
-                "position",
-                call.title,
-                "its matrices differ from place to place",
-                "one for all",
-            )
-        batch.append(both)
-    out = (a if axes(a.dims) else b).to((*batch, a.dims[-2], b.dims[-1]))
-    if names[0] == "self":
-        return out
-    return out.to(notes.broadcast(call, [out, facts_of(call.args["self"])], call.shapes[0]))
+            on_places = a if places([p]) else b
+            reason = "its matrices differ from place to place"
+            notes.report(on_places, "position", call.title, reason, "one for all")
+        batch.append(merged)
+    first_map = a if places(a.dims) else b
+    product = first_map.with_dims((*batch, a.dims[-2], b.dims[-1]))
+    if left == "self":
+        return product
+    added = facts_of(call.args["self"])
+    return product.with_dims(notes.broadcast(call, [product, added], call.shapes[0]))
 
 
 def _contract(notes: Notes, call: Call, a: Facts, b: Facts, p: Dim, q: Dim) -> None:
-    """The sum over a dimension of both."""
+    """Report what is wrong with the sum over dimension ``p`` of ``a`` and dimension ``q`` of ``b``."""
     _, problem = merge(p, q)
-    x = a if axes([p]) else b
+    x = a if places([p]) else b
     if problem == "values":
-        each = "each place of the map has weights of its own"
-        op = f"linear over {size(p)} inputs"
-        notes.note(x, "flatten", op, each, "pool the map to 1×1 before it, or use a convolution")
+        op = f"linear over {length(p)} inputs"
+        reason = "each place of the map has weights of its own"
+        notes.report(x, "flatten", op, reason, "pool the map to 1×1 before it, or use a convolution")
     elif problem:
-        notes.note(
-            x, "position", call.title, "places that do not correspond meet", "bring both into one order"
-        )
-    elif axes([p, q]) and not (_is_whole(a, [p]) and _is_whole(b, [q])):
-        notes.note(x, "unknown", call.title, "it goes along rows or columns alone", "let it see all places")
+        reason = "places that do not correspond meet"
+        notes.report(x, "position", call.title, reason, "bring both into one order")
+    elif places([p, q]) and not (_covers_whole_maps(a, [p]) and _covers_whole_maps(b, [q])):
+        reason = "it goes along rows or columns alone"
+        notes.report(x, "unknown", call.title, reason, "let it see all places")
 
 
-SUMS: dict[str, Callable[[Notes, Call], Result]] = {
-    **dict.fromkeys(
-        "sum mean amax amin max min var std var_mean std_mean logsumexp linalg_vector_norm prod any all norm"
-        " median nanmedian mode kthvalue nansum argmax argmin aminmax count_nonzero".split(),
-        _reduce,
-    ),
-    **dict.fromkeys(
-        "_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod sort topk glu argsort"
-        " cummax cummin logcumsumexp".split(),
-        _along,
-    ),
-    **dict.fromkeys(
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm"
-        " miopen_batch_norm _batch_norm_with_update _batch_norm_no_update native_group_norm".split(),
-        _channel_norm,
-    ),
+_REDUCTIONS = (
+    "sum mean amax amin max min var std var_mean std_mean logsumexp linalg_vector_norm prod any all norm"
+    " median nanmedian mode kthvalue nansum argmax argmin aminmax count_nonzero".split()
+)
+_ALONG_ONE_DIMENSION = (
+    "_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod sort topk glu argsort"
+    " cummax cummin logcumsumexp".split()
+)
+_CHANNEL_NORMS = (
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm"
+    " miopen_batch_norm _batch_norm_with_update _batch_norm_no_update native_group_norm".split()
+)
+
+COMBINE_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(_ALONG_ONE_DIMENSION, _along),
+    **dict.fromkeys(_CHANNEL_NORMS, _channel_norm),
     **dict.fromkeys(["native_layer_norm", "_fused_rms_norm"], _layer_norm),
     **dict.fromkeys(["mm", "bmm", "addmm", "baddbmm", "_addmm_activation"], _matmul),
 }

@@ -1,146 +1,219 @@
-"""Maps: convolutions, pools, resizes, padding, rolls and flips of maps (…, H, W)."""
+"""Rules for operations on maps (…, H, W): convolutions, pools, resizes, padding, rolls and flips."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch.nn.functional as F
 
-from .dimensions import LOST, PLAIN, SAME, axes, dim, is_same, single, size
+from .dimensions import (
+    COLUMNS,
+    CONSTANT_AXIS,
+    LOST_AXIS,
+    OTHER_AXIS,
+    ROWS,
+    Dim,
+    dimension,
+    is_constant,
+    length,
+    places,
+    row_or_column,
+)
 from .exactness import Step, is_symmetric
-from .facts import Call, Facts, Notes, Pending, map_size, plain, value_of
+from .facts import Call, Facts, Pending, map_size, no_places, value_of
+from .notes import Notes, Result, Rule
 
-__all__ = ["MAPS", "pad"]
+__all__ = ["SPATIAL_RULES", "pad"]
 
-Result = Facts | list[Facts]
-LARGE = 1e3
-
-
-def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: float = 0.0) -> Result:
-    """``amounts`` as in ``F.pad``: before and after, of the last dimension first."""
-    before, shape = call.facts[0], call.shapes[0]
-    x = before if axes(before.dims) else _as_map(notes, call, before) or before
-    dims, sides = list(x.dims), {"H": (0, 0), "W": (0, 0)}
-    for i, (left, right) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
-        d = dims[-1 - i]
-        if left == right == 0:
-            continue
-        if axes([d]) and not single(d):
-            return notes.unknown(call, x)
-        if single(d):
-            sides[single(d)] = (left, right)
-        dims[-1 - i] = dim(single(d) or PLAIN, shape[-1 - i])
-    if sides == {"H": (0, 0), "W": (0, 0)}:
-        notes.flush(x)
-        return x.to(dims)
-    value = max(-LARGE, min(LARGE, value))  # an infinite one would drown the noise of a trial
-    args = (("pad", (*sides["W"], *sides["H"])), ("mode", mode), ("value", value))
-    return notes.apply(x, Step("pad", F.pad, args), dims)
+MAX_PADDING_VALUE = 1e3  # an infinite one would drown the noise that a step is tried on
 
 
-def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
-    """Rows and columns last: as it is, or as it may count where places are lost or the same."""
-    if len(x.dims) not in (3, 4):
-        return None
-    lead, last = list(x.dims[:-2]), x.dims[-2:]
-    if LOST in axes(x.dims):
-        lead = [dim(PLAIN, size(d)) for d in lead]
-        last = (dim(SAME, size(last[0])), dim(SAME, size(last[1])))
-    known = [single(d) for d in last]
-    if axes(lead) or not all(axis or is_same(d) for axis, d in zip(known, last, strict=True)):
-        return None
-    rows = known[0] or ("H" if known[1] != "H" else "W")
-    columns = "W" if rows == "H" else "H"
-    if known[1] not in ("", columns):
-        return None
-    places = (((rows, size(last[0])),),), (((columns, size(last[1])),),)  # also where it is one pixel
-    if notes.square and not axes(x.dims) and size(last[0]) != size(last[1]):
-        reason = f"{size(last[0])} rows and {size(last[1])} columns are made of a square input"
-        notes.note(Facts(places), "grid", call.title, reason, "as many rows as columns")
-    return replace(x, dims=(*lead, *places), root=None)
-
-
-def _spatial(notes: Notes, call: Call, step: Step) -> Result:
-    """A step on the last two dimensions of a map."""
-    before, shape = call.facts[0], call.shapes[0]
-    x = _as_map(notes, call, before)
-    if x is None:
-        return notes.unknown(call, before) if axes(before.dims) else [plain(shape) for shape in call.shapes]
-    rows, columns = (single(d) for d in x.dims[-2:])
-    if rows == "W":  # transposed: a new beginning, with rows for columns
-        notes.flush(x)
-        x.pending = None
-    lead = [*x.dims[:-3], dim(PLAIN, shape[-3])] if step.kind == "conv" else list(x.dims[:-2])
-    out = notes.apply(x, step, (*lead, dim(rows, shape[-2]), dim(columns, shape[-1])))
-    index = replace(out, pending=Pending((), map_size(x), (notes.modules[-1],), x.pitch))
-    return [out, *(index for _ in call.shapes[1:])]
+# --- convolutions, pools and resizes
 
 
 def _conv(notes: Notes, call: Call) -> Result:
-    a, (x, weight, *_) = call.args, call.facts
-    notes.flush(*call.facts[1:])
-    if axes(weight.dims):
-        return notes.unknown(call, weight, "its kernel is made from a map")
+    x, weight = call.facts[:2]
+    notes.report_pending(*call.facts[1:])
+    if places(weight.dims):
+        return notes.report_unknown(call, weight, "its kernel is made from a map")
     if len(weight.dims) != 4:
-        if axes(x.dims[1:]):
-            return notes.unknown(call, x, "it goes along the order of the positions")
-        notes.flush(x)
-        return x.to((x.dims[0], *plain(call.shapes[0][1:]).dims))
-    kernel = tuple(a["weight"].shape[-2:])
-    value = value_of(a["weight"])
-    if value is not None and kernel[0] == kernel[1] and not is_symmetric(value):
-        name = f" of {weight.name!r}" if weight.name else ""
+        return _conv_on_no_map(notes, call, x)
+    kernel_size = tuple(call.args["weight"].shape[-2:])
+    kernel = value_of(call.args["weight"])
+    if kernel is not None and kernel_size[0] == kernel_size[1] and not is_symmetric(kernel):
+        op = f"conv {kernel_size[0]}×{kernel_size[1]}"
+        if weight.name:
+            op += f" of {weight.name!r}"
         reason = "its kernel is fixed, not learnt, and changes when it is turned or flipped"
         remedy = "a kernel that looks the same in all orientations, or one that is learnt"
-        notes.note(x, "kernel", f"conv {kernel[0]}×{kernel[1]}{name}", reason, remedy)
-    args = (("kernel", kernel), *call.options("weight", "bias", "groups"))
-    return _spatial(notes, call, Step("conv", call.func, args))
+        notes.report(x, "kernel", op, reason, remedy)
+    args = (("kernel", kernel_size), *call.options("weight", "bias", "groups"))
+    return _apply_to_map(notes, call, Step("conv", call.func, args))
+
+
+def _conv_on_no_map(notes: Notes, call: Call, x: Facts) -> Result:
+    """A convolution in 1 or 3 dimensions, which must not run along places."""
+    if places(x.dims[1:]):
+        return notes.report_unknown(call, x, "it goes along the order of the positions")
+    notes.report_pending(x)
+    return x.with_dims((x.dims[0], *no_places(call.shapes[0][1:]).dims))
 
 
 def _pool(notes: Notes, call: Call) -> Result:
-    return _spatial(notes, call, Step("pool", call.func, call.options()))
+    return _apply_to_map(notes, call, Step("pool", call.func, call.options()))
 
 
 def _resize(notes: Notes, call: Call) -> Result:
-    return _spatial(notes, call, Step("resize", call.func, call.options()))
+    return _apply_to_map(notes, call, Step("resize", call.func, call.options()))
+
+
+def _apply_to_map(notes: Notes, call: Call, step: Step) -> Result:
+    """Apply a step to the last two dimensions of a map."""
+    given, shape = call.facts[0], call.shapes[0]
+    x = _as_map(notes, call, given)
+    if x is None:
+        if places(given.dims):
+            return notes.report_unknown(call, given)
+        return [no_places(shape) for shape in call.shapes]
+    rows, columns = (row_or_column(d) for d in x.dims[-2:])
+    if rows == COLUMNS:  # a transposed map: steps before the transpose cannot be continued
+        notes.report_pending(x)
+        x.pending = None
+    lead = list(x.dims[:-2])
+    if step.kind == "conv":
+        lead[-1] = dimension(OTHER_AXIS, shape[-3])  # its channels are new
+    result = notes.apply(x, step, (*lead, dimension(rows, shape[-2]), dimension(columns, shape[-1])))
+    results = [result]
+    for _ in call.shapes[1:]:  # the indices of a max pool
+        pending = Pending((), map_size(x), (notes.modules[-1],), x.pitch)
+        results.append(replace(result, pending=pending))
+    return results
+
+
+def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
+    """``x`` as a map whose last two dimensions are rows and columns; None if it cannot be one.
+
+    An operation on maps gives the last two dimensions a meaning even where places were lost, or where
+    all of them are equal: then a new map starts there.
+    """
+    if len(x.dims) not in (3, 4):
+        return None
+    lead, last = list(x.dims[:-2]), list(x.dims[-2:])
+    if LOST_AXIS in places(x.dims):
+        lead = [dimension(OTHER_AXIS, length(d)) for d in lead]
+        last = [dimension(CONSTANT_AXIS, length(d)) for d in last]
+    if places(lead):
+        return None
+    axes = _rows_then_columns(last)
+    if axes is None:
+        return None
+    height, width = length(last[0]), length(last[1])
+    # written out, since dimension() would drop the axis of a map of one pixel
+    map_dims: tuple[Dim, Dim] = (((axes[0], height),),), (((axes[1], width),),)
+    if notes.is_square and not places(x.dims) and height != width:
+        reason = f"{height} rows and {width} columns are made of a square input"
+        notes.report(Facts(map_dims), "grid", call.title, reason, "as many rows as columns")
+    return replace(x, dims=(*lead, *map_dims), root=None)
+
+
+def _rows_then_columns(last: Sequence[Dim]) -> tuple[str, str] | None:
+    """The axes of the last two dimensions; one that is constant is what the other is not."""
+    for d in last:
+        if not row_or_column(d) and not is_constant(d):
+            return None
+    first, second = (row_or_column(d) for d in last)
+    if not first:
+        first = COLUMNS if second == ROWS else ROWS
+    other = COLUMNS if first == ROWS else ROWS
+    if second not in ("", other):
+        return None
+    return first, other
+
+
+# --- padding
+
+
+def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: float = 0.0) -> Result:
+    """Padding; ``amounts`` as in ``F.pad``: before and after, for the last dimension first."""
+    x, shape = call.facts[0], call.shapes[0]
+    if not places(x.dims):
+        x = _as_map(notes, call, x) or x
+    dims = list(x.dims)
+    sides = {ROWS: (0, 0), COLUMNS: (0, 0)}
+    for i, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True), start=1):
+        if before == after == 0:
+            continue
+        axis = row_or_column(dims[-i])
+        if axis:
+            sides[axis] = (before, after)
+        elif places([dims[-i]]):
+            return notes.report_unknown(call, x)
+        dims[-i] = dimension(axis or OTHER_AXIS, shape[-i])
+    if sides == {ROWS: (0, 0), COLUMNS: (0, 0)}:  # channels are padded, or nothing
+        notes.report_pending(x)
+        return x.with_dims(dims)
+    value = max(-MAX_PADDING_VALUE, min(MAX_PADDING_VALUE, value))
+    left_right_top_bottom = (*sides[COLUMNS], *sides[ROWS])
+    args = (("pad", left_right_top_bottom), ("mode", mode), ("value", value))
+    return notes.apply(x, Step("pad", F.pad, args), dims)
 
 
 def _constant_pad(notes: Notes, call: Call) -> Result:
     return pad(notes, call, call.args["pad"], "constant", float(call.args["value"]))
 
 
-def _other_pad(notes: Notes, call: Call) -> Result:
-    return pad(notes, call, call.args["padding"], "reflect" if "reflection" in call.name else "replicate")
+def _reflection_pad(notes: Notes, call: Call) -> Result:
+    return pad(notes, call, call.args["padding"], "reflect")
 
 
-def _flip(notes: Notes, call: Call) -> Result:
-    """Flips and rolls."""
-    x, a = call.facts[0], call.args
-    chosen = [i % len(x.dims) for i in a["dims"]]
-    kept = [k for k, i in enumerate(chosen) if axes([x.dims[i]])]
-    if not kept and (chosen or not axes(x.dims)):
-        notes.flush(x)
-        return x.to(x.dims)
-    if not chosen or not all(single(x.dims[chosen[k]]) for k in kept):
-        return notes.unknown(call, x)
-    args: dict[str, Any] = {"dims": tuple(2 if single(x.dims[chosen[k]]) == "H" else 3 for k in kept)}
-    if "shifts" in a:
-        args["shifts"] = tuple(a["shifts"][k] for k in kept)
-    return notes.apply(x, Step("move", call.func, tuple(args.items())), x.dims)
+def _replication_pad(notes: Notes, call: Call) -> Result:
+    return pad(notes, call, call.args["padding"], "replicate")
 
 
-MAPS: dict[str, Callable[[Notes, Call], Result]] = {
+# --- flips and rolls
+
+
+def _move(notes: Notes, call: Call) -> Result:
+    """flip and roll."""
+    x, args = call.facts[0], call.args
+    chosen = [i % len(x.dims) for i in args["dims"]]
+    if not chosen and places(x.dims):
+        return notes.report_unknown(call, x)  # a roll of all dimensions together
+    moved_axes = []
+    shifts = []
+    for k, i in enumerate(chosen):
+        if not places([x.dims[i]]):
+            continue  # the order of channels does not matter
+        axis = row_or_column(x.dims[i])
+        if not axis:
+            return notes.report_unknown(call, x)
+        moved_axes.append(2 if axis == ROWS else 3)  # in maps (N, 1, H, W)
+        if "shifts" in args:
+            shifts.append(args["shifts"][k])
+    if not moved_axes:
+        notes.report_pending(x)
+        return x.with_dims(x.dims)
+    step_args: list[tuple[str, Any]] = [("dims", tuple(moved_axes))]
+    if "shifts" in args:
+        step_args.append(("shifts", tuple(shifts)))
+    return notes.apply(x, Step("move", call.func, tuple(step_args)), x.dims)
+
+
+_RESIZES = (
+    "_adaptive_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d"
+    " upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
+    " _upsample_lanczos2d_aa".split()
+)
+
+SPATIAL_RULES: dict[str, Rule] = {
     "convolution": _conv,
     **dict.fromkeys(["max_pool2d_with_indices", "max_pool2d", "avg_pool2d"], _pool),
-    **dict.fromkeys(
-        "_adaptive_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d"
-        " upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
-        " _upsample_lanczos2d_aa".split(),
-        _resize,
-    ),
+    **dict.fromkeys(_RESIZES, _resize),
     "constant_pad_nd": _constant_pad,
-    **dict.fromkeys(["reflection_pad2d", "replication_pad2d"], _other_pad),
-    **dict.fromkeys(["flip", "roll"], _flip),
+    "reflection_pad2d": _reflection_pad,
+    "replication_pad2d": _replication_pad,
+    "flip": _move,
+    "roll": _move,
 }

@@ -1,0 +1,192 @@
+"""Notes: the findings of one forward pass, and how steps add up before they become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from .dimensions import CONSTANT_AXIS, Dim, dimension, length, merge, places
+from .exactness import Step, is_exact, size_after, stride_of
+from .facts import Call, Facts, Pending, lost_places, map_size
+from .findings import Finding, explain
+
+__all__ = ["NotExact", "Notes", "Result", "Rule"]
+
+
+class NotExact(Exception):
+    """Ends a forward pass whose only question was whether the grid is exact."""
+
+
+@dataclass
+class Notes:
+    """What one forward pass shows, in the order in which it happens."""
+
+    stop_at_grid: bool = False
+    """Whether to raise :class:`NotExact` at the first finding of the kind ``"grid"``."""
+    is_square: bool = True
+    """Whether the input is square."""
+    is_stopped: bool = False
+    """Whether the pass ended early; it stays True if the model catches the exception."""
+    modules: list[str] = field(default_factory=lambda: [""])
+    """Names of the modules that are running, the innermost last."""
+    findings: dict[Finding, None] = field(default_factory=dict)
+    """An ordered set."""
+    program: dict[tuple[int, Step], int] = field(default_factory=dict)
+    """Convolutions and pools: (node of the map before, step) → node of the map after; 0 is the input."""
+    resized_nodes: set[int | None] = field(default_factory=set)
+    """Nodes that are then sliced, padded or resized, which may repair them."""
+    chained_nodes: set[int] = field(default_factory=set)
+    """Nodes whose step follows another step directly, and may repair it."""
+    num_operations: int = 0
+    num_outputs: int = 0
+    """Tensors in what the model returned."""
+
+    # --- findings
+
+    def report(self, x: Facts, kind: str, op: str, reason: str, remedy: str) -> None:
+        """Add a finding about an operation on ``x`` in the module that is running."""
+        self.report_pending(x)
+        self._add(Finding(self.modules[-1], op, map_size(x), kind, reason, remedy))
+
+    def report_unknown(
+        self,
+        call: Call,
+        x: Facts,
+        reason: str = "it cannot be followed",
+        remedy: str = "measure what it costs, or do without",
+    ) -> list[Facts]:
+        """Add a finding about an operation that cannot be followed, and return facts of its results."""
+        self.report(x, "unknown", call.title, reason, remedy)
+        return [lost_places(shape) for shape in call.shapes]
+
+    def report_pending(self, *used: Facts) -> None:
+        """Add findings for what is pending on these maps, because something now uses them."""
+        for x in used:
+            pending = x.pending
+            if pending is None or pending.is_reported:
+                continue
+            pending.is_reported = True
+            if not pending.steps:
+                self._add_index(pending)
+                continue
+            if self.stop_at_grid:
+                self.is_stopped = True
+                raise NotExact
+            for part in _parts(pending):
+                self._add(explain(part.steps, part.size, part.modules[0], part.pitch))
+
+    def _add(self, finding: Finding) -> None:
+        self.findings[finding] = None
+
+    def _add_index(self, pending: Pending) -> None:
+        reason = "it gives places as numbers, which do not turn with the image"
+        remedy = "use values, not indices"
+        self._add(Finding(pending.modules[0], "index", pending.size, "unknown", reason, remedy))
+
+    # --- spatial steps
+
+    def apply(self, x: Facts, step: Step, dims: Iterable[Dim]) -> Facts:
+        """Facts of the map after a step, judged together with the steps that are pending before it."""
+        before = x.pending
+        if before is not None and not before.steps:
+            self.report_pending(x)
+            before = None
+        size = map_size(x)
+        module = self.modules[-1]
+        result = replace(x.with_dims(dims), is_step_result=True)
+        result.pitch *= stride_of(step, size, map_size(result))
+        self._extend_program(x, step, result)
+
+        if before is not None:
+            steps = (*before.steps, step)
+            if is_exact(steps, before.size):
+                return result  # the step repairs what was pending
+            if step.is_repairable:
+                result.pending = replace(before, steps=steps, modules=(*before.modules, module))
+                return result
+            self.report_pending(x)
+        if not is_exact((step,), size):
+            result.pending = Pending((step,), size, (module,), x.pitch)
+        return result
+
+    def _extend_program(self, x: Facts, step: Step, result: Facts) -> None:
+        """Record convolutions and pools, so that other input sizes can be judged without a pass."""
+        if step.is_repairable or step.kind == "resize" or x.node is None:
+            result.node = None  # the arguments of such a step often depend on the size
+            self.resized_nodes.add(x.node)
+            return
+        result.node = self.program.setdefault((x.node, step), len(self.program) + 1)
+        if x.is_step_result:
+            self.chained_nodes.add(result.node)
+
+    def pending_through(self, operands: Sequence[Facts]) -> Pending | None:
+        """What stays pending when an operation acts on single elements.
+
+        Only steps that choose or move elements stay, and only if all maps agree on them. Anything else
+        is used by the operation, and reported.
+        """
+        pending = next((x.pending for x in operands if x.pending is not None), None)
+        if pending is None:
+            return None
+        moves_elements = all(step.kind in ("slice", "repeat", "move") for step in pending.steps)
+        maps = [x for x in operands if x.pending is not None or places(x.dims)]
+        if pending.steps and moves_elements and all(x.pending is pending for x in maps):
+            return pending
+        self.report_pending(*operands)
+        return None
+
+    # --- operands that meet
+
+    def broadcast(self, call: Call, operands: Sequence[Facts], shape: Sequence[int]) -> tuple[Dim, ...]:
+        """The dimensions of operands that meet element by element; a finding where they do not fit."""
+        dims: list[Dim] = []
+        for i in range(-len(shape), 0):  # from the last dimension, as torch aligns them
+            merged: Dim = dimension(CONSTANT_AXIS, shape[i])
+            for x in _operands_with(operands, i):
+                if length(x.dims[i]) == 1:
+                    continue
+                merged, problem = merge(merged, x.dims[i])
+                if problem:
+                    self._report_clash(call, operands, i, problem)
+            dims.append(merged)
+        return tuple(dims)
+
+    def _report_clash(self, call: Call, operands: Sequence[Facts], i: int, problem: str) -> None:
+        aligned = _operands_with(operands, i)
+        on_places = next(x for x in aligned if places([x.dims[i]]))
+        if problem == "order":
+            reason = "places that do not correspond meet, such as rows and columns"
+            self.report(on_places, "position", call.title, reason, "bring both into one order")
+            return
+        title = call.title
+        for x in aligned:
+            if x.name and length(x.dims[i]) > 1 and not places([x.dims[i]]):
+                title = f"{call.title} of {x.name!r}"
+                break
+        reason = "its values differ from place to place and do not turn with the image"
+        remedy = "one value for all places; instead of a position embedding, a relative one or none"
+        self.report(on_places, "position", title, reason, remedy)
+
+
+Result = Facts | list[Facts]  # of one result of an operation, or of several
+Rule = Callable[[Notes, Call], Result]
+
+
+def _operands_with(operands: Sequence[Facts], i: int) -> list[Facts]:
+    """Those that have a dimension ``i``, counted from the end."""
+    return [x for x in operands if len(x.dims) >= -i]
+
+
+def _parts(pending: Pending) -> list[Pending]:
+    """A convolution or pool apart from the repairs tried after it, as far as each is not exact."""
+    first, rest = pending.steps[0], pending.steps[1:]
+    if first.is_repairable or not rest:
+        return [pending]
+    after = size_after(first, pending.size)
+    pitch = pending.pitch * stride_of(first, pending.size, after)
+    parts = []
+    if not is_exact((first,), pending.size):
+        parts.append(Pending((first,), pending.size, pending.modules[:1], pending.pitch))
+    if not is_exact(rest, after):
+        parts.append(Pending(rest, after, pending.modules[1:], pitch))
+    return parts
