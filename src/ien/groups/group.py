@@ -162,14 +162,14 @@ class Group:
         """
         height, width = h.shape[-2:]
         elements, place = self._indices(h, g).unique(return_inverse=True)
+        everywhere = torch.ones(1, height, width, dtype=torch.bool, device=h.device)
         masks = []
         for i in elements.tolist():
-            masks.append(valid_pixels(_similarities(self.elements[i]), height, width, h.device))
-        if all(mask is None for mask in masks):
+            mask = valid_pixels(_similarities(self.elements[i]), height, width, h.device)
+            masks.append(everywhere if mask is None else mask)  # (1, H, W)
+        if all(mask is everywhere for mask in masks):
             return None
-        everywhere = torch.ones(1, height, width, dtype=torch.bool, device=h.device)
-        filled = [everywhere if mask is None else mask for mask in masks]
-        return torch.stack(filled)[place.to(h.device)]  # (B, 1, H, W)
+        return torch.stack(masks)[place.to(h.device)]  # (B, 1, H, W)
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
         """The share of valid pixels on a map of (H, W), for each element."""
@@ -228,7 +228,9 @@ class Group:
 
         resampled: dict[int, Similarity] = {}  # part -> its only step, done for all of them at once
         for k, (i, _) in enumerate(runs):
-            steps: Element = (self._similarity(i).inverse,) if inverse else self.elements[i]
+            steps = self.elements[i]
+            if inverse:
+                steps = (self._similarity(i).inverse,)
             match steps:
                 case (Similarity(exact=False) as only,):
                     resampled[k] = only
@@ -247,8 +249,9 @@ class Group:
 
 def random_order(n: int, generator: torch.Generator | None) -> Tensor:
     """Return 0 to ``n`` - 1 in random order, on the CPU wherever the generator is."""
-    device = "cpu" if generator is None else generator.device
-    return torch.randperm(n, generator=generator, device=device).cpu()
+    if generator is None:
+        return torch.randperm(n, device="cpu")
+    return torch.randperm(n, generator=generator, device=generator.device).cpu()
 
 
 def unchanged(x: Tensor) -> Tensor:
@@ -276,9 +279,11 @@ def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: 
     if action is unchanged:
         return x
     result = action(x.clone())  # a clone, so that an in-place action spares the caller's images
-    if not isinstance(result, Tensor) or result.shape != x.shape:
-        got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-        raise ValueError(f"action {step.label!r} must keep the shape {tuple(x.shape)}; it returned {got}")
+    needed = f"action {step.label!r} must keep the shape {tuple(x.shape)}"
+    if not isinstance(result, Tensor):
+        raise ValueError(f"{needed}; it returned {type(result).__name__}")
+    if result.shape != x.shape:
+        raise ValueError(f"{needed}; it returned {tuple(result.shape)}")
     return result
 
 
@@ -290,7 +295,9 @@ def _similarities(element: Element) -> tuple[Similarity, ...]:
 @lru_cache(maxsize=4096)
 def _coverage(steps: tuple[Similarity, ...], height: int, width: int) -> float:
     mask = valid_pixels(steps, height, width, torch.device("cpu"))
-    return 1.0 if mask is None else float(mask.double().mean())
+    if mask is None:
+        return 1.0
+    return float(mask.double().mean())
 
 
 def _runs(g: Tensor) -> list[tuple[int, int]]:

@@ -41,11 +41,15 @@ class Similarity:
     def after(self, first: Similarity) -> Similarity:
         """Compose: do ``first``, then this one."""
         # M · R(t) = R(-t) · M: a rotation that passes a mirror changes its direction
-        turn = self.turn - first.turn if self.flip else self.turn + first.turn
-        return Similarity(turn % 1, self.flip != first.flip, self.scale * first.scale)
+        passed = -first.turn if self.flip else first.turn
+        turn = (self.turn + passed) % 1
+        flip = self.flip != first.flip
+        return Similarity(turn, flip, self.scale * first.scale)
 
     @property
     def inverse(self) -> Similarity:
+        """The similarity that undoes this one."""
+        # a flip with a rotation is a mirror about another axis, and a mirror undoes itself
         turn = self.turn if self.flip else -self.turn % 1
         return Similarity(turn, self.flip, 1 / self.scale)
 
@@ -67,6 +71,7 @@ class Similarity:
 
     @property
     def label(self) -> str:
+        """A short name, such as ``90° flip``."""
         words = []
         if self.flip and self.turn == Fraction(1, 2):
             words.append("vflip")
@@ -113,7 +118,7 @@ def resample(
         raise ValueError(
             f"{steps[0].label!r} interpolates and needs floating point, not {x.dtype}: use x.float()"
         )
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    dtype = torch.promote_types(x.dtype, torch.float32)  # half precision is too coarse for coordinates
     grids = []
     for step, length in zip(steps, lengths, strict=True):
         grid = _grid(step, x.shape[-2], x.shape[-1], dtype, x.device)
