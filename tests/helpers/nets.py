@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
 from ien.measuring.floors import symmetric_kernels
+from tests.helpers import losses
 
 
 def unsettled(model: nn.Module) -> nn.Module:
@@ -51,3 +55,19 @@ def assert_invariant_with_symmetric_kernels(model: nn.Module, x: Tensor) -> None
         for turned in (x.rot90(1, (2, 3)), x.flip(2), x.flip(3).rot90(3, (2, 3))):
             assert (model(turned) - scores).abs().max() < 1e-12
     assert scores.std(0).min() > 0  # it does not ignore the images
+
+
+class Function(nn.Module):
+    """A function as a module without parameters."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def classifier(classes: int) -> nn.Sequential:
+    """Two convolutions, layers '1' and '3', and scores from their maps; in float64."""
+    return nn.Sequential(*losses.net(), nn.Flatten(), nn.LazyLinear(classes, dtype=torch.float64))

@@ -1,0 +1,75 @@
+"""Without names, measure takes the layers that a person would name."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ien
+from ien.measuring.choose_layers import choose_layers
+
+IN_STYLE = OrderedDict(
+    conv=nn.Conv2d(1, 4, 3, padding=1),
+    norm=nn.BatchNorm2d(4),
+    relu=nn.ReLU(inplace=True),  # writes over the map of norm
+    stage=nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 1)),
+    pool=nn.AdaptiveAvgPool2d(1),
+    flatten=nn.Flatten(),
+    head=nn.Linear(8, 3),
+)
+DEEP = OrderedDict(body=nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten()), head=nn.LazyLinear(2))
+PLAIN = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+TWICE = nn.Conv2d(4, 4, 3, padding=1)
+
+
+class Segmenter(nn.Module):
+    """Returns a map that none of its children returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.interpolate(self.body(x), x.shape[-2:], mode="bilinear")
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (nn.Sequential(IN_STYLE), ["conv", "relu", "stage", "pool"]),
+        (nn.Sequential(PLAIN), ["0.0", "0.1"]),
+        (nn.Sequential(nn.Sequential(PLAIN)), ["0.0.0", "0.0.1"]),
+        (nn.Sequential(nn.Sequential(DEEP)), ["0.body.1"]),
+        (Segmenter(), ["body.0", "body.1", ""]),
+        (nn.Conv2d(1, 4, 3), [""]),
+        (nn.Sequential(nn.Conv2d(1, 4, 1), TWICE, TWICE, nn.ReLU()), ["0", "3"]),
+    ],
+    ids=["resnet", "lone", "lonely", "deep", "segmenter", "layer", "twice"],
+)
+def test_direct_children_and_the_last_map_are_chosen(model: nn.Module, expected: list[str]) -> None:
+    report = ien.measure(model, torch.rand(2, 1, 8, 8), "rot4")
+    assert list(report.layers) == expected and report.chosen
+    assert "direct children" in str(report)
+    named = ien.measure(model, torch.rand(2, 1, 8, 8), "rot4", expected)
+    assert not named.chosen and "direct children" not in str(named)
+
+
+@pytest.mark.parametrize(
+    ("layers", "match"),
+    [
+        ([nn.Flatten(), nn.Linear(64, 2)], "no layer of the model returns a map"),
+        ([TWICE, TWICE, nn.Flatten()], r"runs more than once .*\(0\): use a separate module for each call"),
+    ],
+)
+def test_a_model_without_maps_to_capture_is_told_why(layers: list[nn.Module], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        choose_layers(nn.Sequential(*layers), torch.rand(2, 4, 4, 4))
+
+
+def test_a_named_layer_must_return_a_map() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+    with pytest.raises(TypeError, match=r"layer '1' returned a tensor of shape \(2, 2\).*\(B, C, H, W\)"):
+        ien.measure(model, torch.rand(2, 1, 8, 8), "rot4", ["1"])
