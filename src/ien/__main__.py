@@ -1,5 +1,5 @@
-"""``python -m ien`` is the command ``ien``."""
+"""``python -m ien`` is the same as the command ``ien``."""
 
-from .cli.app import app
+from .cli import app
 
 app()

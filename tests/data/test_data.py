@@ -460,7 +460,7 @@ def test_list_shows_found_missing_damaged_and_cached(
 
 def test_help_tells_what_each_command_does() -> None:
     text = CliRunner().invoke(commands.app, ["--help"]).output
-    assert "Download a data set" in text and "known, found and missing" in text
+    assert "Download a data set" in text and "which are missing" in text
     for command in ("get", "list"):
         text = CliRunner().invoke(commands.app, [command, "--help"], env={"COLUMNS": "120"}).output
         assert "--data" in text and "IEN_DATA, else ./data" in text

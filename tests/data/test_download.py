@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ien.cli import data as commands
+from ien.cli import data_sets
 from ien.data.download import RemoteFile, download, download_all
 
 BODY = random.Random(0).randbytes(600_000)
@@ -277,7 +278,7 @@ def test_command_downloads_and_tells_the_files(
     mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = tuple(mirror.file("good", name=name) for name in ("a.gz", "b.gz"))
-    monkeypatch.setitem(commands.DOWNLOADS, "mnist", files)
+    monkeypatch.setitem(data_sets.DOWNLOADS, "mnist", files)
     code, out, err = get(tmp_path)
     assert (code, err) == (0, "") and out.splitlines() == [
         "a.gz: 600,000 bytes",
@@ -290,7 +291,7 @@ def test_command_downloads_and_tells_the_files(
 
 def test_command_fails_in_one_line(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = tuple(mirror.file("missing", name=name) for name in ("a.gz", "b.gz"))
-    monkeypatch.setitem(commands.DOWNLOADS, "mnist", files)
+    monkeypatch.setitem(data_sets.DOWNLOADS, "mnist", files)
     code, out, err = get(tmp_path)
     assert (code, out) == (2, "") and err.startswith("error: cannot download a.gz")
     assert err.count("\n") == 1 and "b.gz (600,000 bytes" in err and f"{tmp_path / 'mnist'}" in err

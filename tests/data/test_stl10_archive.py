@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from ien.cli import data as commands
+from ien.cli import data_sets
 from ien.data import load, stl10
 from ien.data.stl10 import ARCHIVE, find, unpack
 
@@ -156,7 +157,7 @@ def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(stl10, "TRAIN", 7)
     monkeypatch.setattr(stl10, "TEST", 5)
     with mirror(pack(folder / "stl10_binary", served / ARCHIVE.name)) as (file, asked):
-        monkeypatch.setitem(commands.DOWNLOADS, "stl10", (file,))
+        monkeypatch.setitem(data_sets.DOWNLOADS, "stl10", (file,))
         monkeypatch.setattr(stl10, "ARCHIVE", file)
         yield asked
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from ien.cli import data as commands
+from ien.cli import data_sets
 from ien.data import DATASETS, SETTINGS, Dataset, load, rot_tim, tiny_imagenet
 from ien.data.cache import cache_folder
 from ien.data.tiny_imagenet import ARCHIVE, find, read_images, unpack
@@ -312,7 +313,7 @@ def asked(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     for name, value in (("CLASSES", CLASSES), ("TRAIN", TRAIN), ("VAL", VAL)):
         monkeypatch.setattr(tiny_imagenet, name, value)
     with mirror(pack(place, tmp_path / ARCHIVE.name)) as (file, asked):
-        monkeypatch.setitem(commands.DOWNLOADS, "tiny-imagenet", (file,))
+        monkeypatch.setitem(data_sets.DOWNLOADS, "tiny-imagenet", (file,))
         monkeypatch.setattr(tiny_imagenet, "ARCHIVE", file)
         yield asked
 

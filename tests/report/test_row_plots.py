@@ -332,7 +332,7 @@ def test_hostile_names_are_shown_as_text() -> None:
 def test_the_commands_draw_experiments_and_folders() -> None:
     write(*map(made, STUDY), made("rot-mnist/cnn"))
     done = invoke("plot", "sizes", "study/*", "rot-mnist/*")
-    assert done.stdout.splitlines() == ["plots/sizes.png is written", "plots/sizes.svg is written"]
+    assert done.stdout.splitlines() == ["wrote plots/sizes.png", "wrote plots/sizes.svg"]
     assert Path("plots/sizes.png").read_bytes().startswith(b"\x89PNG")
     invoke("plot", "rows", "study/tied", "results/rot-mnist", "--preset", "small", "--out", "here/two.svg")
     shown = Path("here/two.svg").read_text()

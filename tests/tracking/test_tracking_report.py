@@ -242,7 +242,7 @@ def test_the_commands_draw_trackers_and_say_what_is_missing() -> None:
     write(Path("results"), *map(record, ROWS))
     for kind in ("tracking", "turning"):
         done = invoke("plot", kind)
-        assert done.stdout.splitlines() == [f"plots/{kind}.png is written", f"plots/{kind}.svg is written"]
+        assert done.stdout.splitlines() == [f"wrote plots/{kind}.png", f"wrote plots/{kind}.svg"]
         text = Path(f"plots/{kind}.svg").read_text()
         assert all(row in text for row in ROWS)
     invoke("plot", "tracking", "results/tracking/siamfc", "results/tracking/re-siamfc", "--out", "two")

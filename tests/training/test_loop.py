@@ -200,7 +200,7 @@ def test_a_polite_signal_saves_in_the_middle_of_an_epoch_and_says_how_to_go_on(
     assert toy.finish(toy.start(toy.command, tmp_path, arguments, 9, [name])) == 130
     (folder,) = (path.parent for path in tmp_path.rglob("config.json"))
     last_line = (tmp_path / "output.txt").read_text().splitlines()[-1]
-    assert last_line == f"stopped; go on with: ien resume {folder} --results {tmp_path}"
+    assert last_line == f"stopped; resume with: ien resume {folder} --results {tmp_path}"
     state = run_folder.load_checkpoint(folder)
     assert state is not None and (state["epoch"], state["step"]) == (1, 3)
     assert len(run_folder.read_metrics(folder)) == 1
@@ -214,7 +214,7 @@ def test_a_second_interrupt_ends_at_once_with_the_last_checkpoint(tmp_path: Path
     process = toy.start(toy.command, tmp_path, arguments_of(toy.config(), tmp_path), 9, twice)
     assert toy.finish(process) == 130
     (folder,) = (path.parent for path in tmp_path.rglob("config.json"))
-    assert f"go on with: ien resume {folder}" in (tmp_path / "output.txt").read_text()
+    assert f"resume with: ien resume {folder}" in (tmp_path / "output.txt").read_text()
     state = run_folder.load_checkpoint(folder)
     assert state is not None and (state["epoch"], state["step"]) == (1, 0)
 

@@ -1,3 +1,22 @@
-"""The command line: ``ien``, one file for each family of commands."""
+"""The command line: ``ien``, one file for each family of commands.
+
+In reading order:
+
+    errors.py        turns user errors into one-line messages for all commands
+    options.py       arguments and options that several commands share
+    model_file.py    the model that path/to/code.py:build names, and its weights
+    look.py          measure, doctor, report
+    run.py           list, show, run, resume, table, demo
+    plot.py          plot: pictures of runs and records
+    plot_rows.py     plot rows, sizes and tradeoff: pictures across experiments
+    clips.py         which clips are there, and rotating ones written to disk
+    data_sets.py     which data sets are there, and where to download them
+    data.py          data: list, get, rot-otb
+    track.py         track
+    app.py           the app: every command in its panel
+
+A command imports what it needs when it runs, so ``ien --help`` is quick and measuring somebody's model
+loads neither data sets nor the training engine.
+"""
 
 from .app import app as app

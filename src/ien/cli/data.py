@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._text import nearest
-from ..data import digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
-from ..data.cache import cache_folder
-from ..data.dataset import data_folder
-from ..data.download import RemoteFile, download_all, md5
-from ..data.progress import progress_bar
-from .clips import clip_lines, rot_otb
-from .errors import one_line_errors
+from .errors import OneLineErrors
 
-app = typer.Typer(help="Data sets: what is there, and getting or making what is not.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from ..data.download import RemoteFile
 
-DOWNLOADS = {"mnist": mnist.FILES, "tiny-imagenet": (tiny_imagenet.ARCHIVE,), "stl10": (stl10.ARCHIVE,)}
-UNPACKED: dict[str, tuple[str, ModuleType]] = {
-    "tiny-imagenet": ("Tiny ImageNet", tiny_imagenet),
-    "stl10": ("STL-10", stl10),
-}
-"""Those that are published as one archive."""
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="See which data sets are there, and get or make those that are not.",
+    cls=OneLineErrors,
+    no_args_is_help=True,
+)
 
 Folder = Annotated[
     str | None,
@@ -33,200 +27,136 @@ Folder = Annotated[
 ]
 
 
-@app.command()
-def get(
-    name: Annotated[str, typer.Argument(help=f"The data set: {', '.join(DOWNLOADS)}.")], data: Folder = None
-) -> None:
-    """Download a data set into the data folder and check it.
-
-    A download that was cut short is continued. Files that are there are checked and left as they are. The
-    archives of Tiny ImageNet and STL-10 are unpacked; after that they are not needed any more. The 100,000
-    images of STL-10 that have no labels are not unpacked.
-
-    Example: ien data get mnist --data ~/data
-    """
-    with one_line_errors():
-        if name not in DOWNLOADS:
-            raise ValueError(f"there is nothing to download for {name!r}; {nearest(name, DOWNLOADS)}")
-        if data == "embedded":
-            raise ValueError("the embedded digits come with the installation: there is nothing to download")
-        folder, files = data_folder(data), DOWNLOADS[name]
-        if name in UNPACKED:
-            return _get_unpacked(name, files, folder)
-        place = _find(folder) or folder / "mnist"
-        _download(files, place)
-        typer.echo(
-            f"{name}: {len(files)} files in {place}, {_size(sum(file.size for file in files))}, checked"
-        )
-
-
 @app.command("list")
 def list_(data: Folder = None) -> None:
-    """Show which data sets are known, found and missing, with sizes, and what is cached.
+    """Show which data sets are there and which are missing, with sizes, and what is cached.
 
     Example: ien data list --data ~/data
     """
-    with one_line_errors():
-        folder = data_folder(data)
-        typer.echo(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist)'}")
-        for lines in (
-            _mnist_lines,
-            _rot_mnist_lines,
-            _scale_mnist_lines,
-            _tiny_imagenet_lines,
-            _stl10_lines,
-            clip_lines,
-            _embedded_lines,
-        ):
-            for first, second, third in lines(folder):
-                typer.echo(f"{first:<15} {second:<27} {third}")
-        cache = cache_folder()
-        kept = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
-        typer.echo(f"cache folder: {cache} ({_size(kept) if kept else 'empty'})")
+    from ..data.cache import cache_folder
+    from ..data.dataset import data_folder
+    from .data_sets import lines_of_all, size_text
+
+    folder = data_folder(data)
+    note = ""
+    if not folder.is_dir():
+        note = " (does not exist)"
+    typer.echo(f"data folder: {folder}{note}")
+    for name, what, state in lines_of_all(folder):
+        typer.echo(f"{name:<15} {what:<27} {state}")
+
+    cache = cache_folder()
+    cached = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
+    used = "empty"
+    if cached:
+        used = size_text(cached)
+    typer.echo(f"cache folder: {cache} ({used})")
 
 
-app.command("rot-otb")(rot_otb)
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="The data set: mnist, tiny-imagenet or stl10.")],
+    data: Folder = None,
+) -> None:
+    """Download a data set into the data folder and check it.
 
+    A download that was cut short is continued. Files that are there already are checked and left
+    alone. The archives of Tiny ImageNet and STL-10 are unpacked and can be deleted afterwards;
+    the 100,000 images of STL-10 without labels are not unpacked.
 
-Line = tuple[str, str, str]
+    Example: ien data get mnist --data ~/data
+    """
+    from ..data.dataset import data_folder
+    from .data_sets import ARCHIVES, DOWNLOADS, mnist_folder, size_text
 
-
-def _mnist_lines(folder: Path) -> Iterator[Line]:
-    place = _find(folder) or folder / "mnist"
-    states = {file: _state(file, place / file.name) for file in mnist.FILES}
-    found = sum(state == "found" for state in states.values())
-    remedy = "" if found == len(states) else f": ien data get mnist --data {folder}"
-    yield "mnist", _size(sum(f.size for f in states)), f"{found} of {len(states)} files in {place}{remedy}"
-    for file, state in states.items():
-        yield "", file.name, f"{_size(file.size)}, {state}"
-
-
-def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
-    try:
-        original = rot_mnist.find_original(folder)
-    except FileNotFoundError as error:
-        yield "rot-mnist", "original", f"incomplete: {error}"
+    if name not in DOWNLOADS:
+        raise ValueError(f"there is nothing to download for {name!r}; {nearest(name, DOWNLOADS)}")
+    if data == "embedded":
+        raise ValueError("the embedded digits come with the installation: there is nothing to download")
+    folder = data_folder(data)
+    files = DOWNLOADS[name]
+    if name in ARCHIVES:
+        _get_archive(name, files, folder)
         return
-    if original:
-        yield (
-            "rot-mnist",
-            "original",
-            f"{_size(sum(p.stat().st_size for p in original))} in {original[0].parent}",
-        )
-    else:
-        yield "rot-mnist", "original", f"missing: {', '.join(rot_mnist.ORIGINAL)}"
-        yield "", "generated", f"{'made from' if _find(folder) else 'needs'} mnist"
-    if original or _find(folder):
-        cached = sorted(cache_folder().glob(f"{rot_mnist.cache_name(folder, '*')}.safetensors"))
-        for path in cached:
-            label = "-".join(path.stem.split("-")[2:-1])  # original, or generated-seed0
-            yield "", f"cached {label}", _size(path.stat().st_size)
-        if not cached:
-            yield "", "cached", "nothing made of these files yet"
+    place = mnist_folder(folder) or folder / "mnist"
+    _download(files, place)
+    total = sum(file.size for file in files)
+    typer.echo(f"{name}: {len(files)} files in {place}, {size_text(total)}, checked")
 
 
-def _scale_mnist_lines(folder: Path) -> Iterator[Line]:
-    there = _find(folder)
-    for name in (scale_mnist.NAME, scale_mnist.ROTATED):
-        yield name, "generated", f"{'made from' if there else 'needs'} mnist"
-        pattern = scale_mnist.cache_name(folder, "*", name == scale_mnist.ROTATED) if there else "nothing"
-        yield from _cached_lines(name, pattern)
+@app.command("rot-otb")
+def rot_otb(
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="The folder of OTB's sequences, or a single sequence.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder for the rotating sequences.")],
+    rate: Annotated[float, typer.Option(min=0, metavar="N", help="Full turns per second.")] = 0.5,
+    fps: Annotated[float, typer.Option(metavar="N", help="Frames per second of the sequences.")] = 30,
+    names: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these sequences.", show_default="all")
+    ] = None,
+) -> None:
+    """Write Rot-OTB: the sequences of OTB with rotating frames, in the same layout, and angles.txt.
+
+    Sequences that are there already, made with the same options, are left alone. You need these
+    files for other tools only: training and testing rotate the frames as they read them.
+
+    Example: ien data rot-otb data/otb data/rot-otb
+
+    Example: ien data rot-otb data/otb slow --rate 0.1 --names Crossing,Couple
+    """
+    from .clips import write_rotating
+
+    typer.echo(write_rotating(source, out, rate, fps, names))
 
 
-def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
-    file, source = tiny_imagenet.ARCHIVE, None
-    try:
-        source = tiny_imagenet.find(folder)
-        yield "tiny-imagenet", _size(file.size), f"{source} in {source.folder}"
-    except (ValueError, OSError) as error:
-        yield "tiny-imagenet", _size(file.size), f"{error}"
-        yield "", file.name, f"{_size(file.size)}, {_state(file, folder / file.name)}"
-    for name in ("rot-tim", "r2-tim"):
-        yield name, "generated", "made from tiny-imagenet" if source else "needs tiny-imagenet"
-        yield from _cached_lines(name, f"{name}-*-{rot_tim.digest(source)}" if source else "nothing")
+def _get_archive(name: str, files: tuple[RemoteFile, ...], folder: Path) -> None:
+    """Download and unpack a data set that is published as one archive."""
+    from .data_sets import ARCHIVES
 
-
-def _stl10_lines(folder: Path) -> Iterator[Line]:
-    file = stl10.ARCHIVE
-    try:
-        found = stl10.find(folder)
-    except (ValueError, OSError) as error:
-        yield "stl10", _size(file.size), f"{error}"
-        yield "", file.name, f"{_size(file.size)}, {_state(file, folder / file.name)}"
-    else:
-        yield "stl10", _size(file.size), f"{found} in {found.folder}"
-        yield from _cached_lines("stl10", stl10.cache_name(found, "*"))
-
-
-def _cached_lines(name: str, pattern: str) -> Iterator[Line]:
-    for path in sorted(cache_folder().glob(f"{pattern}.safetensors")):
-        label = path.stem.removeprefix(f"{name}-").rpartition("-")[0]  # without the digest
-        yield "", "cached", f"{label}, {_size(path.stat().st_size)}"
-
-
-def _embedded_lines(folder: Path) -> Iterator[Line]:
-    try:
-        path = digits.find()
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        yield "embedded", "5,000 digits", f"missing: {error}"
-    else:
-        yield "embedded", "5,000 digits", f"{_size(path.stat().st_size)}, found: --data embedded"
-
-
-def _find(folder: Path) -> Path | None:
-    try:
-        return mnist.find(folder)
-    except FileNotFoundError:
-        return None
-
-
-def _state(file: RemoteFile, path: Path) -> str:
-    part = path.with_name(f"{path.name}.part")
-    if not path.is_file():
-        return f"missing, {_size(part.stat().st_size)} downloaded" if part.is_file() else "missing"
-    if path.stat().st_size != file.size:
-        return f"damaged: {path.stat().st_size:,} bytes instead of {file.size:,}"
-    return "found" if md5(path) == file.md5 else f"damaged: its md5 is not {file.md5}"
-
-
-def _get_unpacked(name: str, files: tuple[RemoteFile, ...], folder: Path) -> None:
-    title, module = UNPACKED[name]
+    title, module = ARCHIVES[name]
     place = module.place_in(folder)
     if not place.exists():
         _download(files, place.parent)
-        _unpack(module, place.parent / files[0].name, place.parent)
+        _unpack(name, place.parent / files[0].name, place.parent)
     found = module.find(place.parent)
     if not found.whole:
         raise ValueError(
-            f"{place} is a part of {title} ({found}): move or delete it and run this again to get the "
-            f"whole, or use the part as it is"
+            f"{place} is only a part of {title} ({found}): use it as it is, or move or delete it and "
+            f"run this again to get the whole"
         )
     typer.echo(f"{name}: {found} in {place}")
 
 
-def _unpack(module: ModuleType, archive: Path, folder: Path) -> None:
-    from rich.progress import TaskProgressColumn
-
-    with progress_bar(TaskProgressColumn()) as bar:
-        task = bar.add_task("unpacking", total=None)
-        module.unpack(archive, folder, lambda done, total: bar.update(task, completed=done, total=total))
-
-
 def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
-    from rich.progress import DownloadColumn, TaskID
+    from .._text import progress_bar
+    from ..data.download import download_all
 
-    with progress_bar(DownloadColumn()) as bar:
-        tasks: dict[RemoteFile, TaskID] = {}
+    downloaded: dict[RemoteFile, int] = {}
+    total = sum(file.size for file in files)
+    with progress_bar("downloading", total, "bytes") as advance:
 
         def report(file: RemoteFile, done: int) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file.name, total=file.size)
-            bar.update(tasks[file], completed=done)
-            if done == file.size and not bar.console.is_terminal:
+            advance(done - downloaded.get(file, 0), file.name)
+            downloaded[file] = done
+            if done == file.size:
                 typer.echo(f"{file.name}: {file.size:,} bytes")
 
         download_all(files, place, report)
 
 
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+def _unpack(name: str, archive: Path, folder: Path) -> None:
+    from .._text import progress_bar
+    from .data_sets import ARCHIVES
+
+    _, module = ARCHIVES[name]
+    percent = 0.0
+    with progress_bar("unpacking", 100) as advance:
+
+        def report(done: int, total: int) -> None:
+            nonlocal percent
+            now = 100 * done / max(total, 1)
+            advance(now - percent)
+            percent = now
+
+        module.unpack(archive, folder, report)

@@ -1,34 +1,54 @@
-"""What a user can mend is told in one line: for every command of the shell."""
+"""Turns user errors into one-line messages for all commands."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-__all__ = ["fail", "one_line_errors"]
+__all__ = ["OneLineErrors", "fail", "one_line_errors"]
+
+USER_ERROR = 2
+"""Exit code for bad input, as for an unknown option."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+class OneLineErrors(TyperGroup):
+    """A group of commands whose user errors end in one line, whatever the command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with one_line_errors():
+            return super().invoke(ctx)
 
 
 @contextmanager
 def one_line_errors(*also: type[Exception]) -> Iterator[None]:
-    """Bad input is one line and exit code 2; IEN_TRACEBACK=1 shows where it came from.
+    """Print bad input as one line and exit with code 2; ``IEN_TRACEBACK=1`` shows the traceback instead.
 
-    ``also`` are kinds of errors that are bad input for this command only.
+    Args:
+        also: More kinds of exceptions that mean bad input inside this block.
     """
-    mendable: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, ModuleNotFoundError, *also)
+    user_errors = (OSError, ValueError, KeyError, ModuleNotFoundError, *also)
     try:
         yield
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except (BrokenPipeError, typer.Exit):
+        # The first: whoever reads our output, such as head, has seen enough. The second is a RuntimeError.
         raise
-    except mendable as error:
+    except user_errors as error:
         if os.environ.get("IEN_TRACEBACK"):
             raise
-        fail(f"error: {error.args[0] if isinstance(error, KeyError) else error}", 2)
+        message = str(error)
+        if isinstance(error, KeyError):  # str() would put quotes around its message
+            message = str(error.args[0])
+        fail(f"error: {message}", USER_ERROR)
 
 
 def fail(message: str, code: int) -> NoReturn:
+    """Print the message on standard error, in one line, and exit with this code."""
     typer.echo(" ".join(message.splitlines()), err=True)
     raise typer.Exit(code) from None

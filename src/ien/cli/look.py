@@ -1,16 +1,21 @@
-"""The commands that look at models: measure, doctor and report."""
+"""The commands that look at a model: measure, doctor and report."""
 
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..measuring.report import ROOT
 from .errors import fail, one_line_errors
+from .options import GroupName, Layers, MovedData, Number, Runs, Size, layer_names, read_size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..measuring.report import Report
 
 __all__ = ["doctor", "measure", "report"]
 
@@ -20,40 +25,13 @@ Target = Annotated[
         metavar="RUN|CODE", help="A run folder, or a function that makes a model: path/to/code.py:build."
     ),
 ]
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished run folders.")]
-Weights = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Weights for CODE: .safetensors, or a state_dict.")
-]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Where the data of a RUN are now, if they were moved.",
-        show_default="where they were when the run began",
-    ),
-]
-GroupName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="GROUP", help="Such as rot4, rot8, rot4xflip, scale0.7,0.84.", show_default="the run's"
-    ),
-]
-Layers = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B", help="Layers by their dotted names.", show_default="the run's, or the direct children"
-    ),
-]
-Size = Annotated[
-    str | None,
-    typer.Option(metavar="CxHxW", help="Image size: 3x224x224, 1x28x28, or 224 for the first."),
-]
-Number = Annotated[int, typer.Option(min=2, metavar="N", help="How many images at most.")]
 
 
 def measure(
     target: Target,
-    weights: Weights = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights for CODE: .safetensors, or a state_dict.")
+    ] = None,
     images: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A folder of images.", show_default="the run's test set"),
@@ -62,22 +40,25 @@ def measure(
     layers: Layers = None,
     feature_groups: Annotated[
         str | None,
-        typer.Option(metavar="4|4-2-1", help="Members of feature groups.", show_default="the run's, or 1"),
+        typer.Option(
+            metavar="4|4-2-1", help="Channels in each feature group.", show_default="the run's, or 1"
+        ),
     ] = None,
     size: Size = None,
     number: Number = 1000,
-    data: Data = None,
+    data: MovedData = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write report.json, report.md and report.html there.")
+        Path | None, typer.Option(metavar="DIR", help="Write report.json, report.md and report.html here.")
     ] = None,
     fail_above: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Exit with 1 if a layer's relative error is above X: a gate for CI."),
+        typer.Option(metavar="X", help="Exit with 1 if a layer's relative error is above X; for use in CI."),
     ] = None,
 ) -> None:
-    """Measure how equivariant a model is, layer by layer: any torch model, trained by ien or not.
+    """Measure how equivariant a model is, layer by layer. Works on any torch model.
 
-    Relative error: 0 is equivariant, about 2 unrelated. Floor: what grid and resampling alone cost.
+    A relative error of 0 means equivariant, about 2 means unrelated.
+    The floor is the error that the pixel grid and resampling cause on their own.
 
     Example: ien measure runs/rot-mnist/ien-r4/small-seed1 --group rot72 --out report/
 
@@ -85,71 +66,68 @@ def measure(
 
     Example: ien measure net.py:build --images photos/ --group rot4 --layers layer3,layer4 --fail-above 0.05
     """
-    with one_line_errors(TypeError, RuntimeError):
-        from ..measuring.measure import measure as measure_
+    with one_line_errors(TypeError, RuntimeError):  # someone else's model may raise these
+        from ..measuring.measure import measure as measure_model
 
         if out is not None and out.exists() and not out.is_dir():
-            raise ValueError(f"{out} is a file, and --out names a folder")
+            raise ValueError(f"--out should name a folder; {out} is a file")
         if fail_above is not None and not math.isfinite(fail_above):
-            raise ValueError(f"--fail-above takes a number such as 0.05; got {fail_above}")
+            raise ValueError(f"--fail-above should be a number such as 0.05; got {fail_above}")
+
         if _is_run(target):
-            if weights is not None:
-                raise ValueError(
-                    f"--weights are for a model from code, and {target} is a run that has its own"
-                )
-            arguments = _from_run(Path(target), images, size, number, data)
-            if group is None:
-                _name_other_groups(Path(target))
+            arguments = _arguments_of_run(target, weights, images, group, size, number, data)
         else:
-            if data is not None:
-                raise ValueError("--data is for a run; a model from code is measured on --images DIR")
-            arguments = _from_code(target, weights, images, size, number)
-        asked = {"group": group, "layers": names_in(layers), "feature_groups": feature_groups}
-        arguments |= {key: value for key, value in asked.items() if value is not None}
-        if arguments.get("group") is None:
+            arguments = _arguments_of_code(target, weights, images, size, number, data)
+        options = {"group": group, "layers": layer_names(layers), "feature_groups": feature_groups}
+        for name, value in options.items():
+            if value is not None:
+                arguments[name] = value
+        if "group" not in arguments:
             raise ValueError("name the group to measure: --group rot4 (or rot8, rot4xflip, scale0.7,0.84)")
-        found = measure_(**arguments, progress=True)
-        typer.echo(str(found))
+
+        measured = measure_model(**arguments, progress=True)
+        typer.echo(str(measured))
         if out is not None:
-            typer.echo(f"{found.save(out)}: report.json, report.md, report.html")
-    if fail_above is None:
-        return
-    # written so that NaN fails; a constant layer would pass without having learnt anything
-    bad = {n: r.relative for n, r in found.layers.items() if not r.relative <= fail_above or r.constant}
-    if bad:
-        shown = ", ".join(f"{name or 'the model'} {relative:.3g}" for name, relative in bad.items())
-        fail(f"above {fail_above:g}, or constant: {shown}", 1)
+            typer.echo(f"{measured.save(out)}: report.json, report.md, report.html")
+    if fail_above is not None:
+        _fail_above(fail_above, measured)
 
 
 def doctor(
     target: Target,
     size: Size = None,
-    data: Data = None,
+    data: MovedData = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the model is not exact.")] = False,
 ) -> None:
-    """Find the layers whose geometry breaks quarter turns and flips, and the nearest input sizes that do not.
+    """Find the layers that cannot be equivariant to quarter turns and flips, and input sizes that help.
 
-    Nothing is computed, so that it takes seconds; weights do not matter.
+    Only shapes are followed through the model, so it takes seconds and weights do not matter.
 
     Example: ien doctor net.py:build --size 3x224x224
 
     Example: ien doctor torchvision.models:resnet50 --size 224
     """
     with one_line_errors(TypeError, RuntimeError):
-        from ..geometry.doctor import doctor as doctor_
-        from ..report.opened import build_model, open_run
-        from ..training import load
+        from ..geometry.doctor import doctor as diagnose
 
-        given = _size(size)
+        input_size = read_size(size)
         if _is_run(target):
+            from ..training import load
+
             model = load(target)
-            input_size = given or tuple(open_run(target, data, count=2).images.shape[1:])
+            if input_size is None:
+                from ..report.opened import open_run
+
+                images = open_run(target, data, count=2).images
+                _, *image_size = images.shape
+                input_size = tuple(image_size)
         else:
+            from .model_file import build_model
+
             model = build_model(target)
-            if given is None:
-                raise ValueError("say for which images: --size 3x224x224")
-            input_size = given
-        diagnosis = doctor_(model, input_size)
+            if input_size is None:
+                raise ValueError("say how large the images are: --size 3x224x224")
+        diagnosis = diagnose(model, input_size)
         typer.echo(str(diagnosis))
     if strict and not diagnosis.exact:
         raise typer.Exit(1)
@@ -158,29 +136,89 @@ def doctor(
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
-    data: Data = None,
+    data: MovedData = None,
 ) -> None:
-    """Write one self-contained page about runs: table, plots, settings, findings, and an explorer.
+    """Write one self-contained page about runs: table, plots, settings, findings and an explorer.
 
-    The explorer turns images by any angle and shows the feature maps of two models side by side.
+    The explorer rotates images by any angle and shows the feature maps of two models side by side.
 
     Example: ien report runs/rot-mnist/cnn-aug/small-seed1 runs/rot-mnist/ien-r4/small-seed1 -o report.html
     """
-    with one_line_errors():
-        from rich.console import Console
+    from rich.console import Console
 
-        from ..report.page.build import write_report
+    from ..report.page.build import write_report
 
-        with Console(stderr=True).status("reading runs") as status:
-            path = write_report(runs, out, data, progress=status.update)
-        typer.echo(f"{path} is written ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
+    with Console(stderr=True).status("reading runs") as status:
+        path = write_report(runs, out, data, progress=status.update)
+    megabytes = path.stat().st_size / 1e6
+    typer.echo(f"wrote {path} ({megabytes:.1f} MB): open it in a browser")
 
 
 def _is_run(target: str) -> bool:
     return Path(target).is_dir()
 
 
-def _name_other_groups(folder: Path) -> None:
+def _arguments_of_run(
+    target: str,
+    weights: Path | None,
+    images: Path | None,
+    group: str | None,
+    size: str | None,
+    number: int,
+    data: str | None,
+) -> dict[str, Any]:
+    """What to call ``ien.measure`` with: the run's own model, test set, group and layers."""
+    from ..report.opened import open_run
+
+    if weights is not None:
+        raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
+    opened = open_run(target, data, number)
+    arguments: dict[str, Any] = {
+        "model": opened.model,
+        "images": opened.images,
+        "group": opened.group,
+        "layers": opened.layers,
+        "feature_groups": opened.feature_groups,
+        "labels": opened.labels,
+    }
+    if images is not None:
+        _, *image_size = opened.images.shape
+        arguments["images"] = _batches(images, read_size(size) or tuple(image_size), number)
+        arguments["labels"] = None
+    elif size is not None:
+        raise ValueError("--size rescales the images of --images; a run's test set has its own size")
+    if group is None:
+        _mention_other_groups(Path(target))
+    return arguments
+
+
+def _arguments_of_code(
+    target: str, weights: Path | None, images: Path | None, size: str | None, number: int, data: str | None
+) -> dict[str, Any]:
+    """What to call ``ien.measure`` with: the model that the code makes, and a folder of images."""
+    from .model_file import build_model, load_weights_into
+
+    if data is not None:
+        raise ValueError("--data is for a run; give a model from code a folder of images: --images DIR")
+    if ":" not in target:
+        raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
+    if images is None:
+        raise ValueError("a model from code needs images: --images DIR")
+    batches = _batches(images, read_size(size), number)
+    model = build_model(target)
+    if weights is not None:
+        load_weights_into(model, weights)
+    return {"model": model, "images": batches}
+
+
+def _batches(folder: Path, size: Any, number: int) -> Iterator[Tensor]:
+    from ..measuring.image_folder import find_images, image_batches
+
+    return image_batches(find_images(folder)[:number], size)
+
+
+def _mention_other_groups(folder: Path) -> None:
+    """A run may be trained for several groups, and one measurement takes one."""
     from ..training.run_folder import read_config
 
     first, *others = read_config(folder).measured_groups
@@ -188,66 +226,13 @@ def _name_other_groups(folder: Path) -> None:
         typer.echo(f"measured under {first}; for {other} give --group {other}", err=True)
 
 
-def _from_run(
-    folder: Path, images: Path | None, size: str | None, number: int, data: str | None
-) -> dict[str, Any]:
-    from ..report.opened import open_run
-
-    subject = open_run(folder, data, number)
-    arguments: dict[str, Any] = {
-        "model": subject.model,
-        "images": subject.images,
-        "group": subject.group,
-        "layers": subject.layers,
-        "feature_groups": subject.feature_groups,
-        "labels": subject.labels,
-    }
-    if images is not None:
-        shape = _size(size) or tuple(subject.images.shape[1:])
-        arguments |= {"images": _images(images, shape, number), "labels": None}
-    elif size is not None:
-        raise ValueError("--size scales the images of --images; the test set of a run has its own size")
-    return arguments
-
-
-def _from_code(
-    target: str, weights: Path | None, images: Path | None, size: str | None, number: int
-) -> dict[str, Any]:
-    from ..report.opened import build_model, load_weights_into
-
-    if ":" not in target:
-        raise ValueError(f"there is no run folder {target}; a model from code is named as in code.py:build")
-    if images is None:
-        raise ValueError("a model from code needs images to be measured on: --images DIR")
-    batches = _images(images, _size(size), number)
-    model = build_model(target)
-    if weights is not None:
-        load_weights_into(model, weights)
-    return {"model": model, "images": batches}
-
-
-def _images(folder: Path, size: tuple[int, ...] | None, number: int) -> Any:
-    from ..measuring.image_folder import find_images, image_batches
-
-    return image_batches(find_images(folder)[:number], size)  # type: ignore[arg-type]
-
-
-def names_in(text: str | None) -> list[str] | None:
-    names = [name.strip() for name in (text or "").split(",")]
-    return [name.replace(ROOT, "") for name in names if name] or None
-
-
-def _size(text: str | None) -> tuple[int, int, int] | None:
-    """3x224x224, or 224 for three channels and a square."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(?:(\d+)[x×])?(?:(\d+)[x×])?(\d+)", text.strip().lower())
-    if (
-        found is None
-        or (found[1] and not found[2])
-        or 0 in (numbers := [int(n) for n in found.groups() if n])
-    ):
-        raise ValueError(f"a size is written 3x224x224 (channels, height, width) or 224; got {text!r}")
-    if max(numbers) > 8192:
-        raise ValueError(f"a size is at most 8192 pixels; got {text!r}")
-    return (3, numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1], numbers[2])
+def _fail_above(limit: float, measured: Report) -> None:
+    """Exit with 1 if the relative error of a layer is above the limit."""
+    failed = []
+    for name, layer in measured.layers.items():
+        # NaN must fail too; and a constant layer is equivariant without having learnt anything
+        passed = layer.relative <= limit and not layer.constant
+        if not passed:
+            failed.append(f"{name or 'the model'} {layer.relative:.3g}")
+    if failed:
+        fail(f"above {limit:g}, or constant: {', '.join(failed)}", 1)

@@ -1,4 +1,4 @@
-"""The commands ``ien plot sizes`` and ``ien plot rows``: from records of any experiments to pictures."""
+"""The commands ``ien plot sizes``, ``rows`` and ``tradeoff``: pictures of records across experiments."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .errors import one_line_errors
+from .options import OnlyPreset
+from .plot import Out, Results, app, classifier_rows, save
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ..report.records import Row
 
-__all__ = ["Out", "Preset", "rows", "save", "sizes"]
-
-Out = Annotated[Path, typer.Option(metavar="FILE", help="Where to draw; both .png and .svg are written.")]
-Preset = Annotated[str | None, typer.Option(help="Only rows of this preset.")]
 Which = Annotated[
     list[str] | None,
     typer.Argument(
@@ -26,51 +21,58 @@ Which = Annotated[
         show_default="all",
     ),
 ]
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where the records of NAMEs are.")]
+RecordsOfNames = Annotated[
+    Path, typer.Option("--results", metavar="DIR", help="Folder with the records of NAMEs.")
+]
 
 
+@app.command()
+def tradeoff(
+    results: Results = Path("results"), preset: OnlyPreset = None, out: Out = Path("plots/tradeoff")
+) -> None:
+    """Draw accuracy against the relative error of the last layer, for every row that has records.
+
+    Example: ien plot tradeoff results/rot-tim --preset small
+    """
+    from ..report.plots.layers import plot_tradeoff
+
+    save(plot_tradeoff(classifier_rows(results, preset)), out)
+
+
+@app.command()
 def sizes(
     which: Which = None,
-    results: Results = Path("results"),
-    preset: Preset = None,
+    results: RecordsOfNames = Path("results"),
+    preset: OnlyPreset = None,
     out: Out = Path("plots/sizes"),
 ) -> None:
     """Draw accuracy against the number of training images: a line for each recipe trained on several.
 
-    Rows that differ in their training images and seeds only are one recipe.
+    Rows that differ only in their training images and seeds are one recipe.
 
     Example: ien plot sizes 'study/*' 'rot-mnist/*'
     """
-    with one_line_errors():
-        from ..report.sizes import plot_sizes
+    from ..report.sizes import plot_sizes
 
-        save(plot_sizes(_chosen(which, results, preset)), out)
+    save(plot_sizes(_chosen(which, results, preset)), out)
 
 
+@app.command()
 def rows(
     which: Which = None,
-    results: Results = Path("results"),
-    preset: Preset = None,
+    results: RecordsOfNames = Path("results"),
+    preset: OnlyPreset = None,
     out: Out = Path("plots/rows"),
 ) -> None:
-    """Draw accuracy and the largest relative error of a layer: a line for each row, beside those like it.
+    """Draw accuracy and the largest relative error of a layer: a line for each row, beside similar ones.
 
     Example: ien plot rows 'study/*' 'rot-mnist/*'
 
     Example: ien plot rows rot-mnist/cnn-aug 'rot-mnist/ien*' --preset small
     """
-    with one_line_errors():
-        from ..report.dots import plot_rows
+    from ..report.dots import plot_rows
 
-        save(plot_rows(_chosen(which, results, preset)), out)
-
-
-def save(figure: Figure, out: Path) -> None:
-    """Write a picture, and say so."""
-    from ..report.plots.style import save_figure
-
-    for path in save_figure(figure, out):
-        typer.echo(f"{path} is written")
+    save(plot_rows(_chosen(which, results, preset)), out)
 
 
 def _chosen(which: list[str] | None, results: Path, preset: str | None) -> list[Row]:
@@ -80,13 +82,20 @@ def _chosen(which: list[str] | None, results: Path, preset: str | None) -> list[
     given = which or [str(results)]
     if not which and not results.is_dir():
         raise FileNotFoundError(f"there is no folder {results} with records")
-    found = [collect(each) if Path(each).is_dir() else collect(results, each) for each in given]
-    records = {record.path.resolve(): record for some in found for record in some}
+    records = {}
+    for each in given:
+        if Path(each).is_dir():
+            found = collect(each)
+        else:
+            found = collect(results, each)
+        for record in found:
+            records[record.path.resolve()] = record
     rows = [row for row in summarise(records.values()) if preset in (None, row.preset)]
     if not rows:
         raise ValueError(f"no records of {', '.join(given)} are of preset {preset!r}")
-    if all(row.tracks for row in rows):
+    classifiers = [row for row in rows if not row.tracks]
+    if not classifiers:
         raise ValueError(
             f"all records of {', '.join(given)} are of trackers: draw them with ien plot tracking {results}"
         )
-    return [row for row in rows if not row.tracks]
+    return classifiers

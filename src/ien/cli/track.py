@@ -1,135 +1,189 @@
-"""The command ``ien track``: its options, and from a tracker and what they say to files and scores."""
+"""The command ``ien track``: follow a target in a video, and write a video and a table."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from rich.console import Console
 
-from ..tracking.data.boxes import Array
-from ..tracking.recording import make
-from ..tracking.results import scored
-from ..tracking.scoring import score
-from ..tracking.selecting import select_box
-from ..tracking.sources import Source, open_source
-from ..tracking.tracker import Tracker
-from ..tracking.trajectory import still
-from .errors import fail
+from .errors import INTERRUPTED, fail
+from .run import resume_hint
 
-__all__ = ["Box", "Csv", "Demo", "Fps", "Out", "Run", "Select", "SourcePath", "Start", "Templates", "follow"]
+if TYPE_CHECKING:
+    from ..tracking.data.boxes import Array
+    from ..tracking.data.clips import Clip
+    from ..tracking.sources import Source
+    from ..tracking.tracker import Tracker
+    from ..tracking.trajectory import Track
 
-SourcePath = Annotated[
-    Path | None,
-    typer.Argument(metavar="SOURCE", help="A video, a folder of images, or a sequence folder of OTB."),
-]
-Run = Annotated[Path | None, typer.Option(metavar="RUN", help="The run folder of a trained tracker.")]
-Box = Annotated[
-    str | None,
-    typer.Option(
-        metavar="X,Y,W,H",
-        help="Where the target is in the first frame, in pixels; x and y are counted from 0.",
-        show_default="of a sequence of OTB its true box",
-    ),
-]
-Select = Annotated[
-    bool, typer.Option("--select", help="Draw the box with the mouse, where there is a screen.")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", "-o", metavar="FILE.mp4", help="The video.", show_default="tracks/NAME.mp4; of --demo a DIR"
-    ),
-]
-Csv = Annotated[
-    Path | None, typer.Option(metavar="FILE.csv", help="The table.", show_default="beside the video")
-]
-Fps = Annotated[
-    float | None, typer.Option(metavar="N", help="Frames a second, for images.", show_default="30")
-]
-Start = Annotated[int, typer.Option(min=0, metavar="FRAME", help="Where to begin, counted from 0.")]
-Templates = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=360,
-        metavar="N",
-        help="Turns of the target that are looked for.",
-        show_default="as the run was tested: those of its group, or 1 for plain SiamFC",
-    ),
-]
-Demo = Annotated[
-    bool, typer.Option("--demo", help="Train a small tracker on generated clips and follow one; no data.")
-]
+__all__ = ["track"]
+
+DEMO_FOLDER = Path("runs/track-demo")
 
 
-def follow(
+def track(
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="SOURCE", help="A video, a folder of images, or a sequence folder of OTB."),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="The run folder of a trained tracker.")
+    ] = None,
+    box: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X,Y,W,H",
+            help="The target in the first frame, in pixels; x and y are counted from 0.",
+            show_default="in a sequence of OTB, its true box",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE.mp4",
+            help="The video.",
+            show_default="tracks/NAME.mp4; with --demo a folder",
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="The table.", show_default="beside the video")
+    ] = None,
+    fps: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Frames per second, for a folder of images.", show_default="30"),
+    ] = None,
+    start: Annotated[
+        int, typer.Option(min=0, metavar="FRAME", help="The frame to start at, counted from 0.")
+    ] = 0,
+    templates: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=360,
+            metavar="N",
+            help="In how many orientations to look for the target.",
+            show_default="as the run was tested: the size of its group, or 1 for plain SiamFC",
+        ),
+    ] = None,
+    demo: Annotated[
+        bool,
+        typer.Option(
+            "--demo", help="Train a small tracker on generated clips and follow one. Needs no data."
+        ),
+    ] = False,
+) -> None:
+    """Follow a target through a video; writes a video that shows its box, and a table.
+
+    A sequence folder of OTB has true boxes: tracking starts from the first and is scored.
+
+    Example: ien track --demo
+
+    Example: ien track clip.mp4 --run runs/tracking/ien-siamfc/small-seed1 --box 40,25,60,80
+
+    Example: ien track data/otb/Crossing --run runs/tracking/ien-siamfc/small-seed1 --out crossing.mp4
+    """
+    with resume_hint():
+        from ..tracking.demo import how_to_train, track_demo, tracker_of
+
+        if demo:
+            if source or box or csv or fps or start:
+                raise ValueError(
+                    "--demo makes its own clip: it takes --run, --templates and --out, and no other option"
+                )
+            track_demo(out or DEMO_FOLDER, run, templates)
+            return
+        if source is None:
+            raise ValueError("name a video, a folder of images or a sequence of OTB; or try --demo")
+        if run is None:
+            raise ValueError(f"tracking needs a trained tracker, --run RUN: {how_to_train()}")
+        tracker = tracker_of(run, templates)
+        _follow(tracker, source, box, out, csv, fps, start)
+
+
+def _follow(
     tracker: Tracker,
     path: Path,
-    box: str | None = None,
-    select: bool = False,
-    out: Path | None = None,
-    csv: Path | None = None,
-    fps: float | None = None,
-    start: int = 0,
+    box: str | None,
+    out: Path | None,
+    csv: Path | None,
+    fps: float | None,
+    start: int,
 ) -> None:
-    """Track in what is at ``path``, write the video and the table, and tell where they are."""
+    """Track the target, write the video and the table, and say where they are."""
+    from rich.console import Console
+
+    from ..tracking.recording import make
+    from ..tracking.sources import open_source
+
     source = open_source(path, fps, start)
-    video, table = _places(path, source.frames.name, out, csv)
-    given = box is not None or select
-    where = _first_box(source, path, box, select, start)
+    video, table = _output_paths(path, source.frames.name, out, csv)
+    first_box = _first_box(source, path, box, start)
     try:
-        made = make(tracker, source.frames, where, video, table, Console(stderr=True), start)
+        made = make(tracker, source.frames, first_box, video, table, Console(stderr=True), start)
     except KeyboardInterrupt:
-        fail("stopped; nothing was written", 130)
+        fail("stopped; nothing was written", INTERRUPTED)
     for warning in made.warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(made.text)
-    if source.clip is not None and not given:
-        typer.echo(f"scores: {scored(made.track, source.clip, tracker.rotations > 1)}")
-        never = score(still(source.clip), source.clip.boxes)
-        typer.echo(f"a box that never moves: success {never.success:.3f}, precision {never.precision:.3f}")
+
+    # the true boxes are those of one target, and the user's box may be around another
+    if source.clip is not None and box is None:
+        _print_scores(made.track, source.clip, tracker)
 
 
-def _first_box(source: Source, path: Path, box: str | None, select: bool, start: int) -> Array:
-    if box is not None and select:
-        raise ValueError("give --box or --select: one of them says where the target is")
+def _print_scores(found: Track, clip: Clip, tracker: Tracker) -> None:
+    """Print the scores, and beside them those of a box that never moves."""
+    from ..tracking.results import scored
+    from ..tracking.scoring import score
+    from ..tracking.trajectory import still
+
+    typer.echo(f"scores: {scored(found, clip, tracker.rotations > 1)}")
+    never = score(still(clip), clip.boxes)
+    typer.echo(f"a box that never moves: success {never.success:.3f}, precision {never.precision:.3f}")
+
+
+def _first_box(source: Source, path: Path, box: str | None, start: int) -> Array:
+    """The target in the first frame: as the user says, or its true box."""
+    import numpy as np
+
     if box is not None:
-        return _numbers(box)
-    if select:
-        return select_box(source.frames.first())
+        return np.array(_read_box(box))
     if source.clip is None:
-        rows, columns = source.frames.first().shape[:2]
+        height, width = source.frames.first().shape[:2]
         raise ValueError(
-            f"say where the target is in frame {start} of {path}, which has {columns}×{rows} pixels: "
-            f"--box x,y,w,h, or --select to draw it"
+            f"say where the target is in frame {start} of {path} ({width}×{height} pixels): --box x,y,w,h"
         )
-    if np.isnan(source.clip.boxes[0]).any():
-        raise ValueError(
-            f"{path} has no true box in frame {start}: give --box x,y,w,h, --select or another --start"
-        )
-    return source.clip.boxes[0]
+    true_box = source.clip.boxes[0]
+    if np.isnan(true_box).any():
+        raise ValueError(f"{path} has no true box in frame {start}: give --box x,y,w,h or another --start")
+    return true_box
 
 
-def _numbers(text: str) -> Array:
+def _read_box(text: str) -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) != 4 or not all(map(math.isfinite, numbers)) or min(numbers[2:]) <= 0:
         raise ValueError(f"--box is x,y,w,h in pixels, w and h above 0, such as 40,25,60,80; got {text!r}")
-    return np.array(numbers)
+    return numbers
 
 
-def _places(path: Path, name: str, out: Path | None, csv: Path | None) -> tuple[Path, Path]:
-    """Of the video and of the table; none of them is what is read."""
-    video = Path("tracks", f"{name}.mp4") if out is None else out.expanduser()
-    table = video.with_suffix(".csv") if csv is None else csv.expanduser()
+def _output_paths(path: Path, name: str, out: Path | None, csv: Path | None) -> tuple[Path, Path]:
+    """Where the video and the table go; never over the video that is read."""
+    video = Path("tracks", f"{name}.mp4")
+    if out is not None:
+        video = out.expanduser()
+    table = video.with_suffix(".csv")
+    if csv is not None:
+        table = csv.expanduser()
     if table.suffix.lower() != ".csv" or table.is_dir():
         raise ValueError(f"the table is a csv file; got {table}: name it {table.stem or 'track'}.csv")
-    if video.exists() and path.expanduser().exists() and video.samefile(path.expanduser()):
-        raise ValueError(f"{video} would be written over what is tracked in: give another --out")
+    source = path.expanduser()
+    if video.exists() and source.exists() and video.samefile(source):
+        raise ValueError(f"{video} would overwrite the video that is read: give another --out")
     return video, table

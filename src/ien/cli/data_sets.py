@@ -1,0 +1,166 @@
+"""What ``ien data`` knows of data sets: their downloads, and whether they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from ..data import digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
+from ..data.cache import cache_folder
+from ..data.download import RemoteFile, md5
+from .clips import clip_lines
+
+__all__ = ["ARCHIVES", "DOWNLOADS", "Line", "lines_of_all", "mnist_folder", "size_text"]
+
+DOWNLOADS: dict[str, tuple[RemoteFile, ...]] = {
+    "mnist": mnist.FILES,
+    "tiny-imagenet": (tiny_imagenet.ARCHIVE,),
+    "stl10": (stl10.ARCHIVE,),
+}
+ARCHIVES: dict[str, tuple[str, ModuleType]] = {
+    "tiny-imagenet": ("Tiny ImageNet", tiny_imagenet),
+    "stl10": ("STL-10", stl10),
+}
+"""Those that are published as one archive: what they are called, and the module that unpacks them."""
+
+Line = tuple[str, str, str]
+"""A data set (empty in its further lines), a part of it, and the state of that part."""
+
+
+def lines_of_all(folder: Path) -> Iterator[Line]:
+    """Say of every data set whether it is in this folder, one line for each of its parts."""
+    yield from _mnist_lines(folder)
+    yield from _rot_mnist_lines(folder)
+    yield from _scale_mnist_lines(folder)
+    yield from _tiny_imagenet_lines(folder)
+    yield from _stl10_lines(folder)
+    yield from clip_lines(folder)
+    yield from _embedded_lines()
+
+
+def mnist_folder(folder: Path) -> Path | None:
+    """Where the files of MNIST are; None if they are missing."""
+    try:
+        return mnist.find(folder)
+    except FileNotFoundError:
+        return None
+
+
+def size_text(count: int) -> str:
+    """Write a number of bytes for people.
+
+    >>> size_text(9_912_422), size_text(4_542)
+    ('9.9 MB', '4.5 kB')
+    """
+    if count >= 1e5:
+        return f"{count / 1e6:.1f} MB"
+    return f"{count / 1e3:.1f} kB"
+
+
+def _mnist_lines(folder: Path) -> Iterator[Line]:
+    place = mnist_folder(folder) or folder / "mnist"
+    states = [_state(file, place / file.name) for file in mnist.FILES]
+    found = states.count("found")
+    summary = f"{found} of {len(states)} files in {place}"
+    if found < len(states):
+        summary += f": ien data get mnist --data {folder}"
+    total = sum(file.size for file in mnist.FILES)
+    yield "mnist", size_text(total), summary
+    for file, state in zip(mnist.FILES, states, strict=True):
+        yield "", file.name, f"{size_text(file.size)}, {state}"
+
+
+def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
+    try:
+        original = rot_mnist.find_original(folder)
+    except FileNotFoundError as error:
+        yield "rot-mnist", "original", f"incomplete: {error}"
+        return
+    if original:
+        total = sum(path.stat().st_size for path in original)
+        yield "rot-mnist", "original", f"{size_text(total)} in {original[0].parent}"
+    else:
+        yield "rot-mnist", "original", f"missing: {', '.join(rot_mnist.ORIGINAL)}"
+        yield "", "generated", _made_from("mnist", mnist_folder(folder) is not None)
+    if not original and mnist_folder(folder) is None:
+        return
+    cached = sorted(cache_folder().glob(f"{rot_mnist.cache_name(folder, '*')}.safetensors"))
+    for path in cached:
+        source = "-".join(path.stem.split("-")[2:-1])  # original, or generated-seed0
+        yield "", f"cached {source}", size_text(path.stat().st_size)
+    if not cached:
+        yield "", "cached", "nothing made of these files yet"
+
+
+def _scale_mnist_lines(folder: Path) -> Iterator[Line]:
+    has_mnist = mnist_folder(folder) is not None
+    for name in (scale_mnist.NAME, scale_mnist.ROTATED):
+        yield name, "generated", _made_from("mnist", has_mnist)
+        if has_mnist:
+            rotated = name == scale_mnist.ROTATED
+            yield from _cached_lines(name, scale_mnist.cache_name(folder, "*", rotated))
+
+
+def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
+    file = tiny_imagenet.ARCHIVE
+    source = None
+    try:
+        source = tiny_imagenet.find(folder)
+    except (ValueError, OSError) as error:
+        yield "tiny-imagenet", size_text(file.size), str(error)
+        yield "", file.name, f"{size_text(file.size)}, {_state(file, folder / file.name)}"
+    else:
+        yield "tiny-imagenet", size_text(file.size), f"{source} in {source.folder}"
+    for name in ("rot-tim", "r2-tim"):
+        yield name, "generated", _made_from("tiny-imagenet", source is not None)
+        if source is not None:
+            yield from _cached_lines(name, f"{name}-*-{rot_tim.digest(source)}")
+
+
+def _stl10_lines(folder: Path) -> Iterator[Line]:
+    file = stl10.ARCHIVE
+    try:
+        found = stl10.find(folder)
+    except (ValueError, OSError) as error:
+        yield "stl10", size_text(file.size), str(error)
+        yield "", file.name, f"{size_text(file.size)}, {_state(file, folder / file.name)}"
+        return
+    yield "stl10", size_text(file.size), f"{found} in {found.folder}"
+    yield from _cached_lines("stl10", stl10.cache_name(found, "*"))
+
+
+def _embedded_lines() -> Iterator[Line]:
+    try:
+        path = digits.find()
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        yield "embedded", "5,000 digits", f"missing: {error}"
+        return
+    yield "embedded", "5,000 digits", f"{size_text(path.stat().st_size)}, found: --data embedded"
+
+
+def _cached_lines(name: str, pattern: str) -> Iterator[Line]:
+    for path in sorted(cache_folder().glob(f"{pattern}.safetensors")):
+        settings, _, _ = path.stem.removeprefix(f"{name}-").rpartition("-")  # the last part is a digest
+        yield "", "cached", f"{settings}, {size_text(path.stat().st_size)}"
+
+
+def _made_from(name: str, is_there: bool) -> str:
+    if is_there:
+        return f"made from {name}"
+    return f"needs {name}"
+
+
+def _state(file: RemoteFile, path: Path) -> str:
+    """Whether a file is there as it was published, or how much of it is."""
+    if not path.is_file():
+        part = path.with_name(f"{path.name}.part")
+        if part.is_file():
+            return f"missing, {size_text(part.stat().st_size)} downloaded"
+        return "missing"
+    size = path.stat().st_size
+    if size != file.size:
+        return f"damaged: {size:,} bytes instead of {file.size:,}"
+    if md5(path) != file.md5:
+        return f"damaged: its md5 is not {file.md5}"
+    return "found"

@@ -1,0 +1,99 @@
+"""Arguments and options that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "GroupName",
+    "Layers",
+    "MovedData",
+    "Number",
+    "OnlyPreset",
+    "Runs",
+    "Size",
+    "layer_names",
+    "read_size",
+]
+
+MAX_SIDE = 8192
+"""The largest height or width that a size may ask for, in pixels."""
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders of finished runs.")]
+MovedData = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Where the run's data are now, if you moved them.",
+        show_default="where they were when the run began",
+    ),
+]
+GroupName = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="The group, such as rot4, rot8, rot4xflip or scale0.7,0.84.",
+        show_default="the run's",
+    ),
+]
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        "--layers",
+        metavar="A,B",
+        help="Layers, by their dotted names.",
+        show_default="the run's, or the model's direct children",
+    ),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(
+        "--size",
+        metavar="CxHxW",
+        help="Image size: 3x224x224, 1x28x28, or 224 for three channels and a square.",
+    ),
+]
+Number = Annotated[int, typer.Option("--number", min=2, metavar="N", help="Use at most N images.")]
+OnlyPreset = Annotated[str | None, typer.Option("--preset", help="Only rows of this preset.")]
+
+
+def layer_names(text: str | None) -> list[str] | None:
+    """Split ``--layers A,B``; None if it names no layer.
+
+    >>> layer_names("conv1, conv2"), layer_names(None)
+    (['conv1', 'conv2'], None)
+    """
+    from ..measuring.report import ROOT
+
+    names = []
+    for part in (text or "").split(","):
+        name = part.strip()
+        if name:
+            names.append(name.replace(ROOT, ""))  # torch calls the model itself ""
+    return names or None
+
+
+def read_size(text: str | None) -> tuple[int, int, int] | None:
+    """Read ``--size``: channels, height and width, or one number for three channels and a square.
+
+    >>> read_size("1x28x32"), read_size("224")
+    ((1, 28, 32), (3, 224, 224))
+    """
+    if text is None:
+        return None
+    parts = re.split("[x×]", text.strip().lower())
+    numbers = [int(part) for part in parts if re.fullmatch("[0-9]+", part)]
+    if len(parts) not in (1, 3) or len(numbers) < len(parts) or 0 in numbers:
+        raise ValueError(f"write a size as 3x224x224 (channels, height, width) or 224; got {text!r}")
+    if max(numbers) > MAX_SIDE:
+        raise ValueError(f"a size can have at most {MAX_SIDE} pixels a side; got {text!r}")
+    if len(numbers) == 1:
+        return 3, numbers[0], numbers[0]
+    channels, height, width = numbers
+    return channels, height, width

@@ -1,0 +1,240 @@
+"""The commands that train and compare experiments: list, show, run, resume, table and demo."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import INTERRUPTED, fail
+from .options import OnlyPreset
+
+__all__ = ["demo", "list_", "resume", "resume_hint", "run", "show", "table"]
+
+Preset = Annotated[
+    str,
+    typer.Option(help="Size: paper (for a GPU), small (minutes on two cores), demo, or smoke (seconds)."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a setting, as in --set beta=0.3; repeat for more. ien show lists them all.",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the run folders.")]
+Results = Annotated[
+    Path, typer.Option("--results", metavar="DIR", help="Folder for the records of finished runs.")
+]
+
+
+def list_() -> None:
+    """List the experiments: every row of the paper's tables, and those of our own study.
+
+    The last column is what the paper reports: accuracy, or success / precision on Rot-OTB.
+    """
+    from ..experiments import config, names, paper
+
+    width = max(map(len, names()))
+    typer.echo(f"{'experiment':{width}} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>11}")
+    for name in names():
+        table_name, _ = name.split("/")
+        settings = config(name, "paper")
+        beta = "–"
+        if settings.augment:
+            beta = f"{settings.beta:g}"
+        printed = paper(table_name).get(name) or "–"
+        sizes = settings.feature_groups
+        typer.echo(f"{name:{width}} {settings.model:14} {sizes:14} {beta:>5}  {printed!s:>11}")
+    typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table TABLE compares.")
+
+
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME|RUN", help="An experiment, or a run folder.")],
+    preset: Preset = "small",
+    settings: Settings = None,
+) -> None:
+    """Show an experiment's settings, how they differ from the paper, and its cost; or a run's progress.
+
+    Example: ien show rot-mnist/ien-r4 --preset paper --set beta=0.3
+
+    Example: ien show runs/rot-mnist/ien-r4/small-seed1
+    """
+    from ..experiments import names
+    from ..experiments.describe import describe, describe_run
+    from ..experiments.queue import plan
+
+    folder = Path(name)
+    is_run = (folder / "config.json").exists()
+    if is_run or (folder.exists() and name not in names()):
+        if settings:
+            raise ValueError(f"--set changes an experiment; the settings of the run {folder} are fixed")
+        typer.echo(describe_run(folder))
+        return
+    (config,) = plan([name], preset, [1], settings or [])
+    typer.echo(describe(config))
+
+
+def run(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Experiments, or quoted patterns: 'rot-mnist/*'.")
+    ],
+    preset: Preset = "small",
+    seeds: Annotated[
+        str,
+        typer.Option("--seed", "--seeds", help="Seed of weights, order and elements; several: 1-3 or 1,2,5."),
+    ] = "1",
+    settings: Settings = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="The data folder, or embedded: the 5,000 digits that come with the installation.",
+            show_default="$IEN_DATA, else ./data",
+        ),
+    ] = None,
+    out: Out = Path("runs"),
+    results: Results = Path("results"),
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="torch's")] = None,
+    precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the network's blocks with torch.compile.")
+    ] = False,
+) -> None:
+    """Train and test experiments, one after another. Finished runs are skipped, stopped ones resumed.
+
+    Each run gets a folder below --out and leaves its record below --results, where ien table
+    finds it. Runs of the preset smoke leave no record.
+
+    Example: ien run rot-mnist/ien-r4 --preset small --seed 1
+
+    Example: ien run rot-mnist/cnn-aug 'rot-mnist/ien*' --seeds 1-3 --data ~/data
+
+    Several processes share each batch: torchrun --nproc-per-node 2 -m ien run rot-mnist/ien-r4
+    """
+    with resume_hint():
+        from ..experiments import find
+        from ..experiments.queue import plan, run_all
+        from ..training import joined
+
+        machine = {"device": device, "threads": threads, "precision": precision, "compile": compile}
+        with joined() as processes:
+            chosen = find(*names)
+            configs = plan(chosen, preset, _read_seeds(seeds), settings or [], processes.count, machine)
+            run_all(configs, out, results, data, processes)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that ien run made.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the data are now, if you moved them.",
+            show_default="where they were when the run began",
+        ),
+    ] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Resume a run that was stopped or killed. It ends as if it had never stopped, bit for bit.
+
+    Example: ien resume runs/rot-mnist/ien-r4/small-seed1
+    """
+    with resume_hint():
+        from ..experiments.queue import resume as resume_run
+        from ..training import joined
+
+        with joined() as processes:
+            resume_run(folder, results, data, processes)
+
+
+def table(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE", help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking or study."
+        ),
+    ],
+    results: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder with records, or with run folders.")
+    ] = Path("results"),
+    preset: OnlyPreset = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write all tables as a Markdown page instead of printing one."),
+    ] = None,
+) -> None:
+    """Print what was measured, beside the paper's numbers.
+
+    Example: ien table rot-mnist --preset small
+
+    Example: ien table rot-mnist --write docs/results.md
+    """
+    from ..experiments.tables import print_table, write_page
+
+    if write is None:
+        print_table(name, results, preset)
+        return
+    if preset is not None:
+        raise ValueError("drop --preset: --write includes all presets")
+    write_page(write, name, results)
+    typer.echo(f"wrote {write}")
+
+
+def demo(
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the 4,000 training digits.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and elements.")] = 1,
+    out: Out = Path("runs/demo"),
+) -> None:
+    """Train a small CNN on rotated digits with and without the equivariance loss, and compare.
+
+    Uses 5,000 MNIST digits that come with the installation; nothing is downloaded.
+
+    Example: ien demo --epochs 2
+    """
+    with resume_hint():
+        from ..experiments.demo import demo as run_demo
+
+        run_demo(epochs, seed, out)
+
+
+@contextmanager
+def resume_hint() -> Iterator[None]:
+    """Say how to go on after Ctrl-C, and end a diverging run with exit code 1."""
+    from ..training import Diverged, Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        fail(f"stopped; resume with: ien resume {stopped}", INTERRUPTED)
+    except KeyboardInterrupt:
+        fail("stopped; the same command resumes from the last checkpoint", INTERRUPTED)
+    except Diverged as error:
+        fail(f"error: {error}", 1)
+
+
+def _read_seeds(text: str) -> list[int]:
+    """Read ``1``, ``1-3`` or ``1,2,5``, each seed once.
+
+    >>> _read_seeds("5,1-3,2")
+    [5, 1, 2, 3]
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            raise ValueError(f"write seeds as 1, 1-3 or 1,2,5; got {text!r}")
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            raise ValueError(f"write seeds as 1, 1-3 or 1,2,5; got {text!r}")
+        for seed in range(first, last + 1):
+            if seed not in seeds:
+                seeds.append(seed)
+    return seeds
