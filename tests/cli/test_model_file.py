@@ -71,7 +71,7 @@ def test_what_names_no_model_is_refused_with_the_reason(target: str, message: st
 
 
 def test_a_missing_code_file_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match="there is no code file nonet.py"):
+    with pytest.raises(FileNotFoundError, match=r"there is no code file nonet\.py"):
         build_model("nonet.py:build")
 
 

@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 )
 def test_plots_of_runs_are_written_as_png_and_svg(runs: list[Path], kind: str, options: list[str]) -> None:
     done = invoke("plot", kind, *runs, *options, "--out", f"here/{kind}.png")
-    assert done.stdout.splitlines() == [f"here/{kind}.png is written", f"here/{kind}.svg is written"]
+    assert done.stdout.splitlines() == [f"wrote here/{kind}.png", f"wrote here/{kind}.svg"]
     assert Path(f"here/{kind}.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in Path(f"here/{kind}.svg").read_text()
 

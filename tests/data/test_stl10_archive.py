@@ -186,7 +186,7 @@ def test_command_leaves_a_part_of_the_images_alone(
     monkeypatch.setattr(stl10, "TRAIN", 5000)
     before = tree(folder)
     code, out, err = command("get", "stl10", "--data", str(folder))
-    assert (code, out) == (2, "") and "is a part of STL-10 (7 train and 5 test images (published" in err
+    assert (code, out) == (2, "") and "is only a part of STL-10 (7 train and 5 test images (published" in err
     assert tree(folder) == before and asked == []
 
 

@@ -343,7 +343,7 @@ def test_command_leaves_a_part_of_the_classes_alone(
     monkeypatch.setattr(tiny_imagenet, "CLASSES", 200)
     before = tree(folder)
     code, out, err = command("get", "tiny-imagenet", "--data", str(folder))
-    assert (code, out) == (2, "") and f"{place} is a part of Tiny ImageNet (4 of 200 classes" in err
+    assert (code, out) == (2, "") and f"{place} is only a part of Tiny ImageNet (4 of 200 classes" in err
     assert tree(folder) == before and asked == []
 
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from ..data import to_float
 from ..groups.group import Group
 from ..loss.feature_groups import Spec
-from ..tracking.training.evaluate import search_crops
-from ..tracking.training.task import sequences
 from ..training import load
 from ..training.config import Config
 from ..training.network import images
@@ -95,5 +93,8 @@ def _tested_on(config: Config, data: str) -> tuple[Tensor, Tensor | None]:
     """Images and labels; of a tracker some pictures in which it searches, of its first test."""
     if not config.tracks:
         return images(config, dataset_of(config, data))[1]
+    from ..tracking.training.evaluate import search_crops
+    from ..tracking.training.task import sequences
+
     _, tests = sequences(config, clips_of(config, data))
     return search_crops(next(iter(tests.values()))), None
