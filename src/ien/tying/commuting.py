@@ -1,4 +1,22 @@
-"""Pairs of members: from kernels between two feature groups to the patterns that commute, and back."""
+"""Kernels between two feature groups that commute with rotations by any angle.
+
+A *block* holds the kernels between feature groups of one size on either side of a weight, as
+(feature groups out, feature groups in, members out, members in, h, w). Let W[a, b] be the kernel
+from member b of an input to member a of an output. The layer commutes with the group if
+
+    W[g·a, g·b] = g · W[a, b]    for every element g,
+
+where g permutes members and rotates kernels. So the group carries the *place* (a, b) around an
+orbit of places, and one kernel of an orbit determines all others. Where an element resamples,
+kernels are made of the patterns of ``harmonics.py``, which rotate by any angle: resampling pixels
+could not be undone, and nothing would be left that commutes. The kernels of an orbit that commute
+are the combinations c of orthonormal rows B:
+
+    W = Bᵀ c    and the nearest to any kernels W is    Bᵀ B W.
+
+Orbits differ by the orientation of a relative to b. An optimizer steps on the Fourier transform
+of c over these relative orientations, as it does in steerable CNNs.
+"""
 
 from __future__ import annotations
 
@@ -15,71 +33,95 @@ from ..groups.group import Group
 from ..groups.members import member_table, similarities
 from .harmonics import harmonics, orthonormal
 
-__all__ = ["nearest", "precise", "to_coefficients", "to_kernels"]
+__all__ = ["from_coefficients", "nearest", "precise", "to_coefficients"]
 
-Table = tuple[tuple[int, ...], ...]
+Moves = tuple[tuple[int, ...], ...]
+"""For each element: which place of an orbit it carries to each place of it."""
 
 
 def nearest(block: Tensor, group: Group) -> Tensor:
-    """The kernels nearest to those of ``block`` that commute, made of patterns that turn by any angle.
+    """The kernels nearest to those of a block that commute with ``group``: Bᵀ B W."""
 
-    A block is (feature groups out, feature groups in, members out, members in, h, w). Resampling alone could
-    not be undone, and would leave nothing that commutes.
-    """
-    return _by_orbits(block, group, lambda numbers, basis: basis.T @ (basis @ numbers))
+    def project(kernels: Tensor, basis: Tensor) -> Tensor:
+        return basis.T @ (basis @ kernels)
+
+    return _orbit_by_orbit(block, group, project)
 
 
 def to_coefficients(block: Tensor, group: Group) -> Tensor:
-    """Coefficients of the patterns that make up :func:`nearest`, in a block that is 0 elsewhere.
+    """The coefficients of :func:`nearest`, in a block of the same shape that is 0 elsewhere.
 
-    They are those of the mean over the directions between two members and of waves around it, as steerable
-    networks have them, and as large as the numbers that they stand for.
+    They are the Fourier transform over relative orientations, F (B W), scaled so that coefficients
+    and weights have the same root mean square.
     """
 
-    def change(numbers: Tensor, basis: Tensor) -> Tensor:
-        coefficients = torch.einsum("fo,okx->fkx", _waves(len(numbers)).to(basis), basis @ numbers)
-        return F.pad(coefficients / _scale(basis), (0, 0, 0, basis.shape[1] - len(basis)))
+    def transform(kernels: Tensor, basis: Tensor) -> Tensor:
+        fourier = _fourier(len(kernels)).to(basis)
+        coefficients = torch.einsum(
+            "fo,okx->fkx", fourier, basis @ kernels
+        )  # (frequencies, rows of B, others)
+        unused = basis.shape[1] - len(basis)  # fewer coefficients than pixels: the rest is 0
+        return F.pad(coefficients / _scale(basis), (0, 0, 0, unused))
 
-    return _by_orbits(block, group, change)
-
-
-def to_kernels(block: Tensor, group: Group) -> Tensor:
-    """The kernels with the coefficients that :func:`to_coefficients` gave."""
-
-    def change(numbers: Tensor, basis: Tensor) -> Tensor:
-        coefficients = numbers[:, : len(basis)] * _scale(basis)
-        return basis.T @ torch.einsum("fo,fkx->okx", _waves(len(numbers)).to(basis), coefficients)
-
-    return _by_orbits(block, group, change)
+    return _orbit_by_orbit(block, group, transform)
 
 
-def precise(kernels: Tensor) -> torch.dtype:
-    """Double precision, which neither autocast nor TF32 rounds; mps has none."""
-    return torch.float32 if kernels.device.type == "mps" else torch.float64
+def from_coefficients(block: Tensor, group: Group) -> Tensor:
+    """The kernels with these coefficients, Bᵀ Fᵀ c: the inverse of :func:`to_coefficients`."""
+
+    def invert(padded: Tensor, basis: Tensor) -> Tensor:
+        fourier = _fourier(len(padded)).to(basis)
+        coefficients = padded[:, : len(basis)] * _scale(basis)
+        return basis.T @ torch.einsum("fo,fkx->okx", fourier, coefficients)
+
+    return _orbit_by_orbit(block, group, invert)
 
 
-def _by_orbits(block: Tensor, group: Group, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """What ``change`` makes of the numbers (orbits, pairs * h * w, others), given the basis of an orbit."""
-    out, inner, *size = block.shape[2:]
-    rows = block.movedim((0, 1), (-2, -1)).flatten(-2).flatten(0, 1)  # (pairs of members, h, w, others)
-    result = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    for pairs, basis in _bases(group, out, inner, size[0], block.device, precise(block)):
-        changed = change(rows[pairs].flatten(1, 3).to(basis.dtype), basis)
-        result[pairs] = changed.to(block.dtype).unflatten(1, (-1, *size))
-    return result.unflatten(0, (out, inner)).unflatten(-1, block.shape[:2]).movedim((-2, -1), (0, 1))
+def precise(weight: Tensor) -> torch.dtype:
+    """Double precision, which neither autocast nor TF32 rounds; MPS has none."""
+    if weight.device.type == "mps":
+        return torch.float32
+    return torch.float64
+
+
+def _orbit_by_orbit(block: Tensor, group: Group, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Apply ``change(kernels, B)`` to the kernels of orbits that share a basis B.
+
+    It is given them as (orbits, places * h * w, others), where *others* counts the feature groups
+    of both sides, and returns the same shape.
+    """
+    groups_out, groups_in, out, inner, height, width = block.shape
+    kernels = block.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups out, groups in)
+    kernels = kernels.flatten(-2).flatten(0, 1)  # (places, h, w, others)
+    result = torch.empty_like(kernels, memory_format=torch.contiguous_format)
+    for orbits, basis in _bases(group, out, inner, height, block.device, precise(block)):
+        chosen = kernels[orbits].flatten(1, 3)  # (orbits, places * h * w, others)
+        changed = change(chosen.to(basis.dtype), basis)
+        result[orbits] = changed.to(block.dtype).unflatten(
+            1, (-1, height, width)
+        )  # (orbits, places, h, w, others)
+    result = result.unflatten(0, (out, inner))  # (out, inner, h, w, others)
+    result = result.unflatten(-1, (groups_out, groups_in))  # (out, inner, h, w, groups out, groups in)
+    return result.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
 
 
 def _scale(basis: Tensor) -> float:
+    """How much smaller the root mean square of pixels is than that of as few coefficients."""
     return math.sqrt(basis.shape[1] / len(basis))
 
 
 @lru_cache(maxsize=32)
-def _waves(count: int) -> Tensor:
-    """Orthonormal rows: the mean over ``count`` places on a circle, and waves around it."""
-    with torch.inference_mode(False), torch.no_grad():  # a cached inference tensor would be of no use later
+def _fourier(count: int) -> Tensor:
+    """The real Fourier transform of ``count`` points on a circle: orthonormal rows, the mean first."""
+    # a tensor cached in inference mode could not be used in training later
+    with torch.inference_mode(False), torch.no_grad():
         angles = 2 * math.pi * torch.arange(count, dtype=torch.float64, device="cpu") / count
-        rows = [f(q * angles) for q in range(count // 2 + 1) for f in (torch.cos, torch.sin)]
-        waves = torch.stack([row for row in rows if row.norm() > 1e-6])
+        rows = []
+        for q in range(count // 2 + 1):
+            for wave in (torch.cos(q * angles), torch.sin(q * angles)):
+                if wave.norm() > 1e-6:  # the sine is 0 at the lowest and at the highest frequency
+                    rows.append(wave)
+        waves = torch.stack(rows)
         return waves / waves.norm(dim=1, keepdim=True)
 
 
@@ -87,40 +129,49 @@ def _waves(count: int) -> Tensor:
 def _bases(
     group: Group, out: int, inner: int, size: int, device: torch.device, dtype: torch.dtype
 ) -> list[tuple[Tensor, Tensor]]:
-    """Orbits of pairs of members, (orbits, pairs), and what kernels of these pairs are made of."""
+    """The places of orbits, (orbits, places), with the basis B that these orbits share."""
+    bases = []
     with torch.inference_mode(False), torch.no_grad():
-        return [
-            (torch.tensor(orbits, device=device), _basis(group, table, size).to(device, dtype))
-            for table, orbits in _orbits(group, out, inner).items()
-        ]
+        for moves, orbits in _orbits(group, out, inner).items():
+            places = torch.tensor(orbits, device=device)
+            bases.append((places, _basis(group, moves, size).to(device, dtype)))
+    return bases
 
 
-def _orbits(group: Group, out: int, inner: int) -> dict[Table, list[list[int]]]:
-    """Pairs of members that the group takes to each other, by which of them it moves to each place.
+def _orbits(group: Group, out: int, inner: int) -> dict[Moves, list[list[int]]]:
+    """The orbits of places, gathered by how the group moves places within them.
 
-    A pair is ``out member * inner + inner member``.
+    The place of out member a and in member b is ``a * inner + b``.
     """
     tables = list(zip(member_table(group, out).tolist(), member_table(group, inner).tolist(), strict=True))
-    left, found = dict.fromkeys(product(range(out), range(inner))), dict[Table, list[list[int]]]()
+    left = dict.fromkeys(product(range(out), range(inner)))  # an ordered set
+    found: dict[Moves, list[list[int]]] = {}
     while left:
-        first, second = next(iter(left))
-        pairs = list(dict.fromkeys((rows[first], columns[second]) for rows, columns in tables))
-        for pair in pairs:
-            del left[pair]
-        place = {pair: p for p, pair in enumerate(pairs)}
-        table = tuple(tuple(place[rows[a], columns[b]] for a, b in pairs) for rows, columns in tables)
-        found.setdefault(table, []).append([a * inner + b for a, b in pairs])
+        first_a, first_b = next(iter(left))
+        orbit: dict[tuple[int, int], int] = {}  # place -> its number in the orbit
+        for rows, columns in tables:
+            orbit.setdefault((rows[first_a], columns[first_b]), len(orbit))
+        for place in orbit:
+            del left[place]
+        moves = []
+        for rows, columns in tables:
+            moves.append(tuple(orbit[rows[a], columns[b]] for a, b in orbit))
+        found.setdefault(tuple(moves), []).append([a * inner + b for a, b in orbit])
     return found
 
 
-def _basis(group: Group, table: Table, size: int) -> Tensor:
-    """Orthonormal rows: the kernels of an orbit, one after another, that commute.
+def _basis(group: Group, moves: Moves, size: int) -> Tensor:
+    """B: orthonormal rows, each of them commuting kernels for all places of an orbit in a row.
 
-    They are the means over the group of each function in each place.
+    A pattern ψ in one place has the mean over the group Σ_g g·ψ in the place that g carries it to;
+    these means, for every pattern in every place, span all kernels that commute.
     """
-    turned = torch.stack([harmonics(size, step).flatten(1) for step in similarities(group)])
-    kernels = turned.new_zeros(len(table[0]), turned.shape[1], len(table[0]), size * size)
-    for functions, row in zip(turned, table, strict=True):
-        for place, pair in enumerate(row):
-            kernels[pair, :, place] += functions
-    return orthonormal(kernels.flatten(2).flatten(0, 1))
+    places = len(moves[0])
+    rotated = [
+        harmonics(size, step).flatten(1) for step in similarities(group)
+    ]  # (patterns, size * size) each
+    means = rotated[0].new_zeros(places, len(rotated[0]), places, size * size)
+    for patterns, move in zip(rotated, moves, strict=True):
+        for place, source in enumerate(move):
+            means[source, :, place] += patterns
+    return orthonormal(means.flatten(2).flatten(0, 1))  # rows: (places * patterns, places * size * size)

@@ -1,8 +1,17 @@
-"""Seen: from maps of an image and its transformed copies to the feature groups that turned with it."""
+"""Detection: the feature groups that maps rotate in, as a pure function of maps.
+
+A model runs on a batch of *views*: all images under element 0 (the identity), then all of them under
+element 1, and so on (:func:`views_of`). Let h be a layer's maps of these views. They rotate in given
+feature groups if, for every element g,
+
+    h(g·x) = ρ(g) h(x),
+
+where ρ(g) permutes the members of the feature groups and rotates pixels. Quarter turns and flips are
+checked to rounding; elements between them resample, and only help to choose among sizes.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -11,18 +20,29 @@ import torch
 from torch import Tensor
 
 from ..groups.group import Group
-from ..groups.members import Blocks, channel_table, num_channels, regular_sizes
+from ..groups.members import Blocks, channel_table, regular_sizes
 from ..loss.error import full_precision, image_errors
-from ..loss.feature_groups import FeatureGroups
 
-__all__ = ["Seen", "Views"]
+__all__ = [
+    "Found",
+    "comparable",
+    "feature_groups_of",
+    "relative_error",
+    "rotates_in",
+    "swaps_sides",
+    "views_of",
+]
 
 TOLERANCE = 1e-4
-"""Relative errors below are rounding, also with TF32: the least that a wrong grid costs is far above."""
+"""Relative errors below this are rounding, also with TF32: a grid that is not exact costs far more."""
+MIN_CHANGE = 1e-3
+"""Images that change by less than this share of their variance under all elements look the same."""
+TF32_EPS = 2**-11
+"""The rounding of convolutions on a GPU that uses TF32."""
 
 
-class Seen(NamedTuple):
-    """Feature groups whose members an element permutes as it turns their maps."""
+class Found(NamedTuple):
+    """Feature groups that maps rotate in, and how well."""
 
     blocks: Blocks
     exact: float
@@ -31,116 +51,149 @@ class Seen(NamedTuple):
     """The mean relative error under all other elements, which resample."""
 
 
-class Views:
-    """Images under every element of a group in one batch, and what can be told from maps of these."""
+def views_of(x: Tensor, group: Group) -> Tensor:
+    """Images (B, C, H, W) under every element, the identity first: (elements * B, C, H, W)."""
+    views = []
+    changes = False
+    for i in range(len(group)):
+        view = group.act(x, _element(i, len(x)))
+        views.append(view)
+        change = (view - x).square().mean()
+        if not change <= MIN_CHANGE * x.var(unbiased=False):
+            changes = True
+    if not changes:
+        raise ValueError(
+            f"input is almost invariant to {group}, so nothing can be detected from it: "
+            f"pass real images, or torch.rand{tuple(x.shape)}"
+        )
+    return torch.cat(views)
 
-    def __init__(self, group: Group, specs: Sequence[FeatureGroups]) -> None:
-        self.group = group
-        self.specs = list(dict.fromkeys(specs))
-        self.swaps_sides = bool(group.matrices[:, 0, 1].any())
-        self.count = 0  # images and their copies
-        self._recent: deque[tuple[Tensor, int, Seen | None]] = deque(maxlen=4)
 
-    def of(self, x: Tensor) -> Tensor:
-        """``x`` (B, C, H, W) under all elements, one after another, the identity first."""
-        views = [self.group.act(x, self._element(i, len(x))) for i in range(len(self.group))]
-        if all(bool((view - x).square().mean() <= 1e-3 * x.var(unbiased=False)) for view in views):
-            raise ValueError(
-                f"input looks the same under all of {self.group}, so that nothing can be seen to turn: "
-                f"give images, or noise such as torch.rand{tuple(x.shape)}"
-            )
-        images = torch.cat(views)
-        self.count = len(images)
-        self._recent.append((images, images._version, Seen(((1, x.shape[1]),), 0.0, None)))  # never members
-        return images
+def feature_groups_of(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> Found | None:
+    """The feature groups that maps of views (elements * B, C, H, W) rotate in; None if in none.
 
-    def look(self, h: Tensor, given: Blocks = ()) -> Seen | None:
-        """The feature groups that maps of the views turn in; None if they turn in none.
+    1. If all elements are exact, the first of the candidates that fits.
+    2. Otherwise the candidate with the smallest error under elements that resample: quarter turns
+       alone cannot tell some sizes apart, such as 2 and 1 under rot8.
+    3. If no candidate fits, a mix of sizes read off channel by channel, as in concatenated maps.
 
-        First come those ``given`` to the layer, then those seen last, which decide where maps are constant,
-        those that are known, single maps, and a mix read off one by one, as in joined maps.
-        """
-        if len(h) % len(self.group) or (self.swaps_sides and h.shape[2] != h.shape[3]):
-            return None
-        for maps, version, seen in self._recent:  # what a layer returns mostly comes into the next
-            if maps.is_set_to(h) and version == h._version:
-                return seen
-        best = self._judge(h, given) if num_channels(given) == h.shape[1] else None
+    >>> x = views_of(torch.rand(2, 3, 5, 5), rotation(4))
+    >>> feature_groups_of(x, rotation(4), [[(1, 3)]])
+    Found(blocks=[(1, 3)], exact=0.0, between=None)
+    """
+    if not comparable(h, group):
+        return None
+    best = None
+    for blocks in candidates:
+        found = rotates_in(h, group, blocks)
+        if found is None:
+            continue
+        if all(group.exact):
+            return found
+        if best is None or _rank(found) < _rank(best):
+            best = found
+    return best or _read_off(h, group)
+
+
+def rotates_in(h: Tensor, group: Group, blocks: Blocks) -> Found | None:
+    """How well maps of views rotate in these feature groups; None if they do not."""
+    if not comparable(h, group):
+        return None
+    return _judge(h, group, blocks, _scale(h))
+
+
+def relative_error(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> float:
+    """How far maps are from rotating in any of the candidates: NaN if they cannot be compared."""
+    if not comparable(h, group):
+        return float("nan")
+    scale = _scale(h)
+    return min(float((_exact_errors(h, group, blocks) / scale).max()) for blocks in candidates)
+
+
+def comparable(h: Tensor, group: Group) -> bool:
+    """Whether maps have a part for every element, and sides that it may swap."""
+    if len(h) % len(group):
+        return False
+    return h.shape[2] == h.shape[3] or not swaps_sides(group)
+
+
+def swaps_sides(group: Group) -> bool:
+    """Whether some element turns rows into columns, as quarter turns do and flips do not."""
+    return bool(group.matrices[:, 0, 1].any())
+
+
+def _read_off(h: Tensor, group: Group) -> Found | None:
+    """Read sizes from the first channel on: each time the one that fits best, the larger of equals."""
+    found: list[int] = []
+    scale = _scale(h)
+    channels = h.shape[1]
+    while sum(found) < channels:
+        first = sum(found)
+        best = None
+        for size in regular_sizes(group):
+            part = slice(first, first + size)
+            if part.stop > channels:
+                continue
+            here = _judge(h[:, part], group, ((size, size),), scale[part])
+            if here is not None and (best is None or _rank(here) < _rank(best)):
+                best = here
         if best is None:
-            found = filter(None, (self._judge(h, blocks) for blocks in self._candidates(h.shape[1])))
-            best = next(found, None) if all(self.group.exact) else min(found, key=_rank, default=None)
-        best = best or self._read(h)
-        self._recent.append((h, h._version, best))
-        return best
-
-    def error(self, h: Tensor) -> float:
-        """How far maps are from turning in known feature groups or as single maps: the relative error."""
-        if len(h) % len(self.group) or (self.swaps_sides and h.shape[2] != h.shape[3]):
-            return float("nan")
-        errors = (self._errors(h, blocks) / _scale(h) for blocks in self._candidates(h.shape[1]))
-        return min(float(each.max()) for each in errors)
-
-    def _candidates(self, channels: int) -> list[Blocks]:
-        last = [seen.blocks for _, _, seen in reversed(self._recent) if seen is not None]
-        known = [tuple(spec.blocks(channels)) for spec in self.specs if spec.nearest(channels) == channels]
-        every = (*last, *known, ((1, channels),))
-        return list(dict.fromkeys(blocks for blocks in every if num_channels(blocks) == channels))
-
-    def _read(self, h: Tensor) -> Seen | None:
-        found: list[int] = []
-        scale = _scale(h)
-        while (at := sum(found)) < h.shape[1]:
-            fitting = [size for size in regular_sizes(self.group) if at + size <= h.shape[1]]
-            ends = [(size, slice(at, at + size)) for size in fitting]
-            here = [self._judge(h[:, part], ((size, size),), scale[part]) for size, part in ends]
-            best = min(filter(None, here), key=_rank, default=None)
-            if best is None:
-                return None
-            found.append(best.blocks[0][0])
-        return self._judge(h, tuple((size, size * len(list(run))) for size, run in groupby(found)))
-
-    def _judge(self, h: Tensor, blocks: Blocks, scale: Tensor | None = None) -> Seen | None:
-        errors, scale = self._errors(h, blocks), _scale(h) if scale is None else scale
-        if not (errors / scale).max() < TOLERANCE:
             return None
-        # told over the variance of all channels together, as relative errors are elsewhere
-        together = scale.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
-        between = [
-            image_errors(maps, h_g, self.group, g).mean() / together
-            for maps, h_g, g in self._compared(h, blocks, exact=False)
-        ]
-        mean = float(torch.stack(between).nanmean()) if between else None
-        return Seen(blocks, float((errors.mean(1) / together).max()), mean)
+        found.append(best.blocks[0][0])
+    # equal sizes in a row are one block
+    blocks = tuple((size, size * len(list(run))) for size, run in groupby(found))
+    return _judge(h, group, blocks, scale)
 
-    def _errors(self, h: Tensor, blocks: Blocks) -> Tensor:
-        """The mean square error of each channel under each exact element but the identity, (elements, C)."""
-        errors = [
-            (h_g - self.group.act_on_features(maps, g)).square().mean((0, 2, 3))
-            for maps, h_g, g in self._compared(h, blocks, exact=True)
-        ]
-        return torch.stack(errors)
 
-    def _compared(self, h: Tensor, blocks: Blocks, exact: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Maps with the members that an element moves, those of the images under it, and the element."""
-        table = channel_table(self.group, blocks).to(h.device)
-        first, *others = full_precision(h).chunk(len(self.group))
-        for i, h_g in enumerate(others, start=1):
-            if self.group.exact[i] == exact:
-                yield first[:, table[i]], h_g, self._element(i, len(first))
+def _judge(h: Tensor, group: Group, blocks: Blocks, scale: Tensor) -> Found | None:
+    """The errors of maps in these feature groups; ``scale`` (C,) is what a channel's are relative to."""
+    errors = _exact_errors(h, group, blocks)  # (exact elements, C)
+    if not (errors / scale).max() < TOLERANCE:
+        return None
+    # what is reported is relative to the variance of all channels together, as everywhere else
+    variance = scale.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
+    exact = float((errors.mean(1) / variance).max())
+    between = []
+    for permuted, h_g, g in _compared(h, group, blocks, exact=False):
+        between.append(image_errors(permuted, h_g, group, g).mean() / variance)
+    if not between:
+        return Found(blocks, exact, None)
+    return Found(blocks, exact, float(torch.stack(between).nanmean()))
 
-    @staticmethod
-    def _element(i: int, count: int) -> Tensor:
-        return torch.full((count,), i, device="cpu")
+
+def _exact_errors(h: Tensor, group: Group, blocks: Blocks) -> Tensor:
+    """mean (h(g·x) - ρ(g) h(x))² of each channel under each exact element but the identity: (elements, C)."""
+    errors = []
+    for permuted, h_g, g in _compared(h, group, blocks, exact=True):
+        errors.append((h_g - group.act_on_features(permuted, g)).square().mean((0, 2, 3)))
+    return torch.stack(errors)
+
+
+def _compared(
+    h: Tensor, group: Group, blocks: Blocks, exact: bool
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For each element: h(x) with members permuted, h(g·x), and g (B,); exact elements or all others."""
+    table = channel_table(group, blocks).to(h.device)  # (elements, C)
+    upright, *others = full_precision(h).chunk(len(group))  # (B, C, H, W) each
+    for i, h_g in enumerate(others, start=1):
+        if group.exact[i] == exact:
+            yield upright[:, table[i]], h_g, _element(i, len(upright))
+
+
+def _element(i: int, count: int) -> Tensor:
+    return torch.full((count,), i, device="cpu")
 
 
 def _scale(h: Tensor) -> Tensor:
-    """The variance within each channel, (C,), and so much of the maps that rounding is small beside it."""
-    eps = max(torch.finfo(h.dtype).eps, 2**-11 * h.is_cuda)  # that of TF32
+    """The variance within each channel, (C,), and as much more as makes rounding small beside it."""
+    eps = torch.finfo(h.dtype).eps
+    if h.is_cuda:
+        eps = max(eps, TF32_EPS)
     h = full_precision(h)
     least = max(1e-6, eps**2 / TOLERANCE) * h.square().mean()
     return h.var((0, 2, 3), unbiased=False) + least + torch.finfo(h.dtype).tiny
 
 
-def _rank(seen: Seen) -> float:
-    """Quarter turns alone cannot tell some sizes apart, as 2 and 1 under rot8; other elements can."""
-    return max(seen.between or 0.0, TOLERANCE)
+def _rank(found: Found) -> float:
+    """What decides between sizes that fit: their error under elements that resample, above rounding."""
+    return max(found.between or 0.0, TOLERANCE)

@@ -1,4 +1,14 @@
-"""Patterns: kernels that turn by any angle on a grid of pixels, from circular harmonics on rings."""
+"""Circular harmonics on rings: patterns on a grid of pixels that rotate by any angle.
+
+A pattern is a function of the polar coordinates (ρ, α) around the middle of a kernel: a ring of
+radius r and width σ, with q waves around it,
+
+    ψ(ρ, α) = exp(-(ρ - r)² / 2σ²) · cos qα    and    exp(-(ρ - r)² / 2σ²) · sin qα.
+
+It is known between pixels too, so rotating it means reading it at other coordinates,
+ψ(ρ, α - θ), and nothing is interpolated. Steerable CNNs are built from the same patterns
+(Weiler & Cesa, 2019), and the widths and frequencies here are those of e2cnn.
+"""
 
 from __future__ import annotations
 
@@ -11,57 +21,77 @@ from ..groups.similarity import Similarity, source_pixels
 
 __all__ = ["harmonics", "orthonormal", "smoothing"]
 
-INNER, OUTER, MIDDLE = 0.6, 0.4, 0.005
-"""The widths of rings, in pixels: the outermost is cut off by the kernel's sides, the middle is one pixel."""
-OUTER_FREQUENCY = 2
-"""The highest on the outermost ring. This and the one less on rings of even radius are e2cnn's own limits."""
-DEPENDENT = 1e-6
-"""Patterns below this share of the strongest are combinations of the others, but for rounding."""
+RING_WIDTH = 0.6
+"""The width σ of a ring, in pixels."""
+OUTER_RING_WIDTH = 0.4
+"""The same for the outermost ring, which the sides of the kernel cut off."""
+MIDDLE_WIDTH = 0.005
+"""The same for the ring of radius 0, which is a single pixel."""
+MAX_OUTER_FREQUENCY = 2
+"""The highest frequency q on the outermost ring."""
+MIN_STRENGTH = 1e-6
+"""Patterns below this share of the strongest are combinations of the others, up to rounding."""
 
 
 def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B008 - frozen
-    """The functions that smooth kernels of ``size`` × ``size`` are made of, under ``step``: (n, size, size).
+    """The patterns that smooth kernels are made of, transformed by ``step``: (patterns, size, size).
 
-    Rings a pixel apart, each with its harmonics cos qα and sin qα up to the frequency that its pixels can
-    show, as steerable networks have them (Weiler & Cesa, 2019). A function is known between pixels, so that
-    it is turned by being read elsewhere, and nothing is interpolated.
+    Args:
+        size: The height and width of the kernel.
+        step: The rotation or flip to apply to the patterns.
 
     >>> [len(harmonics(size)) for size in (1, 3, 5, 7)]
     [1, 6, 11, 18]
     """
     centre = (size - 1) / 2
     row, column = source_pixels(step, size, size)
-    y, x = centre - row, column - centre
-    distance, angle = torch.hypot(x, y), torch.atan2(y, x)
-    functions = []
-    for radius in (centre - i for i in range((size + 1) // 2)):
-        if radius == 0:  # the middle pixel alone
-            width, highest = MIDDLE, 0
-        elif radius == centre:
-            width, highest = OUTER, OUTER_FREQUENCY
-        else:
-            width, highest = INNER, int(2 * radius) - (radius % 2 == 0)
+    y = centre - row
+    x = column - centre
+    distance = torch.hypot(x, y)  # ρ
+    angle = torch.atan2(y, x)  # α
+
+    patterns = []
+    for i in range((size + 1) // 2):
+        radius = centre - i
+        width, max_frequency = _ring(radius, outermost=radius == centre)
         ring = torch.exp(-((distance - radius) ** 2) / (2 * width**2))
-        functions.append(ring)
-        around = ring * (distance > 0)  # the middle has no direction
-        for q in range(1, highest + 1):
-            functions += [around * torch.cos(q * angle), around * torch.sin(q * angle)]
-    return torch.stack(functions)
+        patterns.append(ring)
+        waves = ring * (distance > 0)  # the middle pixel has no direction
+        for q in range(1, max_frequency + 1):
+            patterns.append(waves * torch.cos(q * angle))
+            patterns.append(waves * torch.sin(q * angle))
+    return torch.stack(patterns)
+
+
+def _ring(radius: float, outermost: bool) -> tuple[float, int]:
+    """The width of a ring and the highest frequency that its pixels can show."""
+    if radius == 0:
+        return MIDDLE_WIDTH, 0
+    if outermost:
+        return OUTER_RING_WIDTH, MAX_OUTER_FREQUENCY
+    max_frequency = int(2 * radius)
+    if radius % 2 == 0:  # e2cnn's own limit
+        max_frequency -= 1
+    return RING_WIDTH, max_frequency
 
 
 @lru_cache(maxsize=32)
 def smoothing(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """What makes of a kernel's pixels those of the nearest smooth one: a symmetric matrix.
+    """The matrix S that takes a kernel's pixels w to the nearest smooth kernel, S w.
 
-    >>> int(smoothing(5, torch.device("cpu"), torch.float64).trace().round())  # patterns
+    With orthonormal patterns as the rows of Ψ, S = Ψᵀ Ψ; it is symmetric, (size², size²).
+
+    >>> int(smoothing(5, torch.device("cpu"), torch.float64).trace().round())  # the patterns
     11
     """
-    with torch.inference_mode(False), torch.no_grad():  # a cached inference tensor would be of no use later
-        patterns = orthonormal(harmonics(size).flatten(1))
+    # a tensor cached in inference mode could not be used in training later
+    with torch.inference_mode(False), torch.no_grad():
+        patterns = orthonormal(harmonics(size).flatten(1))  # (patterns, size * size)
         return (patterns.T @ patterns).to(device, dtype)
 
 
 def orthonormal(rows: Tensor) -> Tensor:
-    """Orthonormal rows that span what ``rows`` do."""
+    """Orthonormal rows that span the same space as ``rows``."""
     _, strengths, directions = torch.linalg.svd(rows, full_matrices=False)
-    return directions[strengths > DEPENDENT * strengths[0]].contiguous()
+    independent = strengths > MIN_STRENGTH * strengths[0]
+    return directions[independent].contiguous()

@@ -1,4 +1,4 @@
-"""Keep: from a network that starts equivariant to an optimizer whose steps leave it so."""
+"""Keep: let an optimizer's steps leave a model equivariant."""
 
 from __future__ import annotations
 
@@ -11,31 +11,47 @@ from torch import Tensor, nn
 from .projection import Tie
 from .start import Start
 
-__all__ = ["check_loose", "check_optimizer", "keep_equivariant"]
+__all__ = ["check_optimizer", "check_untied", "keep_equivariant"]
 
-
-ELEMENTWISE = tuple(
-    getattr(torch.optim, name)
-    for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.ASGD,
 )
-"""Optimizers that do to each number what its own gradients say."""
-KEPT = "_kept_equivariant"
-"""Where an optimizer has what keeps its weights; a copy of it has neither this nor the hooks."""
+"""Optimizers that update each number from its own gradients alone."""
+KEEPERS = "_kept_equivariant"
+"""The attribute of an optimizer that holds its keepers; a copy of it has neither this nor the hooks."""
 
 
 def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
-    """Let every step of ``optimizer`` leave the model equivariant that :func:`start_equivariant` made so.
+    """Let every step of ``optimizer`` keep the model equivariant that :func:`start_equivariant` prepared.
 
-    The weights are trained as tied ones: before a step each gradient becomes its mean over the group, as that
-    of one weight that stands in several places, and smooth where kernels are. After it the running statistics
-    of norms are put back to the nearest equivariant ones, and so are the weights where they may have moved
-    off: if kernels are smooth, in half precision, if the optimizer is fused, took steps before, or is not
-    known to treat each number by itself, as SGD and Adam do; and once after others wrote them, as
-    ``load_state_dict`` does (what is written through ``.data`` is not seen). Where an element resamples, such
-    known optimizers step on coefficients of patterns in place of kernels: their state is of these, and begins
-    anew. The model and its loop stay as they are. It needs no loss, and no transformed copies of images. It
-    cannot unlearn a symmetry that the data do not have, as it could with a loss. A copy of the model or of
-    the optimizer is not kept, and of several calls for one weight the last one counts.
+    The weights train as tied ones: before a step each gradient becomes its mean over the group, as for
+    one weight that is used in several places. After the step the running statistics of norms are
+    projected, and so are the weights where they may have moved off: smooth kernels, half precision, a
+    fused optimizer, one that took steps before or is not known to treat each number by itself, as SGD
+    and Adam do; and once after something else wrote them, such as ``load_state_dict`` (writes through
+    ``.data`` go unnoticed). Where an element resamples, these optimizers step on coefficients of
+    patterns instead of kernels, and their state starts again. The model and your loop stay as they
+    are; no loss and no rotated images are needed.
+
+    A tied model cannot learn to break a symmetry that the data lack: use a loss instead if they may.
+    A copy of the model or the optimizer is not kept, and of several calls for a weight the last counts.
+
+    Args:
+        start: What :func:`start_equivariant` returned.
+        optimizer: One of torch.optim, made from ``model.parameters()``.
+
+    Raises:
+        ValueError: If a parameter that trains cannot be tied, or the optimizer has none of the model's.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -48,23 +64,23 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
     """
     if not isinstance(start, Start) or start.model is None:
         raise ValueError(
-            f"start is what start_equivariant returned, which knows the model and what is tied; got "
-            f"{type(start).__name__} (what recommended prepared is kept already)"
+            f"start must be what start_equivariant returned; got a {type(start).__name__} "
+            f"(a model that recommended prepared is kept already)"
         )
     check_optimizer(optimizer, start.model)
-    check_loose(start.model, start.loose)
-    kept: list[_Keeper] = vars(optimizer).setdefault(KEPT, [])
-    kept[:] = [other for other in kept if other.leave(optimizer, start.model)]
-    kept.append(_Keeper(start, optimizer))
+    check_untied(start.model, start.untied)
+    keepers: list[_Keeper] = vars(optimizer).setdefault(KEEPERS, [])
+    keepers[:] = [keeper for keeper in keepers if keeper.release(optimizer, start.model)]
+    keepers.append(_Keeper(start, optimizer))
 
 
 class _Kept(NamedTuple):
     """A weight that is kept."""
 
     tie: Tie
-    patterned: bool
+    on_coefficients: bool
     """Whether the optimizer steps on coefficients in its place."""
-    moves: bool
+    moves_off: bool
     """Whether a step with tied gradients may leave it untied."""
 
 
@@ -75,44 +91,52 @@ class _StandIn(NamedTuple):
     weight: Tensor
     grad: Tensor
     version: int
-    """How often the weight was written before."""
+    """How often the weight had been written to."""
     coefficients: nn.Parameter
 
 
 class _Keeper:
-    """What is done before and after the steps of an optimizer.
+    """What happens before and after the steps of an optimizer.
 
-    The model always holds its weights: whatever ends a step, they can be used and saved.
+    The model always holds its weights: however a step ends, they can be used and saved.
     """
 
     def __init__(self, start: Start, optimizer: torch.optim.Optimizer) -> None:
-        self.weights, self.statistics = list[_Kept](), list[Tie]()
+        self.weights: list[_Kept] = []
+        self.statistics: list[Tie] = []
         for tie in start.ties:
             if tie.name in tie.module._buffers:
                 self.statistics.append(tie)
                 continue
-            patterned = type(optimizer) in ELEMENTWISE and tie.patterned
-            if patterned:
-                optimizer.state.pop(tie.tensor, None)  # what it knows is of pixels
-            self.weights.append(_Kept(tie, patterned, moves=not (tie.copies or patterned)))
-        self.stray = bool(optimizer.state) or not _even(optimizer)
-        self.written, self.rewritten = self._versions(optimizer), False
+            on_coefficients = type(optimizer) in ELEMENTWISE and tie.has_coefficients
+            if on_coefficients:
+                optimizer.state.pop(tie.tensor, None)  # its state refers to pixels, not coefficients
+            moves_off = not tie.stays_tied and not on_coefficients
+            self.weights.append(_Kept(tie, on_coefficients, moves_off))
+        # equal numbers may take unequal steps
+        self.uneven = bool(optimizer.state) or not _takes_equal_steps(optimizer)
+        self.versions = self._versions(optimizer)
+        self.rewritten = False
         self.stand_ins: list[_StandIn] = []
+
         post = optimizer.register_step_post_hook(self._after)
-        hooks = optimizer._optimizer_step_post_hooks  # this one first: others may follow the weights
-        hooks.update({key: hooks.pop(key) for key in list(hooks) if key != post.id})
+        # run before other post-hooks (such as EMA), which must see the projected weights
+        hooks = optimizer._optimizer_step_post_hooks
+        for key in list(hooks):
+            if key != post.id:
+                hooks[key] = hooks.pop(key)
         pre = optimizer.register_step_pre_hook(self._before)
         self.handles = [pre, post, optimizer.register_load_state_dict_post_hook(self._loaded)]
 
-    def leave(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
-        """Keep no longer what belongs to ``model``; whether anything is left to keep."""
+    def release(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
+        """Stop keeping what belongs to ``model``; return whether anything is left to keep."""
         self._restore(optimizer)
-        its = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        for tie, patterned, _ in self.weights:
-            if patterned and id(tie.tensor) in its:
-                optimizer.state.pop(tie.tensor, None)  # what it knows is of coefficients
-        self.weights = [kept for kept in self.weights if id(kept.tie.tensor) not in its]
-        self.statistics = [tie for tie in self.statistics if id(tie.tensor) not in its]
+        released = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        for tie, on_coefficients, _ in self.weights:
+            if on_coefficients and id(tie.tensor) in released:
+                optimizer.state.pop(tie.tensor, None)  # its state refers to coefficients, not pixels
+        self.weights = [kept for kept in self.weights if id(kept.tie.tensor) not in released]
+        self.statistics = [tie for tie in self.statistics if id(tie.tensor) not in released]
         if not self.weights:
             for handle in self.handles:
                 handle.remove()
@@ -122,124 +146,149 @@ class _Keeper:
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Any, Any] | None:
         self._restore(optimizer)  # after a step that an error ended
-        self.rewritten = self._versions(optimizer) != self.written
-        closures = [each for each in (*arguments[1:], *named.values()) if callable(each)]
-        if not closures:
+        self.rewritten = self._versions(optimizer) != self.versions
+        closure = None
+        for argument in (*arguments[1:], *named.values()):
+            if closure is None and callable(argument):
+                closure = argument
+        if closure is None:
             self._prepare(optimizer)
             return None
 
-        def prepared() -> Any:
+        def prepared_closure() -> Any:
             self._restore(optimizer)
-            loss = closures[0]()
+            loss = closure()
             self._prepare(optimizer)
             return loss
 
-        def instead(each: Any) -> Any:
-            return prepared if each is closures[0] else each
+        def replaced(argument: Any) -> Any:
+            return prepared_closure if argument is closure else argument
 
-        return tuple(map(instead, arguments)), {name: instead(each) for name, each in named.items()}
+        return tuple(map(replaced, arguments)), {name: replaced(each) for name, each in named.items()}
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        tied = {id(each.weight) for each in self.stand_ins}  # whatever the step did to their coefficients
+        # whatever the step did to coefficients, the weights that they stand for are tied
+        tied = {id(each.weight) for each in self.stand_ins}
         self._restore(optimizer)
         with torch.no_grad():
-            for kept in self._mine(optimizer):
+            for kept in self._in_optimizer(optimizer):
                 weight = kept.tie.tensor
-                moved = self.rewritten or (weight.requires_grad and (kept.moves or self.stray))
-                if moved and id(weight) not in tied:
+                moved = weight.requires_grad and (kept.moves_off or self.uneven)
+                if (moved or self.rewritten) and id(weight) not in tied:
                     weight.copy_(kept.tie.nearest(weight))
-            for tie in self.statistics:  # as a norm writes them: another loss may be yet to go backward
+            for tie in self.statistics:
+                # through .data, as a norm writes them: another loss may still go backward
                 tie.tensor.data.copy_(tie.nearest(tie.tensor))
-        self.written = self._versions(optimizer)
+        self.versions = self._versions(optimizer)
 
     def _loaded(self, _: object) -> None:
-        self.stray = True
+        self.uneven = True
 
     def _prepare(self, optimizer: torch.optim.Optimizer) -> None:
-        """The gradients of tied weights; coefficients stand in for kernels of patterns."""
+        """Tie gradients, and let coefficients stand in for kernels that an element resamples."""
         with torch.no_grad():
-            for tie, patterned, _ in self._mine(optimizer):
+            for tie, on_coefficients, _ in self._in_optimizer(optimizer):
                 weight = tie.tensor
-                if (grad := weight.grad) is None:
+                grad = weight.grad
+                if grad is None:
                     continue
-                if not patterned:
+                if not on_coefficients:
                     grad.copy_(tie.nearest(grad))
-                else:
-                    coefficients = nn.Parameter(tie.to_coefficients(weight))
-                    coefficients.grad = tie.to_coefficients(grad)
-                    self.stand_ins.append(_StandIn(tie, weight, grad, weight._version, coefficients))
-                    weight.grad = None
-        _exchange(optimizer, {each.weight: each.coefficients for each in self.stand_ins})
-
-    def _mine(self, optimizer: torch.optim.Optimizer) -> list[_Kept]:
-        """The weights that the optimizer has, and those that nothing trains."""
-        its = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for tie, _, _ in self.weights:
-            if not isinstance(tie.tensor, nn.Parameter):
-                raise RuntimeError(
-                    f"the {tie.name} of a {type(tie.module).__name__} is no longer a parameter, so that it "
-                    f"cannot be kept (pruned, or computed by a weight norm?): take that off, or do it after "
-                    f"training"
-                )
-        return [
-            kept for kept in self.weights if id(kept.tie.tensor) in its or not kept.tie.tensor.requires_grad
-        ]
+                    continue
+                coefficients = nn.Parameter(tie.to_coefficients(weight))
+                coefficients.grad = tie.to_coefficients(grad)
+                self.stand_ins.append(_StandIn(tie, weight, grad, weight._version, coefficients))
+                weight.grad = None
+        _swap(optimizer, {each.weight: each.coefficients for each in self.stand_ins})
 
     def _restore(self, optimizer: torch.optim.Optimizer) -> None:
-        """Weights of the coefficients that stand in for them, in the optimizer and in the model."""
-        _exchange(optimizer, {each.coefficients: each.weight for each in self.stand_ins})
+        """Put weights back in place of the coefficients that stand in for them."""
+        _swap(optimizer, {each.coefficients: each.weight for each in self.stand_ins})
         with torch.no_grad():
             while self.stand_ins:
                 tie, weight, grad, version, coefficients = self.stand_ins.pop()
-                others = weight._version != version  # as load_state_dict, after a step that an error ended
-                weight.copy_(tie.nearest(weight) if others else tie.from_coefficients(coefficients))
-                if weight.grad is None and coefficients.grad is not None:  # else it was zeroed since
+                if weight._version == version:
+                    weight.copy_(tie.from_coefficients(coefficients))
+                else:  # written by something else, such as load_state_dict after a step that failed
+                    weight.copy_(tie.nearest(weight))
+                if weight.grad is None and coefficients.grad is not None:  # not zeroed since
                     weight.grad = grad
 
+    def _in_optimizer(self, optimizer: torch.optim.Optimizer) -> list[_Kept]:
+        """The weights that the optimizer has, and those that nothing trains."""
+        trained = _parameter_ids(optimizer)
+        found = []
+        for kept in self.weights:
+            weight = kept.tie.tensor
+            if not isinstance(weight, nn.Parameter):
+                raise RuntimeError(
+                    f"the {kept.tie.name} of a {type(kept.tie.module).__name__} is no longer a parameter "
+                    f"(pruned, or computed by a weight norm?), so it cannot be kept: undo that, or do it "
+                    f"after training"
+                )
+            if id(weight) in trained or not weight.requires_grad:
+                found.append(kept)
+        return found
+
     def _versions(self, optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:
-        """Which tensors the tied weights are, and how often each was written."""
-        return [(id(tie.tensor), tie.tensor._version) for tie, _, _ in self._mine(optimizer)]
+        """Which tensors the tied weights are, and how often each has been written to."""
+        versions = []
+        for kept in self._in_optimizer(optimizer):
+            weight = kept.tie.tensor
+            versions.append((id(weight), weight._version))
+        return versions
 
 
-def _exchange(optimizer: torch.optim.Optimizer, pairs: Mapping[Tensor, Tensor]) -> None:
-    """Give an optimizer other parameters in the place of some, with the state that it had for these."""
-    for group in optimizer.param_groups if pairs else ():
-        group["params"][:] = [pairs.get(parameter, parameter) for parameter in group["params"]]
-    for old, new in pairs.items():
+def _swap(optimizer: torch.optim.Optimizer, others: Mapping[Tensor, Tensor]) -> None:
+    """Give an optimizer other parameters in place of some, with the state that it had for these."""
+    if not others:
+        return
+    for group in optimizer.param_groups:
+        group["params"][:] = [others.get(parameter, parameter) for parameter in group["params"]]
+    for old, new in others.items():
         if old in optimizer.state:
             optimizer.state[new] = optimizer.state.pop(old)
 
 
-def _even(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step takes equal numbers with equal gradients to equal ones, to the bit.
+def _takes_equal_steps(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether equal numbers with equal gradients stay equal to the bit.
 
-    Some kernels round otherwise at the end of a tensor: those of half precision, and fused ones.
+    Implementations for half precision, and fused ones, round differently at the end of a tensor.
     """
     if type(optimizer) not in ELEMENTWISE:
         return False
-    half = any(
-        p.dtype in (torch.float16, torch.bfloat16) for g in optimizer.param_groups for p in g["params"]
-    )
-    fused = any(group.get("fused") for group in optimizer.param_groups)
-    return not half and not fused
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            return False
+        for parameter in group["params"]:
+            if parameter.dtype in (torch.float16, torch.bfloat16):
+                return False
+    return True
+
+
+def _parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
+    ids: set[int] = set()
+    for group in optimizer.param_groups:
+        ids.update(map(id, group["params"]))
+    return ids
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """An error if it is no optimizer, or has no parameter of the model."""
+    """Raise an error if this is not an optimizer, or has no parameter of the model."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer is one of torch.optim, made before; got a {type(optimizer).__name__}")
-    mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if mine.isdisjoint(map(id, model.parameters())):
-        raise ValueError("the optimizer has no parameter of the model: make it of model.parameters()")
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer; got a {type(optimizer).__name__}")
+    if _parameter_ids(optimizer).isdisjoint(map(id, model.parameters())):
+        raise ValueError("the optimizer has no parameter of the model: create it with model.parameters()")
 
 
-def check_loose(model: nn.Module, names: Sequence[str]) -> None:
-    """An error if one of these parameters, which are not tied, learns."""
+def check_untied(model: nn.Module, names: Sequence[str]) -> None:
+    """Raise an error if one of these parameters, which are not tied, trains."""
     weights = dict(model.named_parameters())
-    if learns := [name for name in names if weights[name].requires_grad]:
-        raise ValueError(
-            f"{learns[0]!r} {tuple(weights[learns[0]].shape)} has no place in feature groups, so that it "
-            f"would come to break the symmetry as it learns: freeze it with requires_grad_(False), or start "
-            f"the part of the model without it; numbers for each channel belong into a module of their own "
-            f"that is called with the maps"
-        )
+    for name in names:
+        if weights[name].requires_grad:
+            raise ValueError(
+                f"parameter {name!r} {tuple(weights[name].shape)} cannot be tied and would break "
+                f"equivariance as it trains: freeze it (requires_grad_(False)), or leave that part of the "
+                f"model out; parameters per channel can be tied in a module of their own that is called "
+                f"with the maps"
+            )

@@ -1,10 +1,25 @@
-"""Tied weights: from a kernel and the feature groups on its two sides to the nearest that commutes."""
+"""Projection: any weight, and the feature groups on its two sides, to the nearest weight that commutes.
+
+A layer with weight W commutes with a group if rotating its input rotates its output. Element g acts
+on maps by a representation ρ(g) that permutes the members of feature groups and rotates pixels, so
+
+    ρ_out(g) W ρ_in(g)⁻¹ = W    for every element g,
+
+and the nearest such weight is the mean over the group, an orthogonal projection:
+
+    P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
+
+For a kernel between two members this reads: permute the members of both sides, rotate the pixels,
+take the mean. Quarter turns and flips only permute numbers, so P makes all numbers of an orbit equal
+(:func:`_orbit_means`); elements between them resample, and ``commuting.py`` takes over.
+Biases and the numbers of a norm have one number for each output channel: a 1×1 kernel of one input.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from itertools import accumulate, product
+from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -12,85 +27,101 @@ from torch import Tensor, nn
 
 from ..groups.group import Group
 from ..groups.members import Blocks, member_table, num_channels
-from .commuting import nearest, precise, to_coefficients, to_kernels
+from . import commuting
+from .commuting import precise
 from .harmonics import smoothing
 
-__all__ = ["Tie", "cuts", "tie", "ungrouped"]
+__all__ = ["MIN_SHARE", "Tie", "cuts", "tied_weight", "ungrouped"]
 
-LOST = 1e-6
-"""Kernels of which no more than this share is left are as good as 0."""
-CONSTANT = 0.5
-"""About what is left of the mean over its pixels of a random kernel, where an element resamples.
+MIN_SHARE = 1e-6
+"""A weight of which no more than this share is left after projection is as good as 0."""
+KEPT_MEAN = 0.5
+"""The share of their mean over pixels that random kernels keep where an element resamples.
 
-Two of the six patterns of a 3×3 kernel have one. Kernels of them pass brightness more than what an image
-shows, from layer to layer features come to vary together, and a deep network learns slowly: ResNet18 under
-rot8 does on validation images, the six-conv net under rot4 does not. It turns less well for it.
+Two of the six patterns of a 3×3 kernel have a mean. Kernels made of all six pass brightness on rather
+than what an image shows; from layer to layer features come to vary together, and a deep network
+learns slowly: on validation images ResNet18 under rot8 does, the six-conv net under rot4 does not.
 """
 
 
 class Tie(NamedTuple):
-    """A weight, or what a layer has for each channel, and the feature groups that tie its numbers."""
+    """A tensor of a module, and the feature groups that tie its numbers."""
 
     module: nn.Module
     name: str
+    """Of the parameter or buffer in its module."""
     group: Group
     after: Blocks
+    """The feature groups of the output channels."""
     before: Blocks = ((1, 1),)
+    """The feature groups of the input channels; a bias or a norm has one input."""
     conv_groups: int = 1
     smooth: bool = False
+    """Whether kernels are made of patterns that rotate by any angle, even if no element resamples."""
 
     @property
     def tensor(self) -> Tensor:
-        """As the module has it now: a buffer is another one after ``.to(device)``."""
+        """The tensor that the module has now: ``.to(device)`` replaces a buffer."""
         found: Tensor = getattr(self.module, self.name)
         return found
 
     def nearest(self, values: Tensor) -> Tensor:
-        """The tied values nearest to these, on their device and in their precision."""
-        kernels = self._as_kernels(values)
-        kernels = _smoothed(kernels) if self.smooth else kernels
-        tied = _mean(_whole(kernels, self.conv_groups), self.after, self.before, self.group)
-        return _parts(tied, self.conv_groups).view_as(values)
-
-    @property
-    def patterned(self) -> bool:
-        """Whether these are kernels of patterns that an element resamples, which coefficients stand for."""
-        return self.tensor.ndim == 4 and self.conv_groups == 1 and not all(self.group.exact)
-
-    def to_coefficients(self, values: Tensor) -> Tensor:
-        """Those of the nearest tied values, in a tensor of this shape with 0 in all other places."""
-        return self._changed(values, to_coefficients)
-
-    def from_coefficients(self, values: Tensor) -> Tensor:
-        """The tied values that have these coefficients."""
-        return self._changed(values, to_kernels)
-
-    def _changed(self, values: Tensor, change: Callable[[Tensor, Group], Tensor]) -> Tensor:
-        kernels = self._as_kernels(values)
-        changed = _blockwise(kernels, self.after, self.before, lambda block: change(block, self.group))
-        return changed.view_as(values)
-
-    @property
-    def copies(self) -> bool:
-        """Whether what is tied are equal numbers, which equal steps leave so."""
-        kernels = self._as_kernels(self.tensor)
-        return _permutes(kernels, self.group) and not (self.smooth and _square(kernels))
+        """P ``values``: the nearest tied values, on the same device and in the same precision."""
+        weight = self._as_weight(values)
+        if self.smooth:
+            weight = _smoothed(weight)
+        full = _without_conv_groups(weight, self.conv_groups)
+        tied = _projected(full, self.after, self.before, self.group)
+        return _with_conv_groups(tied, self.conv_groups).view_as(values)
 
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
-        """The tied values to start with, and how far the nearest are: :func:`tie`."""
-        kernels = self._as_kernels(values)
-        tied, distance = tie(
-            kernels, self.after, self.before, self.group, self.conv_groups, random, self.smooth
+        """The tied values to start with, and how far away the nearest are: :func:`tied_weight`."""
+        tied, distance = tied_weight(
+            self._as_weight(values),
+            self.after,
+            self.before,
+            self.group,
+            self.conv_groups,
+            random,
+            self.smooth,
         )
         return tied.view_as(values), distance
 
-    def _as_kernels(self, values: Tensor) -> Tensor:
+    @property
+    def has_coefficients(self) -> bool:
+        """Whether these are kernels that an element resamples, so coefficients can stand for them."""
+        return self.tensor.ndim == 4 and self.conv_groups == 1 and not all(self.group.exact)
+
+    def to_coefficients(self, values: Tensor) -> Tensor:
+        """The coefficients of the nearest tied values, in a tensor of this shape that is 0 elsewhere."""
+        return self._block_by_block(values, commuting.to_coefficients)
+
+    def from_coefficients(self, values: Tensor) -> Tensor:
+        """The tied values that have these coefficients."""
+        return self._block_by_block(values, commuting.from_coefficients)
+
+    @property
+    def stays_tied(self) -> bool:
+        """Whether equal steps keep it tied: its ties only say which numbers are equal."""
+        weight = self._as_weight(self.tensor)
+        smoothed = self.smooth and _is_square(weight)
+        return _only_permutes(weight, self.group) and not smoothed
+
+    def _block_by_block(self, values: Tensor, change: Callable[[Tensor, Group], Tensor]) -> Tensor:
+        weight = self._as_weight(values)
+        return _block_by_block(weight, self.after, self.before, self.group, change).view_as(values)
+
+    def _as_weight(self, values: Tensor) -> Tensor:
+        """``values`` of any shape as the weight of a convolution, (O, I, h, w)."""
         channels = num_channels(self.after)
-        shape = (1, 1, 1) if values.numel() == channels else (-1, *values.shape[2:], 1, 1)[:3]
-        return values.reshape(channels, *shape)
+        if values.numel() == channels:  # a number for each channel
+            return values.reshape(channels, 1, 1, 1)
+        if values.ndim == 2:  # a linear layer
+            return values.reshape(channels, -1, 1, 1)
+        return values.reshape(channels, -1, *values.shape[2:])
 
 
-def tie(
+def tied_weight(
     weight: Tensor,
     after: Blocks,
     before: Blocks,
@@ -99,149 +130,196 @@ def tie(
     random: bool = False,
     smooth: bool = False,
 ) -> tuple[Tensor, float]:
-    """The kernels (O, I, k, k) nearest to ``weight`` that commute with ``group``, and how far they are.
+    """The weight P W nearest to ``weight`` that commutes with ``group``, and the distance ‖W - P W‖.
 
-    ``after`` and ``before`` are the feature groups of O and I, whose members the group permutes. It is the
-    mean over the group of the transformed kernels, so that filters of a feature group are transformed copies.
-    ``smooth`` ones turn by any angle: they are made of :func:`harmonics`, as they always are where an element
-    resamples. Of a ``random`` draw other kernels will do: there they have less of a mean, and what lies
-    between each two sizes is rescaled to the norm that it had. The distance is always that of the nearest.
+    Args:
+        weight: W, (O, I / conv_groups, h, w).
+        after: The feature groups of the O output channels.
+        before: The feature groups of the I input channels.
+        group: Rotations and flips.
+        conv_groups: The ``groups`` of the convolution.
+        random: Take ``weight`` as a random draw: any other equivariant one will do. Then the part
+            between every two sizes is scaled back to the norm it had, and kernels that resample
+            lose half of their mean. The distance is still that of the nearest.
+        smooth: Make kernels of patterns that rotate by any angle, as they always are where an
+            element resamples.
 
-    >>> kernels, _ = tie(torch.rand(4, 1, 3, 3), [(4, 4)], [(1, 1)], rotation(4))
+    >>> kernels, _ = tied_weight(torch.rand(4, 1, 3, 3), [(4, 4)], [(1, 1)], rotation(4))
     >>> torch.equal(kernels[1], kernels[0].rot90(1, (-2, -1)))
     True
     """
-    given = weight.detach().to("cpu", torch.float64)
-    kernels = _whole(given, conv_groups)
     if cuts(conv_groups, after, before, group):
         raise ValueError(
             f"its {conv_groups} conv groups cut through feature groups, whose members {group} permutes: "
-            f"take groups=1, or a number that leaves each feature group in one piece"
+            f"use groups=1, or a number that leaves each feature group in one piece"
         )
-    tied = _mean(_whole(_smoothed(given), conv_groups) if smooth else kernels, after, before, group)
-    distance = float((kernels - tied).norm())
+    given = weight.detach().to("cpu", torch.float64)
+    target = given
+    if smooth:
+        target = _smoothed(given)
+    full = _without_conv_groups(given, conv_groups)
+    tied = _projected(_without_conv_groups(target, conv_groups), after, before, group)
+    distance = float((full - tied).norm())
     if random:
-        if not _permutes(kernels, group):
-            tied = _mean(tied - (1 - CONSTANT) * tied.mean((-2, -1), keepdim=True), after, before, group)
-        for (rows, _), (columns, _) in product(_slices(after), _slices(before)):
-            was, now = (float(each[rows, columns].norm()) for each in (kernels, tied))
-            if now > LOST * was:
-                tied[rows, columns] *= was / now
-    return _parts(tied, conv_groups).to(weight.device, weight.dtype), distance
+        if not _only_permutes(full, group):
+            mean = tied.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
+            tied = _projected(tied - (1 - KEPT_MEAN) * mean, after, before, group)
+        _restore_norms(tied, full, after, before)
+    return _with_conv_groups(tied, conv_groups).to(weight.device, weight.dtype), distance
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
-    """Whether ``group`` mixes channels of different ones of so many equal ``parts``.
+    """Whether ``group`` mixes channels of different ``parts``, of which there are so many equal ones.
 
     >>> cuts(2, [(4, 8)], [(4, 8)], rotation(4)), cuts(4, [(4, 8)], [(4, 8)], rotation(4))
     (False, True)
     """
     if parts == 1:
         return False
-    shape = num_channels(after), num_channels(before) // parts, 1, 1
-    pattern = _whole(torch.ones(shape, dtype=torch.float64, device="cpu"), parts)
-    return not torch.allclose(_mean(pattern, after, before, group), pattern)
+    # 1 where an input and an output channel are in the same part: it must commute, too
+    ones = torch.ones(
+        num_channels(after), num_channels(before) // parts, 1, 1, dtype=torch.float64, device="cpu"
+    )
+    same_part = _without_conv_groups(ones, parts)
+    return not torch.allclose(_projected(same_part, after, before, group), same_part)
 
 
 def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks, int]:
-    """The feature groups on both sides of a weight, without conv groups where it is tied alike without them.
+    """Feature groups that tie a grouped convolution's weight as it is stored, (O, I / conv_groups, h, w).
 
-    So it is if each holds whole feature groups of one size, or a single channel, which is depthwise.
+    There are some if every conv group holds whole feature groups of one size, or a single channel
+    (depthwise). Otherwise the arguments come back, and the weight has to be written out with zeros.
 
     >>> ungrouped(8, [(4, 8)], [(4, 8)], rotation(4)), ungrouped(2, [(4, 8)], [(4, 16)], rotation(4))
     (([(4, 8)], [(1, 1)], 1), ([(4, 8)], [(4, 8)], 1))
     """
-    if conv_groups > 1 and not cuts(conv_groups, after, before, group):
-        channels, size = num_channels(before) // conv_groups, before[0][0]
-        if channels == 1 and list(after) == list(before):
-            return after, [(1, 1)], 1
-        if channels % size == 0 and all(other == size for other, _ in before):
-            return after, [(size, channels)], 1
+    if conv_groups == 1 or cuts(conv_groups, after, before, group):
+        return after, before, conv_groups
+    channels = num_channels(before) // conv_groups
+    if channels == 1 and list(after) == list(before):
+        return after, [(1, 1)], 1
+    size = before[0][0]
+    one_size = all(other == size for other, _ in before)
+    if one_size and channels % size == 0:
+        return after, [(size, channels)], 1
     return after, before, conv_groups
 
 
-def _mean(kernels: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
-    """The mean of kernels (O, I, h, w) over the group; where elements resample, the nearest that commute."""
-    mean = _exact_mean if _permutes(kernels, group) else nearest
-    return _blockwise(kernels, after, before, partial(mean, group=group))
+def _projected(weight: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
+    """P W of a weight (O, I, h, w)."""
+    if _only_permutes(weight, group):
+        return _block_by_block(weight, after, before, group, _orbit_means)
+    return _block_by_block(weight, after, before, group, commuting.nearest)
 
 
-def _blockwise(kernels: Tensor, after: Blocks, before: Blocks, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """What ``change`` makes of kernels (O, I, h, w), one block of them after another.
+def _block_by_block(
+    weight: Tensor, after: Blocks, before: Blocks, group: Group, change: Callable[[Tensor, Group], Tensor]
+) -> Tensor:
+    """Apply ``change(block, group)`` to the part of a weight (O, I, h, w) between every two sizes.
 
-    It is given (feature groups out, feature groups in, members out, members in, h, w).
+    A block is (feature groups out, feature groups in, members out, members in, h, w).
     """
-    result = torch.empty_like(kernels)
+    result = torch.empty_like(weight)
     for (rows, out), (columns, inner) in product(_slices(after), _slices(before)):
-        block = kernels[rows, columns].unflatten(1, (-1, inner)).unflatten(0, (-1, out)).transpose(1, 2)
-        result[rows, columns] = change(block).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+        part = weight[rows, columns]
+        block = part.unflatten(1, (-1, inner))  # (O, groups in, inner, h, w)
+        block = block.unflatten(0, (-1, out))  # (groups out, out, groups in, inner, h, w)
+        block = block.transpose(1, 2)  # (groups out, groups in, out, inner, h, w)
+        changed = change(block, group).transpose(1, 2)  # (groups out, out, groups in, inner, h, w)
+        result[rows, columns] = changed.flatten(2, 3).flatten(0, 1)  # (O, I, h, w)
     return result
 
 
-def _permutes(kernels: Tensor, group: Group) -> bool:
-    """Whether elements only permute the numbers of kernels; a single pixel turns in its place."""
-    return kernels[0, 0].numel() == 1 or all(group.exact)
+def _orbit_means(block: Tensor, group: Group) -> Tensor:
+    """P W where elements only permute numbers: each number becomes the mean of its orbit.
 
-
-def _smoothed(kernels: Tensor) -> Tensor:
-    """The nearest smooth kernels; those that are not square do not turn, and stay as they are."""
-    if not _square(kernels):
-        return kernels
-    matrix = smoothing(kernels.shape[-1], kernels.device, precise(kernels))
-    return (kernels.flatten(2).to(matrix.dtype) @ matrix).to(kernels.dtype).view_as(kernels)
-
-
-def _square(kernels: Tensor) -> bool:
-    height, width = kernels.shape[-2:]
-    return height == width > 1
-
-
-def _exact_mean(block: Tensor, group: Group) -> Tensor:
-    """Each orbit of numbers is summed once, so that they are equal to the bit; those that are so stay so."""
-    places, orbit = _places(group, *block.shape[2:], block.device)
-    rows = block.movedim((0, 1), (-2, -1)).flatten(0, 3)  # a row for each number: it is moved as a whole
-    orbits = rows.index_select(0, places.flatten()).unflatten(0, places.shape)
-    mean = orbits[0] + (orbits - orbits[0]).mean(0)
-    return mean.index_select(0, orbit).unflatten(0, block.shape[2:]).movedim((-2, -1), (0, 1))
+    Each orbit is summed once, so its numbers come out equal to the bit, and equal numbers stay.
+    """
+    places, orbit_of = _orbits(group, *block.shape[2:], block.device)
+    numbers = block.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups out, groups in)
+    numbers = numbers.flatten(0, 3)  # (places, groups out, groups in): whole rows are moved
+    orbits = numbers.index_select(0, places.flatten())
+    orbits = orbits.unflatten(0, places.shape)  # (elements, orbits, groups out, groups in)
+    mean = orbits[0] + (orbits - orbits[0]).mean(0)  # (orbits, groups out, groups in)
+    spread = mean.index_select(0, orbit_of)  # (places, groups out, groups in)
+    spread = spread.unflatten(0, block.shape[2:])  # (out, inner, h, w, groups out, groups in)
+    return spread.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
 
 
 @lru_cache(maxsize=128)
-def _places(
+def _orbits(
     group: Group, out: int, inner: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Where the numbers of each orbit stand in a block, (elements, orbits), and the orbit of each of them."""
-    with torch.inference_mode(False), torch.no_grad():  # a cached inference tensor would be of no use later
-        here = torch.arange(out * inner * height * width, dtype=torch.float64, device="cpu")
-        block = here.view(out, inner, height, width)
-        moved = [
-            group.act(block[rows][:, columns].view(1, -1, height, width), torch.tensor([i], device="cpu"))
-            for i, (rows, columns) in enumerate(
-                zip(member_table(group, out), member_table(group, inner), strict=True)
-            )
-        ]
-        places, orbit = (
-            torch.cat(moved).flatten(1).round().long().sort(0).values.unique(dim=1, return_inverse=True)
-        )
-        return places.to(device), orbit.to(device)
+    """The places of each orbit of numbers in a block, (elements, orbits), and the orbit of each place."""
+    # a tensor cached in inference mode could not be used in training later
+    with torch.inference_mode(False), torch.no_grad():
+        count = out * inner * height * width
+        places = torch.arange(count, dtype=torch.float64, device="cpu").view(out, inner, height, width)
+        moved = []  # for each element the place that it moves to each place, found by moving their numbers
+        for i, (rows, columns) in enumerate(
+            zip(member_table(group, out), member_table(group, inner), strict=True)
+        ):
+            permuted = places[rows][:, columns].view(1, -1, height, width)  # (1, out * inner, h, w)
+            moved.append(group.act(permuted, torch.tensor([i], device="cpu")))
+        table = torch.cat(moved).flatten(1).round().long()  # (elements, places)
+        # places of one orbit have the same column once it is sorted
+        orbits, orbit_of = table.sort(0).values.unique(dim=1, return_inverse=True)
+        return orbits.to(device), orbit_of.to(device)
+
+
+def _only_permutes(weight: Tensor, group: Group) -> bool:
+    """Whether elements only permute the numbers of a weight; a single pixel rotates in its place."""
+    return weight[0, 0].numel() == 1 or all(group.exact)
+
+
+def _smoothed(weight: Tensor) -> Tensor:
+    """The nearest smooth kernels; those that are not square cannot rotate, and stay as they are."""
+    if not _is_square(weight):
+        return weight
+    matrix = smoothing(weight.shape[-1], weight.device, precise(weight))
+    pixels = weight.flatten(2)  # (O, I, h * w)
+    return (pixels.to(matrix.dtype) @ matrix).to(weight.dtype).view_as(weight)
+
+
+def _is_square(weight: Tensor) -> bool:
+    height, width = weight.shape[-2:]
+    return height == width > 1
+
+
+def _restore_norms(tied: Tensor, given: Tensor, after: Blocks, before: Blocks) -> None:
+    """Scale the part between every two sizes to the norm that it was ``given`` with."""
+    for (rows, _), (columns, _) in product(_slices(after), _slices(before)):
+        norm_before = float(given[rows, columns].norm())
+        norm = float(tied[rows, columns].norm())
+        if norm > MIN_SHARE * norm_before:
+            tied[rows, columns] *= norm_before / norm
 
 
 def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
-    """The channels of each block, and its size."""
-    ends = list(accumulate(channels for _, channels in blocks))
-    return [(slice(end - channels, end), size) for end, (size, channels) in zip(ends, blocks, strict=True)]
+    """The channels of each block, and the size of its feature groups."""
+    slices = []
+    first = 0
+    for size, channels in blocks:
+        slices.append((slice(first, first + channels), size))
+        first += channels
+    return slices
 
 
-def _whole(kernels: Tensor, conv_groups: int) -> Tensor:
-    """Kernels (O, I / groups, k, k) as those of a convolution without groups, with zeros between them."""
+def _without_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
+    """A weight (O, I / groups, h, w) written out as that of one conv group, with zeros: (O, I, h, w)."""
     if conv_groups == 1:
-        return kernels
-    same = torch.eye(conv_groups, dtype=kernels.dtype, device=kernels.device)[:, None, :, None, None, None]
-    return (kernels.unflatten(0, (conv_groups, -1)).unsqueeze(2) * same).flatten(2, 3).flatten(0, 1)
+        return weight
+    same = torch.eye(conv_groups, dtype=weight.dtype, device=weight.device)
+    same = same[:, None, :, None, None, None]  # (groups, 1, groups, 1, 1, 1)
+    parts = weight.unflatten(0, (conv_groups, -1)).unsqueeze(2)  # (groups, O / groups, 1, I / groups, h, w)
+    return (parts * same).flatten(2, 3).flatten(0, 1)  # (O, I, h, w)
 
 
-def _parts(kernels: Tensor, conv_groups: int) -> Tensor:
-    """The inverse of :func:`_whole`."""
+def _with_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
+    """The inverse of :func:`_without_conv_groups`."""
     if conv_groups == 1:
-        return kernels
-    split = kernels.unflatten(1, (conv_groups, -1)).unflatten(0, (conv_groups, -1))
-    return split.diagonal(dim1=0, dim2=2).movedim(-1, 0).flatten(0, 1)
+        return weight
+    parts = weight.unflatten(1, (conv_groups, -1))  # (O, groups, I / groups, h, w)
+    parts = parts.unflatten(0, (conv_groups, -1))  # (groups, O / groups, groups, I / groups, h, w)
+    same = parts.diagonal(dim1=0, dim2=2).movedim(-1, 0)  # (groups, O / groups, I / groups, h, w)
+    return same.flatten(0, 1)  # (O, I / groups, h, w)

@@ -1,4 +1,4 @@
-"""The recommended setting: from an ordinary network and its optimizer to an equivariant one that stays so."""
+"""Recommended: one call that makes a model equivariant, keeps it so, and returns what to train it with."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ..groups.group import Group
 from ..groups.members import Blocks
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.objective import Equivariance, EquivarianceLoss
-from ..measuring.inputs import try_model
-from .keep import check_loose, check_optimizer, keep_equivariant
-from .start import Kernels, Start, Weights, start_after
+from ..measuring.inputs import eval_mode
+from .keep import check_optimizer, check_untied, keep_equivariant
+from .layouts import sizes_of, sizes_text
+from .start import KernelKind, Start, Weights, restored_on_error, start_equivariant
 
 __all__ = ["Recommended", "recommended"]
 
@@ -27,8 +28,9 @@ class Recommended(EquivarianceLoss):
 
     @property
     def transforms(self) -> bool:
-        """Whether each image is shown under a random element, in its place."""
-        return self.views == 1 and not all(exact for group in self.groups for exact in group.exact)
+        """Whether each image is shown under a random element instead of as it is."""
+        exact = all(all(group.exact) for group in self.groups)
+        return self.views == 1 and not exact
 
     def __call__(
         self,
@@ -38,23 +40,29 @@ class Recommended(EquivarianceLoss):
         g: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Equivariance:
-        """As that of :class:`EquivarianceLoss`; where it transforms, ``g`` (B,) are the elements to show."""
+        """Like :class:`EquivarianceLoss`; if it transforms, ``g`` (B,) are the elements to show."""
         if not self.transforms or not len(x):
             return super().__call__(model, x, g=g, generator=generator)
         (group,) = self.groups
-        g = self.sample(len(x), generator) if g is None else torch.as_tensor(g, device="cpu")
-        return replace(super().__call__(model, group.act(x, g), g=g[:0]), g=g)
+        if g is None:
+            g = self.sample(len(x), generator)
+        g = torch.as_tensor(g, device="cpu")
+        result = super().__call__(model, group.act(x, g), g=g[:0])
+        return replace(result, g=g)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
-        """Elements for a batch: those of transformed views, or (B,) to show images under in their place."""
+        """Elements for a batch: one for each further view, or (B,) to show the images under."""
         if not self.transforms:
             return super().sample(batch_size, generator)
         (group,) = self.groups
         return group.sample(batch_size, generator, include_identity=True)
 
     def __repr__(self) -> str:
-        shown = f", shows images under random elements of {next(iter(self.groups))}" * self.transforms
-        return f"{super().__repr__()[:-1]}{shown})"
+        text = super().__repr__()
+        if not self.transforms:
+            return text
+        (group,) = self.groups
+        return f"{text[:-1]}, shows images under random elements of {group})"
 
 
 def recommended(
@@ -65,24 +73,38 @@ def recommended(
     optimizer: torch.optim.Optimizer,
     layers: str | Sequence[str] | Mapping[str, float] = (),
     weights: Weights = "random",
-    kernels: Kernels | None = None,
+    kernels: KernelKind | None = None,
 ) -> Recommended:
     """Make ``model`` equivariant, let ``optimizer`` keep it so, and return the objective to train it with.
 
-    It is changed by :func:`start_equivariant`, with all of its demands on the model and ``input``, and kept
-    by :func:`keep_equivariant`. Under quarter turns and flips there is nothing left to learn: the objective
-    runs the model on the images alone, at its own cost, and a loop without it does as well. Elements that
-    resample are not exact, and to see them helps: there it runs the model once, too, but on each image under
-    a random element of the group, the identity among them, with 0 where a turned image has no pixels. ``g``
-    of its result tells which, for targets that turn with the image: ``group.act(y, out.g)``. Test with
-    ``model(x)``. With ``layers`` the objective shows each image as it is and a copy instead, and compares all
-    members of the feature groups that each layer turned out to have (``action="regular"``), with weight 1 or
-    those of a mapping.
+    This is :func:`start_equivariant`, with its demands on model and images, and then
+    :func:`keep_equivariant`. Under quarter turns and flips nothing is left to learn: the objective runs
+    the model on the images alone, and a loop without it does as well. Elements that resample are not
+    exact, and seeing them helps: there the objective runs the model on each image under a random
+    element, the identity included, with 0 where a rotated image has no pixels. ``out.g`` says which,
+    for targets that rotate with the image: ``group.act(y, out.g)``. Test with ``model(x)``.
 
-    ``weights="project"`` is for a model that is trained already. ``kernels`` are smooth unless it is, for
-    images that come in all orientations; free ones suit those that turn by quarters only, and are smooth all
-    the same where an element resamples. ``feature_groups`` may map modules to their own, with ``""`` for the
-    rest. Frozen layers are changed too.
+    Not for data whose orientation matters, such as 6 and 9: a tied model cannot learn to break a
+    symmetry. :class:`EquivarianceLoss` with a small weight can.
+
+    Args:
+        model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel; frozen
+            layers are changed too.
+        group: Rotations and flips, such as ``"rot4"`` or ``"rot4xflip"``.
+        feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for the rest.
+        input: Images (B, C, H, W) of a size at which the grid is exact; :func:`doctor` tells.
+        optimizer: One of torch.optim, made from ``model.parameters()``.
+        layers: Layers to compare between an image and one transformed view, all members of the feature
+            groups that they turn out to have (``action="regular"``); a mapping carries weights.
+        weights: ``"random"``, or ``"project"`` for a trained model.
+        kernels: ``"smooth"`` for images in all orientations, the default for random weights, or
+            ``"free"`` for images that rotate by quarters only. They are smooth wherever an element resamples.
+
+    Returns:
+        The objective: call it with the model and a batch. Its ``start`` prints as a table.
+
+    Raises:
+        ValueError: If the model cannot be equivariant or kept so; the model is then as it was.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(6, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -90,34 +112,49 @@ def recommended(
     >>> objective(net, images).views, objective.start.layers["3"].exact < 1e-10
     (1, True)
     """
-    samples = 1 if layers else 0
-    objective = Recommended(group, layers, 1, samples=samples, action="regular")
-    if isinstance(model, nn.Module):
-        check_optimizer(optimizer, model)
-
-    def trial(model: nn.Module, x: Tensor) -> None:
-        try_model(model, x)
-        if layers:
-            objective(model, x)
-
-    def settle(returned: Mapping[str, Blocks], loose: Sequence[str]) -> None:
-        check_loose(model, loose)
-        for name in filter(returned.__contains__, objective.layers):
-            objective.feature_groups[name] = _spec(name, returned[name])
-
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"recommended needs a torch.nn.Module; got a {type(model).__name__}")
+    check_optimizer(optimizer, model)
     if kernels is None:
         kernels = "free" if weights == "project" else "smooth"
-    objective.start = start_after(trial, settle, model, group, feature_groups, input, weights, kernels)
-    keep_equivariant(objective.start, optimizer)
+    samples = 1 if layers else 0
+    with restored_on_error(model):
+        start = start_equivariant(model, group, feature_groups, input, weights, kernels)
+        check_untied(model, start.untied)
+        specs = _feature_groups(layers, start)
+        objective = Recommended(group, layers, specs, samples=samples, action="regular")
+        objective.start = start
+        if layers:
+            _try(objective, model, input)
+    keep_equivariant(start, optimizer)
     return objective
 
 
+def _feature_groups(
+    layers: str | Sequence[str] | Mapping[str, float], start: Start
+) -> dict[str, FeatureGroups]:
+    """The feature groups that each layer returns, with ``""`` for layers that did not run."""
+    names = [layers] if isinstance(layers, str) else list(layers)
+    specs = {"": FeatureGroups.of(1)}
+    for name in names:
+        if name in start.returned:
+            specs[name] = _spec(name, start.returned[name])
+    return specs
+
+
 def _spec(name: str, blocks: Blocks) -> FeatureGroups:
-    """The feature groups of a layer, from those seen in its maps."""
-    sizes = [size for size, _ in blocks]
+    """The feature groups of a layer, from those found in its maps."""
+    sizes = sizes_of(blocks)
     if sizes != sorted(set(sizes), reverse=True):
         raise ValueError(
-            f"layer {name!r} joins maps, in feature groups {'-'.join(map(str, sizes))}, and those that are "
-            f"compared go from larger to smaller sizes: give the layers whose maps it joins"
+            f"layer {name!r} concatenates maps, in feature groups {sizes_text(blocks)}, and only sizes from "
+            f"large to small can be compared: name the layers whose maps it concatenates instead"
         )
     return FeatureGroups.of({size: channels // size for size, channels in blocks})
+
+
+def _try(objective: Recommended, model: nn.Module, input: Tensor) -> None:
+    """Run the objective on two images, so that a layer that cannot be compared is an error now."""
+    device = next((parameter.device for parameter in model.parameters()), input.device)
+    with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
+        objective(model, input[:2].to(device, copy=True))

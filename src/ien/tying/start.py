@@ -1,8 +1,9 @@
-"""Start: from an ordinary network to one that is equivariant before its first step of training."""
+"""Start: make an ordinary model equivariant before its first step of training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -13,58 +14,71 @@ from .._text import columns, nearest, number
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
-from ..groups.members import Blocks
-from ..groups.similarity import Similarity
+from ..groups.members import Blocks, permutes
 from ..loss.capture import hooked, walk
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
 from ..measuring.inputs import eval_mode, try_model
 from ..measuring.report import ROOT
-from .detect import Views
-from .plan import Breaks, LayerStart, Mixing, Work, spreads_of
+from .detect import views_of
+from .plan import Breaks, LayerStart, Mixing, Plan, spreads_of
 from .projection import Tie
-from .untied import loose_parameters
+from .untied import untied_parameters
 
-__all__ = ["Kernels", "LayerStart", "Start", "Weights", "start_after", "start_equivariant"]
+__all__ = ["KernelKind", "LayerStart", "Start", "Weights", "restored_on_error", "start_equivariant"]
 
 Weights = Literal["random", "project"]
-Kernels = Literal["free", "smooth"]
-Listed = nn.ParameterList | nn.ParameterDict
-"""Modules that are not called: their parameters are used by others."""
+KernelKind = Literal["free", "smooth"]
+Containers = nn.ParameterList | nn.ParameterDict
+"""Modules that never run: other modules use their parameters."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What :func:`start_equivariant` did, layer by layer in the order they run; ``print`` it for a table."""
+    """What :func:`start_equivariant` did to each layer, in the order they run; ``print`` it for a table."""
 
     group: str
     weights: str
     layers: dict[str, LayerStart]
     unused: tuple[str, ...] = ()
-    """Modules with parameters that did not run, and are as they were."""
+    """Modules with parameters that did not run, and were not changed."""
     ties: tuple[Tie, ...] = field(default=(), repr=False, compare=False)
     """What is tied, for :func:`keep_equivariant`."""
-    loose: tuple[str, ...] = ()
-    """Parameters that are not tied, and with other numbers would break the symmetry, as a map of zeros."""
+    untied: tuple[str, ...] = ()
+    """Parameters that are not tied and would break equivariance as they train, such as a map of zeros."""
     model: nn.Module | None = field(default=None, repr=False, compare=False)
-    exchanged: str = ""
-    """How to ask for single maps, if the model returns feature groups, whose members elements exchange."""
+    class_scores: str = ""
+    """How to get class scores, if the model returns feature groups, whose members elements permute."""
+    returned: dict[str, Blocks] = field(default_factory=dict, repr=False, compare=False)
+    """The feature groups found in what each module returned, as (size, channels)."""
 
     def __str__(self) -> str:
-        classes = f"returns feature groups, not classes; if it shall be classes: {self.exchanged}"
-        unused = f"did not run, and are as they were: {', '.join(self.unused)}"
-        notes = [*[classes] * bool(self.exchanged), *[unused] * bool(self.unused)]
+        notes = []
+        if self.class_scores:
+            notes.append(
+                f"returns feature groups, not class scores; to return class scores: {self.class_scores}"
+            )
+        if self.unused:
+            notes.append(f"did not run, and were not changed: {', '.join(self.unused)}")
         if not self.layers:
-            return "\n".join([f"equivariant to {self.group} as it was: no weight had to change", *notes])
-        between = any(layer.between is not None for layer in self.layers.values())
-        rows = [["layer", "before", "after", "distance", "exact", *["between"] * between]]
+            return "\n".join([f"already equivariant to {self.group}: no weight had to change", *notes])
+        count = len(self.layers)
+        title = f"equivariant to {self.group}, weights {self.weights}: relative errors of {count} layers"
+        return "\n".join([title, *columns(self._rows()), *notes])
+
+    def _rows(self) -> list[list[str]]:
+        """The table: a header, and a row for each layer."""
+        header = ["layer", "before", "after", "distance", "exact"]
+        resamples = any(layer.between is not None for layer in self.layers.values())
+        if resamples:
+            header.append("between")
+        rows = [header]
         for name, layer in self.layers.items():
-            numbers = [layer.distance, layer.exact, *[layer.between] * between]
-            rows.append([name or ROOT, layer.before, layer.after, *map(number, numbers)])
-        title = (
-            f"equivariant to {self.group}, weights {self.weights}: relative errors of {len(rows) - 1} layers"
-        )
-        return "\n".join([title, *columns(rows), *notes])
+            row = [name or ROOT, layer.before, layer.after, number(layer.distance), number(layer.exact)]
+            if resamples:
+                row.append(number(layer.between))
+            rows.append(row)
+        return rows
 
 
 def start_equivariant(
@@ -73,139 +87,183 @@ def start_equivariant(
     feature_groups: Spec | Mapping[str, Spec],
     input: Tensor,
     weights: Weights = "random",
-    kernels: Kernels = "free",
+    kernels: KernelKind = "free",
 ) -> Start:
-    """Change the weights of ``model`` so that it is equivariant, as if it were built of group convolutions.
+    """Change the weights of ``model`` so that it is equivariant, as if built from group convolutions.
 
-    Filters of a feature group become transformed copies of each other, and numbers for each channel (biases,
-    norms) equal within it, frozen layers included. Quarter turns and flips are exact, other rotations as good
-    as the pixels allow. It is still an ordinary network: training moves it away again unless the loss holds
-    it, or :func:`keep_equivariant`.
+    The kernels of a feature group become rotated versions of one another, and numbers per channel
+    (biases, norms) become equal within it; frozen layers are changed too. Quarter turns and flips are
+    exact, other rotations as good as the pixels allow. Linear layers on pooled features become
+    invariant; after a group pool they stay as they are. It remains an ordinary model: training moves
+    it away again unless a loss or :func:`keep_equivariant` holds it.
 
-    ``input`` is a batch of images (B, C, H, W), of a size at which the grid is exact: 3×3 convolutions of
-    stride 2 need odd ones, 2×2 pools even ones; :func:`doctor` tells. The model is run on it in eval mode, so
-    without dropout, a few times: to see what comes into each layer and to check what leaves it. Linear layers
-    on pooled features become invariant; they stay as they are after a group pool. ``"random"`` takes the
-    weights as a random draw, and keeps the variance of what each layer returns, its bias aside, unless its
-    weights would become more than four times as large or as small; ``"project"`` takes the nearest
-    equivariant weights, for a trained model, and the running statistics of norms anew from ``input`` under
-    all elements: give a hundred images or more. ``kernels="smooth"`` makes them of patterns that turn by any
-    angle, as those of steerable networks, which learn more from few images that come in all orientations;
-    where an element resamples, they are always so. ``feature_groups`` may map layers, or modules that hold
-    them, to their own; ``""`` is the rest. What cannot be equivariant is an error that leaves the model as it
-    was.
+    Not for data whose orientation matters, such as 6 and 9, and not if :func:`recommended` will do:
+    it also keeps the model equivariant and returns what to train it with.
+
+    Args:
+        model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel.
+        group: Rotations and flips, such as ``"rot4"`` or ``"rot4xflip"``.
+        feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for the rest.
+        input: Images (B, C, H, W) of a size at which the grid is exact: 3×3 convolutions of stride 2
+            need odd sizes, 2×2 pools even ones; :func:`doctor` tells. The model runs on them in eval
+            mode, to detect feature groups and to check every layer.
+        weights: ``"random"`` treats the weights as a random draw and keeps the variance of each
+            layer's output, unless that takes a factor above four; ``"project"`` takes the nearest
+            equivariant weights of a trained model, and estimates the running statistics of norms
+            again from ``input`` under all elements: pass a hundred images or more.
+        kernels: ``"smooth"`` makes them of patterns that rotate by any angle, as in steerable CNNs,
+            which learn more from few images in all orientations; where an element resamples, they
+            always are.
+
+    Returns:
+        What became of each layer.
+
+    Raises:
+        ValueError: If the model cannot be equivariant. It names the layer, and the model is as it was.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
     >>> start.layers["2"].before, start.layers["2"].exact < 1e-10
     ('4', True)
     """
-    return start_after(
-        try_model, lambda returned, loose: None, model, group, feature_groups, input, weights, kernels
-    )
-
-
-def start_after(
-    trial: Callable[[nn.Module, Tensor], object],
-    settle: Callable[[Mapping[str, Blocks], Sequence[str]], None],
-    model: nn.Module,
-    group: Group | str,
-    feature_groups: Spec | Mapping[str, Spec],
-    input: Tensor,
-    weights: Weights = "random",
-    kernels: Kernels = "free",
-) -> Start:
-    """:func:`start_equivariant`, unless a ``trial`` of the model as it is, on two images, is an error.
-
-    ``settle`` is called with the feature groups that each layer then returns, and the parameters that are not
-    tied; its error leaves the model as it was, too.
-    """
     group = parse_group(group)
-    specs = _checked(model, group, feature_groups, input, weights)
-    if kernels not in get_args(Kernels):
-        raise ValueError(f'kernels is "free" or "smooth"; got {kernels!r}')
+    specs = _checked(model, group, feature_groups, input, weights, kernels)
     modules = {name: module for name, module, _ in walk(model)}
-    views = Views(group, list(specs.values()))
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
-        x = input.to(next((p.device for p in model.parameters()), input.device), copy=True)
-        trial(model, x[:2].clone())
-        images = views.of(x)
-        spreads = spreads_of(model, modules, images) if weights == "random" else {}
-        work = Work(views, specs, spreads, kernels == "smooth")
+        device = next((parameter.device for parameter in model.parameters()), input.device)
+        x = input.to(device, copy=True)
+        try_model(model, x[:2].clone())
         try:
-            with hooked(modules, before=work.start, after=work.check):
-                model(images.clone())
-            loose = loose_parameters(work, model, modules, images)
-            settle(work.returned, loose)
-        except BaseException as error:
-            work.undo()
-            if not isinstance(error, Breaks):
-                raise
+            with restored_on_error(model):
+                images = views_of(x, group)
+                spreads = spreads_of(model, modules, images) if weights == "random" else {}
+                plan = Plan(group, specs, images, spreads, smooth=kernels == "smooth")
+                with hooked(modules, before=plan.tie, after=plan.check):
+                    model(images.clone())
+                untied = untied_parameters(plan, model, modules, images)
+        except Breaks as error:
             raise ValueError(f"{error}{_advice(model, x)}") from None
-    mixing = [name for name, module in modules.items() if isinstance(module, Mixing)]
-    if not work.layers and not work.ran.intersection(mixing):
-        raise ValueError("the model ran no convolution on maps (B, C, H, W): there is nothing to start")
-    unused = tuple(
-        name
-        for name, module in modules.items()
-        if module._parameters and name not in work.ran and not isinstance(module, Listed)
+
+    mixing = {name for name, module in modules.items() if isinstance(module, Mixing)}
+    if not plan.layers and not plan.ran & mixing:
+        raise ValueError("the model ran no convolution on maps (B, C, H, W), so there is nothing to start")
+    return Start(
+        str(group),
+        weights,
+        plan.layers,
+        _unused(modules, plan),
+        plan.tied,
+        untied,
+        model,
+        plan.class_scores,
+        plan.returned,
     )
-    return Start(str(group), weights, work.layers, unused, work.tied, loose, model, work.exchanged)
+
+
+@contextmanager
+def restored_on_error(model: nn.Module) -> Iterator[None]:
+    """Put all parameters and buffers of a model back if the block fails."""
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for tensor, old in zip(tensors, before, strict=True):
+                tensor.copy_(old)
+        raise
 
 
 def _checked(
-    model: object, group: Group, feature_groups: Spec | Mapping[str, Spec], input: object, weights: str
+    model: object,
+    group: Group,
+    feature_groups: Spec | Mapping[str, Spec],
+    input: object,
+    weights: str,
+    kernels: str,
 ) -> dict[str, FeatureGroups]:
-    """Feature groups by the name of a layer or of a module that holds it, "" for all, after checks."""
+    """Feature groups by the name of a layer or a module around it, ``""`` for the rest, after checks."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"start_equivariant takes a torch.nn.Module; got a {type(model).__name__}")
+        raise TypeError(f"start_equivariant needs a torch.nn.Module; got a {type(model).__name__}")
     if weights not in get_args(Weights):
-        raise ValueError(f'weights is "random" or "project"; got {weights!r}')
-    if not isinstance(input, Tensor) or input.ndim != 4 or not input.is_floating_point() or not len(input):
-        got = (
-            f"{input.dtype} {tuple(input.shape)}"
-            if isinstance(input, Tensor)
-            else f"a {type(input).__name__}"
-        )
-        raise ValueError(
-            f"input is a batch of images (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {got}"
-        )
-    if not input.isfinite().all():
-        raise ValueError("input holds NaN or infinite values: repair these images or leave them out")
-    steps = [step for element in group.elements for step in element]
-    if not any(group.exact[1:]) or not all(isinstance(s, Similarity) and s.scale == 1 for s in steps):
-        raise ValueError(
-            f"start_equivariant takes rotations and flips, a half turn, quarter turn or flip among them, "
-            f"such as rot4, rot8 or rot4xflip; got {group}"
-        )
-    for module in model.modules():
-        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            raise RuntimeError(f"the model is wrapped in {type(module).__name__}: start it before wrapping")
-    modules = {name: hidden or m._compiled_call_impl is not None for name, m, hidden in walk(model)}
-    if any(modules.values()):
-        raise RuntimeError("the model is compiled, which hides its layers: start it before torch.compile")
+        raise ValueError(f'weights must be "random" or "project"; got {weights!r}')
+    if kernels not in get_args(KernelKind):
+        raise ValueError(f'kernels must be "free" or "smooth"; got {kernels!r}')
+    _check_images(input)
+    _check_group(group)
+    _check_unwrapped(model)
+    names = [name for name, _, _ in walk(model)]
     specs = by_name(feature_groups)
-    if unknown := [name for name in specs if name not in modules]:
-        raise KeyError(
-            f"feature_groups names {unknown[0]!r}; {nearest(unknown[0], [n for n in modules if n])}"
-        )
+    for name in specs:
+        if name not in names:
+            known = [each for each in names if each]
+            raise KeyError(
+                f"feature_groups names {name!r}, which the model does not have; {nearest(name, known)}"
+            )
     check_regular_layers(group, specs)
     return specs
 
 
+def _check_images(input: object) -> None:
+    if not isinstance(input, Tensor):
+        given = f"a {type(input).__name__}"
+    elif input.ndim != 4 or not input.is_floating_point() or not len(input):
+        given = f"{input.dtype} {tuple(input.shape)}"
+    elif not input.isfinite().all():
+        raise ValueError("input holds NaN or infinite values: repair these images or leave them out")
+    else:
+        return
+    raise ValueError(
+        f"input must be a batch of images (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}"
+    )
+
+
+def _check_group(group: Group) -> None:
+    """Rotations and flips, at least one of them exact: nothing could be checked without it."""
+    if permutes(group) and any(group.exact[1:]):
+        return
+    raise ValueError(
+        f"start_equivariant needs rotations and flips, among them a half turn, a quarter turn or a flip, "
+        f"such as rot4, rot8 or rot4xflip; got {group}"
+    )
+
+
+def _check_unwrapped(model: nn.Module) -> None:
+    """Wrapped and compiled models hide their layers."""
+    for module in model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            raise RuntimeError(
+                f"the model is wrapped in {type(module).__name__}: start it before wrapping it"
+            )
+    for _, module, hidden in walk(model):
+        if hidden or module._compiled_call_impl is not None:
+            raise RuntimeError("the model is compiled, which hides its layers: start it before torch.compile")
+
+
+def _unused(modules: Mapping[str, nn.Module], plan: Plan) -> tuple[str, ...]:
+    """The modules with parameters of their own that did not run."""
+    unused = []
+    for name, module in modules.items():
+        if module._parameters and name not in plan.ran and not isinstance(module, Containers):
+            unused.append(name)
+    return tuple(unused)
+
+
 def _advice(model: nn.Module, x: Tensor) -> str:
-    """What the doctor says to a model that is not equivariant."""
+    """What the doctor says about a model that is not equivariant."""
     try:
         diagnosis = doctor(model, x.shape[1:])
     except ValueError:
         return ""
     if not diagnosis.findings:
         return (
-            ": only the weights of Conv2d, ConvTranspose2d, Linear and layers with a number for each channel "
-            "are changed, and linear layers on vectors return single numbers unless feature_groups names "
-            "them; write it with these, or give the part of the model before it"
+            ": only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are "
+            "tied, and linear layers on vectors return single numbers unless feature_groups names them; "
+            "write it with these, or pass the part of the model before it"
         )
     first = diagnosis.findings[0]
-    sizes = ", ".join(map(str, diagnosis.exact_sizes))
-    near = f"; exact input sizes: {sizes}" if sizes else ""
-    return f"; doctor: {first.module or ROOT}, {first.op}: {first.reason}; remedy: {first.remedy}{near}"
+    advice = f"; doctor: {first.module or ROOT}, {first.op}: {first.reason}; remedy: {first.remedy}"
+    if diagnosis.exact_sizes:
+        sizes = ", ".join(map(str, diagnosis.exact_sizes))
+        advice += f"; exact input sizes: {sizes}"
+    return advice

@@ -1,4 +1,9 @@
-"""Loose: from a network that turns to the parameters that could come to break that as they learn."""
+"""Untied parameters: those that could break an equivariant model as they train, found by trying.
+
+A learned map of positions that is 0 at first breaks nothing yet. So after a model has been tied,
+every parameter without a tie is given other numbers, the model runs again, and what then breaks tells
+which of them must not be trained.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +13,80 @@ import torch
 from torch import Tensor, nn
 
 from ..loss.capture import hooked
-from .plan import Breaks, Work
+from .plan import Breaks, Plan
 
-__all__ = ["loose_parameters"]
+__all__ = ["untied_parameters"]
 
-SMALL = 1e-2
-"""Weights below this share of usual ones may hide that what they weigh does not turn."""
+MAX_HIDING = 1e-2
+"""Tied weights below this share of usual ones may hide a break in what they multiply."""
 
 
-def loose_parameters(
-    work: Work, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor
+def untied_parameters(
+    plan: Plan, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor
 ) -> tuple[str, ...]:
-    """Parameters that are not tied, and with other numbers would break what turns now: found by trying.
+    """The parameters that are not tied and would break equivariance with other numbers.
 
-    Tied weights near 0 that hide a break are an error.
+    Args:
+        plan: What was tied.
+        model: The model, equivariant as it is.
+        modules: All of its modules by name.
+        images: The views that the plan was made with.
+
+    Raises:
+        Breaks: If tied weights near 0, such as the last norm of a residual block, hide a break.
     """
     weights = {name: weight for name, weight in model.named_parameters() if weight.numel() > 1}
-    free, hidden = dict[str, Tensor](), dict[str, Tensor]()
+    free: dict[str, Tensor] = {}  # other numbers for weights without a tie
+    hiding: dict[str, Tensor] = {}  # other tied numbers for weights near 0
     for name, weight in weights.items():
-        largest, usual = float(weight.abs().max()), weight[0].numel() ** -0.5
-        if (tie := work.ties.get(id(weight))) is None:
+        largest = float(weight.abs().max())
+        usual = weight[0].numel() ** -0.5
+        tie = plan.ties.get(id(weight))
+        if tie is None:
             free[name] = weight + _noise(weight) * (largest or 1.0)
-        elif largest < SMALL * usual and tie.name != "bias":  # adds equal numbers, which hide nothing
-            hidden[name] = tie.nearest(_noise(weight) * usual)
+        elif largest < MAX_HIDING * usual and tie.name != "bias":  # a bias multiplies nothing
+            hiding[name] = tie.nearest(_noise(weight) * usual)
 
-    def broken(others: Mapping[str, Tensor]) -> Breaks | None:
-        before, returned = {name: weights[name].clone() for name in others}, dict(work.returned)
-        try:
-            for name, other in others.items():
-                weights[name].copy_(other)
-            with hooked(modules, after=work.check):
-                model(images.clone())
-        except Breaks as error:
-            return error
-        finally:
-            work.returned = returned
-            for name, old in before.items():
-                weights[name].copy_(old)
-        return None
-
-    if not (free or hidden) or not broken(free | hidden):  # one pass is enough for most models
+    # one pass is enough for most models
+    if not free and not hiding:
         return ()
-    if error := broken(hidden):
-        raise Breaks(f"{error}, with numbers other than 0 in {', '.join(map(repr, hidden))}")
-    return tuple(name for name, other in free.items() if broken(hidden | {name: other}))
+    if _broken(plan, model, modules, images, free | hiding) is None:
+        return ()
+
+    error = _broken(plan, model, modules, images, hiding)
+    if error is not None:
+        names = ", ".join(map(repr, hiding))
+        raise Breaks(f"{error}, once these are no longer 0: {names}")
+    untied = []
+    for name, other in free.items():
+        if _broken(plan, model, modules, images, hiding | {name: other}) is not None:
+            untied.append(name)
+    return tuple(untied)
+
+
+def _broken(
+    plan: Plan,
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    images: Tensor,
+    others: Mapping[str, Tensor],
+) -> Breaks | None:
+    """What breaks with ``others`` in place of some parameters; the model is as before afterwards."""
+    weights = dict(model.named_parameters())
+    before = {name: weights[name].clone() for name in others}
+    returned = dict(plan.returned)
+    try:
+        for name, other in others.items():
+            weights[name].copy_(other)
+        with hooked(modules, after=plan.check):
+            model(images.clone())
+    except Breaks as error:
+        return error
+    finally:
+        plan.returned = returned
+        for name, old in before.items():
+            weights[name].copy_(old)
+    return None
 
 
 def _noise(like: Tensor) -> Tensor:

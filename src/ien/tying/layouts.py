@@ -1,0 +1,65 @@
+"""Layouts: where the channels of a tensor are, and how layers and shapes are named in messages.
+
+Maps have their channels first, (B, C, H, W), or last, (B, H, W, C), as in ConvNeXt; a vector (B, C)
+is a map of one pixel.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..groups.members import Blocks
+
+__all__ = ["has_number_per_channel", "layer_text", "layouts", "shape_text", "sizes_of", "sizes_text"]
+
+
+def layouts(x: Tensor) -> list[Tensor]:
+    """``x`` as maps (B, C, H, W) in every way that it can be read, channels first before last."""
+    if x.ndim == 2:
+        return [x[:, :, None, None]]  # (B, C, 1, 1)
+    if x.ndim == 4:
+        return [x, x.movedim(3, 1)]  # (B, C, H, W) both
+    return []
+
+
+def has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
+    """Whether ``numbers`` has one for each channel of ``maps``, which are ``x`` in one of its layouts.
+
+    If it has several dims, such as (C, 1, 1), the long one says which dim of ``x`` it belongs to.
+    """
+    if numbers.numel() != maps.shape[1]:
+        return False
+    if numbers.ndim == 1:
+        return True
+    channels_first = maps is x or x.ndim == 2
+    channel_dim = -1
+    if channels_first:
+        channel_dim = 1 - x.ndim
+    for dim in range(-numbers.ndim, 0):
+        if numbers.shape[dim] > 1:
+            return dim == channel_dim
+    return channel_dim == -1
+
+
+def sizes_of(blocks: Blocks) -> list[int]:
+    """The size of the feature groups in each block."""
+    return [size for size, _ in blocks]
+
+
+def sizes_text(blocks: Blocks) -> str:
+    """The sizes as tables and messages show them: ``4-2-1``."""
+    return "-".join(map(str, sizes_of(blocks)))
+
+
+def shape_text(x: Tensor) -> str:
+    """Maps without their batch, as ``8×7×7``; any other tensor with its type."""
+    if x.ndim == 4:
+        return "×".join(map(str, x.shape[1:]))
+    return f"{x.dtype} of shape {tuple(x.shape)}"
+
+
+def layer_text(name: str, module: nn.Module) -> str:
+    """A layer by its name and type."""
+    if not name:
+        return "the model itself"
+    return f"layer {name!r} ({type(module).__name__})"
