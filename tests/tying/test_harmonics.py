@@ -11,7 +11,7 @@ import ien
 from ien.groups.members import member_table
 from ien.groups.similarity import Similarity
 from ien.tying.harmonics import harmonics, orthonormal, smoothing
-from ien.tying.projection import Tie, tie
+from ien.tying.projection import Tie, tied_weight
 
 
 def smooth(kernels: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def test_tied_kernels_are_those_of_e2cnn(group: str, count: int, size: int, from
     blocks = [(count, count)], [(inner, inner)]
     shape = count, inner, size, size
     ours = torch.stack(
-        [tie(one.view(shape), *blocks, ien.group(group), smooth=True)[0].flatten() for one in unit]
+        [tied_weight(one.view(shape), *blocks, ien.group(group), smooth=True)[0].flatten() for one in unit]
     )
     assert len(expected) == inner * {3: 6, 5: 11, 7: 18}[size]
     torch.testing.assert_close(ours, expected.T @ expected, atol=1e-5, rtol=0)  # onto the same kernels
@@ -87,23 +87,23 @@ def test_tied_kernels_are_the_mean_of_turned_smooth_ones(group: str, size: int) 
     for i, table in enumerate(member_table(parsed, n)):
         turned = parsed.act(smooth(weight), torch.full((n,), i))
         expected = expected + turned[table][:, table] / n
-    tied, distance = tie(weight, [(n, n)], [(n, n)], parsed, smooth=True)
+    tied, distance = tied_weight(weight, [(n, n)], [(n, n)], parsed, smooth=True)
     torch.testing.assert_close(tied, expected)
     assert distance == pytest.approx(float((weight - expected).norm()))
 
 
 def test_kernels_that_do_not_turn_are_free() -> None:
     weight, blocks = torch.randn(4, 4, 1, 3), [(1, 4)]
-    rows, _ = tie(weight, blocks, blocks, ien.reflection(), smooth=True)
+    rows, _ = tied_weight(weight, blocks, blocks, ien.reflection(), smooth=True)
     torch.testing.assert_close(rows, (weight + weight.flip(-1)) / 2)
-    pixels, _ = tie(weight[..., :1], blocks, blocks, ien.rotation(8), smooth=True)
+    pixels, _ = tied_weight(weight[..., :1], blocks, blocks, ien.rotation(8), smooth=True)
     torch.testing.assert_close(pixels, weight[..., :1])
 
 
 def test_smooth_kernels_survive_being_resampled() -> None:
     def lost(smooth: bool) -> float:
         blocks, eighth = [(4, 16)], torch.ones(16, dtype=torch.int64)
-        kernels = tie(weight, blocks, blocks, ien.rotation(4), smooth=smooth)[0]
+        kernels = tied_weight(weight, blocks, blocks, ien.rotation(4), smooth=smooth)[0]
         there = ien.rotation(8).act(kernels, eighth, mode="bicubic")
         back = ien.rotation(8).act(there, eighth, inverse=True, mode="bicubic")
         return float((back - kernels).norm() / kernels.norm())
@@ -157,10 +157,10 @@ def test_layers_of_all_kinds_are_kept_with_smooth_kernels(layer: nn.Module) -> N
 def test_equal_numbers_stay_equal_under_equal_steps_and_smooth_ones_need_putting_back() -> None:
     conv, blocks = nn.Conv2d(4, 4, 3), ((4, 4),)
     tied = Tie(conv, "weight", ien.rotation(4), blocks, blocks)
-    assert tied.copies and Tie(conv, "bias", ien.rotation(8), ((1, 4),), smooth=True).copies
-    assert not tied._replace(smooth=True).copies
-    assert not tied._replace(group=ien.rotation(8)).copies
-    assert tied._replace(module=nn.Conv2d(4, 4, 1), smooth=True).copies
+    assert tied.stays_tied and Tie(conv, "bias", ien.rotation(8), ((1, 4),), smooth=True).stays_tied
+    assert not tied._replace(smooth=True).stays_tied
+    assert not tied._replace(group=ien.rotation(8)).stays_tied
+    assert tied._replace(module=nn.Conv2d(4, 4, 1), smooth=True).stays_tied
 
 
 def test_trained_weights_stay_free_unless_told_otherwise() -> None:
@@ -175,5 +175,5 @@ def test_trained_weights_stay_free_unless_told_otherwise() -> None:
 
 
 def test_an_unknown_kind_of_kernels_is_an_error() -> None:
-    with pytest.raises(ValueError, match='kernels is "free" or "smooth"; got \'round\''):
+    with pytest.raises(ValueError, match='kernels must be "free" or "smooth"; got \'round\''):
         ien.start_equivariant(nn.Conv2d(1, 4, 3), "rot4", 4, torch.rand(2, 1, 9, 9), kernels="round")  # type: ignore[arg-type]

@@ -429,7 +429,7 @@ def test_adam_steps_are_those_of_coefficients_that_are_parameters() -> None:
     kept = nn.Sequential(nn.Conv2d(1, 8, 3, bias=False), nn.Tanh(), nn.Conv2d(8, 8, 5, bias=False)).double()
     start = ien.start_equivariant(kept, "rot8", 8, images().double())
     ties = [tie for tie in start.ties if isinstance(tie.tensor, nn.Parameter)]
-    assert len(ties) == 2 and all(tie.patterned for tie in ties)
+    assert len(ties) == 2 and all(tie.has_coefficients for tie in ties)
     free = [nn.Parameter(tie.to_coefficients(tie.tensor.detach())) for tie in ties]
     others = torch.optim.Adam(free, lr=0.01, eps=1e-14)
     optimizer = torch.optim.Adam(kept.parameters(), lr=0.01, eps=1e-14)
@@ -783,9 +783,9 @@ class Lifted(nn.Module):
 def test_parameters_that_would_come_to_break_it_are_named() -> None:
     model = nn.Sequential(nn.Conv2d(1, 8, 3), Lifted(), nn.Conv2d(8, 8, 3))
     start = ien.start_equivariant(model, "rot4", 4, images())
-    assert start.loose == ("1.position",)
+    assert start.untied == ("1.position",)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=r"'1.position' \(1, 8, 9, 9\) has no place .* freeze it"):
+    with pytest.raises(ValueError, match=r"'1.position' \(1, 8, 9, 9\) cannot be tied .* freeze it"):
         ien.keep_equivariant(start, optimizer)
     torch.nn.init.normal_(model[0].weight)
     before = copy.deepcopy(model.state_dict())
@@ -807,5 +807,5 @@ def test_only_a_start_can_be_kept() -> None:
 
 def test_an_optimizer_of_another_model_is_an_error() -> None:
     start = ien.start_equivariant(network(), "rot4", 4, images())
-    with pytest.raises(ValueError, match="no parameter of the model: make it of"):
+    with pytest.raises(ValueError, match="no parameter of the model: create it with"):
         ien.keep_equivariant(start, torch.optim.SGD(network().parameters(), lr=0.1))

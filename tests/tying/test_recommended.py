@@ -186,7 +186,7 @@ def test_joined_maps_that_no_feature_groups_describe_are_refused_and_the_model_i
     model = nn.Sequential(Beside(nn.Conv2d(1, 8, 3, padding=1)), nn.Conv2d(9, 8, 3))
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(
-        ValueError, match=r"layer '0' joins maps, in feature groups 1-4.* whose maps it joins"
+        ValueError, match=r"layer '0' concatenates maps, in feature groups 1-4.* whose maps it concatenates"
     ):
         prepared(model, "rot4", 4, torch.rand(2, 1, 9, 9), layers=["0", "1"])
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
@@ -229,18 +229,18 @@ def test_a_trained_model_is_projected() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"group": "scale0.7"}, ValueError, "only rotations and flips"),
+        ({"group": "scale0.7"}, ValueError, "needs rotations and flips"),
         ({"feature_groups": 3}, ValueError, "rot4 cannot permute"),
         ({"feature_groups": 16}, ValueError, "cannot permute the members of feature groups of size 16"),
         ({"layers": {"2": -1.0}}, ValueError, "must be a number of at least 0"),
         ({"input": torch.rand(2, 1, 8, 8)}, ValueError, "exact input sizes"),
-        ({"weights": "old"}, ValueError, 'weights is "random" or "project"'),
+        ({"weights": "old"}, ValueError, 'weights must be "random" or "project"'),
         ({"layers": ["2", "nope"]}, KeyError, "the model has no layer 'nope'"),
         ({"layers": ["2", "5"]}, RuntimeError, "'5' was overwritten in place by '6'.*; capture '6' instead"),
         ({"layers": ["2", "9"]}, TypeError, r"'9' returned a tensor of shape \(4, 3\)"),
         ({"optimizer": torch.optim.SGD(net().parameters())}, ValueError, "has no parameter of the model"),
-        ({"optimizer": 0.1}, TypeError, "optimizer is one of torch.optim, made before; got a float"),
-        ({"input": torch.rand(1, 9, 9)}, ValueError, r"input is a batch of images \(B, C, H, W\)"),
+        ({"optimizer": 0.1}, TypeError, "optimizer must be a torch.optim.Optimizer; got a float"),
+        ({"input": torch.rand(1, 9, 9)}, ValueError, r"input must be a batch of images \(B, C, H, W\)"),
     ],
     ids=[
         "scale",

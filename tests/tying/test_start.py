@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import ien
 from ien import models
-from ien.tying.projection import tie, ungrouped
+from ien.tying.projection import tied_weight, ungrouped
 from tests.helpers.blocks import BasicBlock
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -223,10 +223,10 @@ def test_tied_kernels_are_the_mean_over_the_group_written_as_a_loop(
             for i in range(columns):
                 expected[o, i] += moved(weight[out[o], inner[i]], label) / len(group)
     blocks = [ien.FeatureGroups.of(spec).blocks(n) for spec, n in ((after, rows), (before, columns))]  # type: ignore[arg-type]
-    tied, distance = tie(weight, *blocks, group)
+    tied, distance = tied_weight(weight, *blocks, group)
     torch.testing.assert_close(tied, expected)
     assert distance == pytest.approx(float((weight - expected).norm()))
-    kept, _ = tie(weight, *blocks, group, random=True)
+    kept, _ = tied_weight(weight, *blocks, group, random=True)
     assert float(kept.norm()) == pytest.approx(float(weight.norm()))
 
 
@@ -351,10 +351,10 @@ def test_eighth_turns_cost_interpolation_only(feature_groups: object) -> None:
 def test_random_kernels_have_less_of_a_mean_only_if_turned_between_pixels(smooth: bool) -> None:
     weight = torch.randn(32, 24, 5, 5)
     eighths, quarters = ([(8, 32)], [(8, 24)], ien.rotation(8)), ([(4, 32)], [(4, 24)], ien.rotation(4))
-    (nearest, distance), (started, same) = (tie(weight, *eighths, random=r) for r in (False, True))
+    (nearest, distance), (started, same) = (tied_weight(weight, *eighths, random=r) for r in (False, True))
     assert distance == same and 0.4 * mean_of(nearest) < mean_of(started) < 0.6 * mean_of(nearest)
-    torch.testing.assert_close(tie(started, *eighths)[0], started)
-    (nearest, _), (started, _) = (tie(weight, *quarters, random=r, smooth=smooth) for r in (False, True))
+    torch.testing.assert_close(tied_weight(started, *eighths)[0], started)
+    (nearest, _), (started, _) = (tied_weight(weight, *quarters, random=r, smooth=smooth) for r in (False, True))
     assert float(started.norm()) == pytest.approx(float(weight.norm()))
     torch.testing.assert_close(started / started.norm(), nearest / nearest.norm())
 
@@ -537,7 +537,7 @@ def test_depthwise_is_tied_and_conv_groups_that_cut_feature_groups_are_named() -
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=2), nn.Conv2d(8, 16, 3, groups=8))
     ien.start_equivariant(net[:2], "rot4", 4, x)
     torch.testing.assert_close(net[1].weight[1, 1], net[1].weight[0, 0].rot90(1, (-2, -1)))
-    with pytest.raises(ValueError, match=r"layer '2' \(Conv2d\): its 8 conv groups cut .* take groups=1"):
+    with pytest.raises(ValueError, match=r"layer '2' \(Conv2d\): its 8 conv groups cut .* use groups=1"):
         ien.start_equivariant(net, "rot4", 4, x)
     with pytest.raises(ValueError, match=r"layer '1' \(Conv2d\): its 2 conv groups cut"):
         ien.start_equivariant(net[:2], "rot4xflip", 8, x)
@@ -562,8 +562,8 @@ def test_conv_groups_are_tied_as_kernels_with_zeros_between_them(
     weight = torch.randn(rows, columns // conv_groups, 3, 3, dtype=torch.float64)
     sides = ungrouped(conv_groups, after, before, group)
     assert sides[2] == 1
-    tied, distance = tie(weight, sides[0], sides[1], group, smooth=smooth)
-    expected, same = tie(weight, after, before, group, conv_groups, smooth=smooth)
+    tied, distance = tied_weight(weight, sides[0], sides[1], group, smooth=smooth)
+    expected, same = tied_weight(weight, after, before, group, conv_groups, smooth=smooth)
     torch.testing.assert_close(tied, expected)
     assert abs(distance - same) < 1e-9 and distance > 0.1
 
@@ -640,11 +640,11 @@ class Own(nn.Module):
             r"layer '1' \(Flatten\) breaks",
         ),
         (nn.Sequential(weight_norm(nn.Conv2d(1, 4, 3))), r"layer '0' .*remove_parametrizations"),
-        (Shuffled(), r"what comes into layer 'second' \(Conv2d\), 8×7×7, turns neither as feature groups 4"),
+        (Shuffled(), r"the input of layer 'second' \(Conv2d\), 8×7×7, rotates neither in feature groups 4"),
         (nn.Sequential(Own()), r"layer '0' \(Own\) breaks rot4.* only the weights of Conv2d"),
         (
             nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8)),
-            r"layer '1' \(GroupNorm\) cuts .* num_groups=4: take 1",
+            r"layer '1' \(GroupNorm\) cuts .* num_groups=4: use 1",
         ),
         (
             nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))),
@@ -652,7 +652,7 @@ class Own(nn.Module):
         ),
         (
             nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8, affine=False, track_running_stats=False)),
-            r"layer '1' \(BatchNorm2d\) normalises members by the batch .* track_running_stats=True",
+            r"layer '1' \(BatchNorm2d\) normalises with the statistics of the batch.* track_running_stats=True",
         ),
         (nn.ReLU(), "there is nothing to start"),
     ],
@@ -669,9 +669,9 @@ def test_wrong_arguments_are_told() -> None:
             ien.start_equivariant(net, group, 4, x)
     with pytest.raises(ValueError, match="size 3; it can for 4, 2 or 1"):
         ien.start_equivariant(net, "rot4", 3, x)
-    with pytest.raises(ValueError, match='weights is "random" or "project"'):
+    with pytest.raises(ValueError, match='weights must be "random" or "project"'):
         ien.start_equivariant(net, "rot4", 4, x, weights="trained")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="looks the same under all of rot4"):
+    with pytest.raises(ValueError, match="almost invariant to rot4"):
         ien.start_equivariant(net, "rot4", 4, torch.ones(2, 1, 9, 9))
     with pytest.raises(ValueError, match=r"a batch of images \(B, C, H, W\)"):
         ien.start_equivariant(net, "rot4", 4, x[0])
@@ -706,7 +706,7 @@ def test_a_net_that_is_equivariant_whatever_its_weights_is_left_as_it_was() -> N
     before = copy.deepcopy(net.state_dict())
     start = ien.start_equivariant(net, "rot4", 1, x)
     torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
-    assert start.layers == {} and str(start) == "equivariant to rot4 as it was: no weight had to change"
+    assert start.layers == {} and str(start) == "already equivariant to rot4: no weight had to change"
 
 
 def test_a_layer_that_runs_twice_one_that_does_not_and_the_report() -> None:
@@ -730,7 +730,7 @@ def test_a_layer_that_runs_twice_one_that_does_not_and_the_report() -> None:
         "layer",
         "before",
     ]
-    assert lines[2].split()[:3] == ["first", "1", "4"] and lines[-1].endswith("as they were: aside, slope")
+    assert lines[2].split()[:3] == ["first", "1", "4"] and lines[-1].endswith("were not changed: aside, slope")
 
 
 class Several(nn.Module):
@@ -762,7 +762,7 @@ def nested(parts: Any) -> Any:
 
 @pytest.mark.parametrize("container", [dict, tuple, list, Parts, nested])
 def test_all_that_a_model_returns_must_turn(container: type) -> None:
-    with pytest.raises(ValueError, match=r"the model itself breaks rot4: what it returns, 8×11×11, turns"):
+    with pytest.raises(ValueError, match=r"the model itself breaks rot4: its output, 8×11×11, rotates"):
         ien.start_equivariant(Several(container), "rot4", 4, torch.rand(2, 1, 9, 9))
 
 
@@ -770,7 +770,7 @@ def test_vectors_whose_numbers_an_element_exchanges_are_no_classes() -> None:
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     net, x = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1), *head), torch.rand(4, 1, 9, 9)
     before = copy.deepcopy(net.state_dict())
-    with pytest.raises(ValueError, match=r"vectors of 4, .* linear layer, or .*\{\"\": …, \"2\": 1\}; name"):
+    with pytest.raises(ValueError, match=r"output has 4 values that rot4 permutes.* linear layer, or .*\{\"\": …, \"2\": 1\}; if"):
         ien.start_equivariant(net, "rot4", 4, x)
     torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
     turned = x.rot90(1, (-2, -1))
@@ -782,11 +782,11 @@ def test_vectors_whose_numbers_an_element_exchanges_are_no_classes() -> None:
 
 def test_maps_that_are_feature_groups_are_told_with_how_to_have_classes() -> None:
     net, x = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1)), torch.rand(4, 1, 9, 9)
-    told = 'returns feature groups, not classes; if it shall be classes: feature_groups={"": …, "2": 1}'
+    told = 'returns feature groups, not class scores; to return class scores: feature_groups={"": …, "2": 1}'
     assert told in str(ien.start_equivariant(net, "rot4", 4, x))
     for asked in (1, 4):
-        assert "classes" not in str(ien.start_equivariant(net, "rot4", {"": 4, "2": asked}, x))
-    assert "classes" not in str(
+        assert "class scores" not in str(ien.start_equivariant(net, "rot4", {"": 4, "2": asked}, x))
+    assert "class scores" not in str(
         ien.start_equivariant(nn.Sequential(*net, nn.Conv2d(4, 3, 1)), "rot4", {"": 4, "3": 1}, x)
     )
 
@@ -803,7 +803,7 @@ def test_features_may_be_returned_beside_classes_and_what_is_no_batch_is_not_loo
             return {"classes": self.classify(features), "of": [features, anchors, Parts, torch.tensor(1.0)]}
 
     net, x = Both(), torch.rand(2, 1, 9, 9)
-    assert "classes" not in str(ien.start_equivariant(net, "rot4", 4, x))
+    assert "class scores" not in str(ien.start_equivariant(net, "rot4", 4, x))
     turned, upright = net(x.rot90(1, (-2, -1))), net(x)
     torch.testing.assert_close(turned["classes"], upright["classes"])
     expected = upright["of"][0].unflatten(1, (2, 4)).roll(1, 2).flatten(1)
@@ -849,7 +849,7 @@ class Along(nn.Module):
 def test_numbers_along_the_sides_of_a_map_are_not_those_of_its_channels(shape, loose) -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 3), Along(*shape))
     start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 10, 10))
-    assert start.loose == loose and any(tie.name == "numbers" for tie in start.ties) == (not loose)
+    assert start.untied == loose and any(tie.name == "numbers" for tie in start.ties) == (not loose)
 
 
 class Fused(nn.Module):
@@ -879,7 +879,7 @@ class Join(nn.Module):
 def test_parameters_are_loose_if_others_in_their_place_would_break_something() -> None:
     net, x = Fused(), torch.rand(2, 1, 9, 9)
     start = ien.start_equivariant(net, "rot4", 4, x)
-    assert start.loose == ("join.scales.0", "join.scales.1") and not start.unused
+    assert start.untied == ("join.scales.0", "join.scales.1") and not start.unused
     torch.testing.assert_close(net.weights, torch.ones(2))
     torch.testing.assert_close(net.join.scales[0], torch.ones(8, 1, 1))
     report = ien.measure(net, x, "rot4", ["second"], 4, action="regular")

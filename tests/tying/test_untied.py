@@ -45,16 +45,16 @@ class Excited(nn.Module):
 def test_a_block_that_adds_nothing_yet_must_fit_what_it_will_be_added_to(first: float) -> None:
     net, x = Residual(first), torch.rand(4, 1, 9, 9)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    with pytest.raises(ValueError, match=r"breaks rot4: .*, with numbers other than 0 in 'block.1.weight'"):
+    with pytest.raises(ValueError, match=r"breaks rot4: .*, once these are no longer 0: 'block.1.weight'"):
         ien.start_equivariant(net, "rot4", {"": 4, "block": 2}, x)
     torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
     start = ien.start_equivariant(net, "rot4", 4, x)
-    assert start.loose == () and torch.equal(net.block[1].weight, before["block.1.weight"])
+    assert start.untied == () and torch.equal(net.block[1].weight, before["block.1.weight"])
 
 
 def test_weights_of_channels_that_are_equal_yet_must_stay_so_in_a_feature_group() -> None:
     net, x = Excited(), torch.rand(4, 1, 9, 9)
-    with pytest.raises(ValueError, match=r"with numbers other than 0 in 'excite.weight'"):
+    with pytest.raises(ValueError, match=r"once these are no longer 0: 'excite.weight'"):
         ien.start_equivariant(net, "rot4", 4, x)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     ien.recommended(net, "rot4", {"": 4, "excite": 4}, x, optimizer)
@@ -83,7 +83,7 @@ class Placed(Residual):
 
 @pytest.mark.parametrize("first", [0.0, 1.0])
 def test_a_loose_parameter_is_found_behind_zeros(first: float) -> None:
-    assert ien.start_equivariant(Placed(first), "rot4", 4, torch.rand(4, 1, 9, 9)).loose == ("position",)
+    assert ien.start_equivariant(Placed(first), "rot4", 4, torch.rand(4, 1, 9, 9)).untied == ("position",)
 
 
 def test_many_blocks_that_start_at_zero_are_no_reason_to_refuse() -> None:
@@ -98,4 +98,4 @@ def test_many_blocks_that_start_at_zero_are_no_reason_to_refuse() -> None:
 
     net = nn.Sequential(nn.Conv2d(1, 16, 3), *(Block() for _ in range(48)))
     start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 7, 7))
-    assert start.loose == () and not net[1].last.weight.any()
+    assert start.untied == () and not net[1].last.weight.any()
