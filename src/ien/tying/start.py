@@ -14,7 +14,7 @@ from .._text import columns, nearest, number
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
-from ..groups.members import Blocks, permutes
+from ..groups.members import Blocks, permutes_members
 from ..loss.capture import hooked, walk
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
@@ -220,7 +220,7 @@ def _check_images(input: object) -> None:
 
 def _check_group(group: Group) -> None:
     """Rotations and flips, at least one of them exact: nothing could be checked without it."""
-    if permutes(group) and any(group.exact[1:]):
+    if permutes_members(group) and any(group.exact[1:]):
         return
     raise ValueError(
         f"start_equivariant needs rotations and flips, among them a half turn, a quarter turn or a flip, "
