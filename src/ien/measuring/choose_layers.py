@@ -59,7 +59,10 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     >>> choose_layers(net, torch.rand(1, 1, 4, 4))
     ['0.0', '0.1']
     """
-    modules = {name: module for name, module, hidden in walk(model) if not hidden}
+    modules = {}
+    for name, module, hidden in walk(model):
+        if not hidden:  # hooks do not run inside a compiled module
+            modules[name] = module
     runs = _run_once(model, modules, x)
     maps = [name for name, run in runs.items() if run.can_be_captured]
     if not maps:
@@ -71,9 +74,9 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     # The last map of all may come from deeper inside, or from the model itself.
     last_map = runs[maps[-1]].output
     if not chosen or runs[chosen[-1]].output is not last_map:
-        # Containers pass the map of their last layer on; the layer that made it ran first.
-        maker = next(name for name in maps if runs[name].output is last_map)
-        chosen.append(maker)
+        # Containers return the map of their last layer too; the layer that made it finished first.
+        returned_it = [name for name in maps if runs[name].output is last_map]
+        chosen.append(returned_it[0])
     return chosen
 
 
@@ -110,7 +113,10 @@ def _parent_of(name: str) -> str:
 
 
 def _why_no_map(runs: Mapping[str, _Run]) -> str:
-    uncapturable = [name for name, run in runs.items() if run.returned_map]
+    uncapturable = []
+    for name, run in runs.items():
+        if run.returned_map:
+            uncapturable.append(name)
     if not uncapturable:
         return "no layer of the model returns a map (B, C, H, W), so there is nothing to compare"
     names = ", ".join(uncapturable[:MAX_LISTED_LAYERS])

@@ -105,7 +105,8 @@ def measure(
         for x in batches:
             x = x.to(device)
             if measurement is None:
-                # copies, because a model may write into its input
+                # which layers there are shows when the model first runs;
+                # it gets copies, because it may write into its input
                 try_model(model, x[:2].clone())
                 names = requested
                 if names is None:
@@ -135,6 +136,7 @@ def _requested_layers(
         if not layers:
             raise ValueError("measure needs at least one layer name (see model.named_modules()); got none")
         return list(layers)
+    # a mapping may also be a mix such as {4: 0.5, 2: 0.5}, which names no layer
     if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
-        return [str(name) for name in feature_groups]
+        return list(map(str, feature_groups))
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,10 +18,13 @@ from ..loss.error import compared_maps, image_errors
 from ..loss.feature_groups import FeatureGroups
 from ..loss.layers import check_regular_layers
 from .floors import resampling_errors, symmetric_kernels
-from .report import ElementReport, LayerReport, OutputElement, OutputReport, Report, mean_of_known
-from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share
+from .report import ElementReport, LayerReport, OutputElement, OutputReport, Report
+from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share, mean_of_known
 
 __all__ = ["Measurement"]
+
+Errors = dict[str, dict[int, Tensor]]
+"""Layer name -> index of an element -> error of each image (B,)."""
 
 MAX_COLLAPSED_DIVERSITY = 0.01
 """A feature group of less diversity has collapsed: its channels are (nearly) equal."""
@@ -85,7 +89,11 @@ class Measurement:
         self.action = action
         self.count = 0
         self.elements = [_describe(group, i) for i in range(len(group))]
-        self.layers = {name: _Layer(spec, len(group)) for name, spec in partition.items()}
+        self.not_identity = range(1, len(group))
+        self.layers = {}
+        for name, feature_groups in partition.items():
+            self.layers[name] = _Layer(feature_groups, len(group))
+        # until an output turns out not to be scores
         self.predictions: PredictionSums | None = PredictionSums(len(group))
 
     def add(self, x: Tensor) -> None:
@@ -102,6 +110,9 @@ class Measurement:
 
     def report(self, chosen: bool) -> Report:
         """Return the report of all images added; ``chosen`` if the user named no layers."""
+        layers = {}
+        for name, layer in self.layers.items():
+            layers[name] = self._layer_report(layer)
         accuracy = None
         averaged = None
         if self.labels is not None and self.predictions is not None:
@@ -111,7 +122,7 @@ class Measurement:
         return Report(
             group=str(self.group),
             images=self.count,
-            layers={name: self._layer_report(layer) for name, layer in self.layers.items()},
+            layers=layers,
             chosen=chosen,
             output=self._output_report(accuracy),
             accuracy=accuracy,
@@ -127,11 +138,11 @@ class Measurement:
         Returns:
             The maps of the untransformed images by layer, and the outputs under every element.
         """
-        maps, output = self._run(x.clone(), first=True)
+        maps, output = self._run(x.clone(), first=True)  # a model may write into its input
         outputs = [output]
-        errors: dict[str, dict[int, Tensor]] = {name: {} for name in self.layers}
-        for i in range(1, len(self.group)):
-            permute = self.action == "regular"
+        permute = self.action == "regular"
+        errors: Errors = defaultdict(dict)
+        for i in self.not_identity:
             errors_of_layers, output = self._compare(x, maps, i, permute)
             outputs.append(output)
             for name, error in errors_of_layers.items():
@@ -143,10 +154,10 @@ class Measurement:
 
     def _add_grid_floors(self, x: Tensor) -> None:
         """Add the errors of the model with symmetric kernels, under quarter turns and flips."""
-        exact = [i for i in range(1, len(self.group)) if self.elements[i].exact]
+        exact = [i for i in self.not_identity if self.elements[i].exact]
         if not exact:
-            return
-        errors: dict[str, dict[int, Tensor]] = {name: {} for name in self.layers}
+            return  # spare the forward pass of the untransformed images
+        errors: Errors = defaultdict(dict)
         with symmetric_kernels():
             maps, _ = self._run(x.clone())
             for i in exact:
@@ -245,17 +256,19 @@ class Measurement:
 
     def _layer_report(self, layer: _Layer) -> LayerReport:
         elements = {}
-        for i in range(1, len(self.group)):
-            elements[self.elements[i].label] = self._element_report(layer, i)
+        floors = []
+        for i in self.not_identity:
+            element = self._element_report(layer, i)
+            elements[self.elements[i].label] = element
+            if element.floor is not None:
+                floors.append(element.floor)
 
-        floors = [element.floor for element in elements.values() if element.floor is not None]
         diversity = layer.diversity.of_groups
-        collapsed = (diversity < MAX_COLLAPSED_DIVERSITY).nonzero().flatten()
-
-        all_but_identity = range(1, len(self.group))
-        relative, interval = layer.errors.relative(all_but_identity)
+        is_collapsed = diversity < MAX_COLLAPSED_DIVERSITY  # NaN, of a single channel, is not
+        collapsed = is_collapsed.nonzero().flatten()
+        relative, interval = layer.errors.relative(self.not_identity)
         return LayerReport(
-            raw=layer.errors.raw(all_but_identity),
+            raw=layer.errors.raw(self.not_identity),
             relative=relative,
             interval=interval,
             floor=mean_of_known(floors),
@@ -291,7 +304,7 @@ class Measurement:
         errors = self.predictions.errors
         flip_rates = (self.predictions.flips / self.count).tolist()
         elements = {}
-        for i in range(1, len(self.group)):
+        for i in self.not_identity:
             element = self.elements[i]
             logit_error, _ = errors.relative([i])
             elements[element.label] = OutputElement(
@@ -303,8 +316,8 @@ class Measurement:
                 degrees=element.degrees,
                 factor=element.factor,
             )
-        logit_error, _ = errors.relative(range(1, len(self.group)))
-        flip_rate = math.fsum(flip_rates[1:]) / len(flip_rates[1:])
+        logit_error, _ = errors.relative(self.not_identity)
+        flip_rate = math.fsum(flip_rates[1:]) / len(self.not_identity)
         return OutputReport(logit_error, flip_rate, elements)
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .._text import columns as aligned
 from .._text import markdown_table, number
+from .sums import Interval, mean_of_known
 
-__all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report", "mean_of_known"]
-
-Interval = tuple[float, float]
-"""The ends of a 95 % confidence interval."""
+__all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report"]
 
 ROOT = "(the model)"
 """What the model itself, whose name is empty, is called in the list of its layers."""
@@ -118,7 +116,10 @@ class LayerReport:
         elif self.collapsed:
             found.append(f"members of {len(self.collapsed)} of {self.num_groups} feature groups are copies")
 
-        unmeasured = [label for label, element in self.elements.items() if math.isnan(element.relative)]
+        unmeasured = []
+        for label, element in self.elements.items():
+            if math.isnan(element.relative):
+                unmeasured.append(label)
         if unmeasured:
             listed = unmeasured[:MAX_LISTED_ELEMENTS]
             if len(unmeasured) > MAX_LISTED_ELEMENTS:
@@ -259,7 +260,9 @@ class Report:
         outputs = {}
         if self.output is not None:
             outputs = self.output.elements
-        header = ["element", *(name or ROOT for name in self.layers)]
+        header = ["element"]
+        for name in self.layers:
+            header.append(name or ROOT)
         if outputs:
             header.append("predictions changed")
 
@@ -290,9 +293,9 @@ class Report:
         header, rows = self.table()
         heading = self.title[0].upper() + self.title[1:]
         parts = [f"# {heading}", markdown_table([header, *rows])]
-        remarks = self.remarks()
+        remarks = [f"- {text}" for text in self.remarks()]
         if remarks:
-            parts.append("\n".join(f"- {text}" for text in remarks))
+            parts.append("\n".join(remarks))
         parts.append("## Relative error of each element")
         parts.append(markdown_table(self.element_table()))
         return "\n\n".join(parts) + "\n"
@@ -320,22 +323,28 @@ class Report:
             "relative": lambda layer: number(layer.relative),
             "95 % interval": lambda layer: _interval_text(layer.interval),
         }
-        layers = self.layers.values()
-        has_exact = any(layer.exact is not None for layer in layers)
-        has_between = any(layer.between is not None for layer in layers)
-        if has_exact and has_between:
+        # a column that would be empty for all layers is left out
+        has_exact = self._any_layer_has(lambda layer: layer.exact)
+        has_between = self._any_layer_has(lambda layer: layer.between)
+        if has_exact and has_between:  # else one of them equals the relative error
             columns["quarter turns, flips"] = lambda layer: number(layer.exact)
             columns[self._name_of_between()] = lambda layer: number(layer.between)
 
-        factors = [label for label, element in self._elements().items() if element.factor is not None]
+        factors = []
+        for label, element in self._elements().items():
+            if element.factor is not None:
+                factors.append(label)
         if len(factors) <= MAX_FACTOR_COLUMNS:
             for label in factors:
                 columns[label] = _error_of(label)
-        if any(layer.floor is not None for layer in layers):
+        if self._any_layer_has(lambda layer: layer.floor):
             columns["floor"] = lambda layer: number(layer.floor)
-        if any(layer.diversity is not None for layer in layers):
+        if self._any_layer_has(lambda layer: layer.diversity):
             columns["diversity"] = lambda layer: _two_decimals(layer.diversity)
         return columns
+
+    def _any_layer_has(self, value_of: Callable[[LayerReport], float | None]) -> bool:
+        return any(value_of(layer) is not None for layer in self.layers.values())
 
     def _name_of_between(self) -> str:
         """Return "in between" if the elements that resample are angles between quarter turns."""
@@ -365,19 +374,13 @@ def _two_decimals(value: float | None) -> str:
 
 
 def _accuracy_line(accuracy: dict[str, float]) -> str:
-    shares = [f"{label} {share:.2%}" for label, share in accuracy.items()]
+    shares = []
+    for label, share in accuracy.items():
+        shares.append(f"{label} {share:.2%}")
     if len(shares) > MAX_LISTED_ACCURACIES:
         worst = min(accuracy, key=accuracy.__getitem__)
         shares = [shares[0], f"at worst {worst} {accuracy[worst]:.2%}"]
     return "accuracy: " + ", ".join(shares)
-
-
-def mean_of_known(values: Iterable[float]) -> float | None:
-    """Return the mean of the values that are not NaN, or None if there are none."""
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return None
-    return math.fsum(known) / len(known)
 
 
 def _without_nan(value: Any) -> Any:

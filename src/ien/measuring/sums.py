@@ -6,7 +6,7 @@ Batches are added one at a time and then forgotten: memory does not grow with th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from torch import Tensor
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups
 
-__all__ = ["DiversitySums", "ErrorSums", "PredictionSums", "interval_of_share"]
+__all__ = ["DiversitySums", "ErrorSums", "Interval", "PredictionSums", "interval_of_share", "mean_of_known"]
 
 Interval = tuple[float, float]
+"""The ends of a 95 % confidence interval."""
 
 NORMAL_95 = 1.959964
 """95 % of a normal distribution lie within this many standard deviations of its mean."""
@@ -251,6 +252,14 @@ def interval_of_share(share: float, count: int) -> Interval:
     low = (centre - margin) / (1 + z)
     high = (centre + margin) / (1 + z)
     return max(low, 0.0), min(high, 1.0)
+
+
+def mean_of_known(values: Iterable[float]) -> float | None:
+    """Return the mean of the values that are not NaN, or None if there are none."""
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return None
+    return math.fsum(known) / len(known)
 
 
 def _zeros(*shape: int) -> Tensor:
