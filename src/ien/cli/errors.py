@@ -33,7 +33,7 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
     Args:
         also: More kinds of exceptions that mean bad input inside this block.
     """
-    user_errors = (OSError, ValueError, KeyError, ModuleNotFoundError, *also)
+    user_errors: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, ModuleNotFoundError, *also)
     try:
         yield
     except (BrokenPipeError, typer.Exit):

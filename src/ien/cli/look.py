@@ -110,7 +110,7 @@ def doctor(
     with one_line_errors(TypeError, RuntimeError):
         from ..geometry.doctor import doctor as diagnose
 
-        input_size = read_size(size)
+        input_size: tuple[int, ...] | None = read_size(size)
         if _is_run(target):
             from ..training import load
 

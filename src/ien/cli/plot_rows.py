@@ -13,6 +13,8 @@ from .plot import Out, Results, app, classifier_rows, save
 if TYPE_CHECKING:
     from ..report.records import Row
 
+__all__ = ["app"]
+
 Which = Annotated[
     list[str] | None,
     typer.Argument(
