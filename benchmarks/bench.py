@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from itertools import accumulate
@@ -33,9 +32,9 @@ from ien.tracking.data.clips import otb
 from ien.tracking.data.rot_otb import write
 from ien.tracking.data.sets import Clips
 from ien.tracking.data.synthetic import synthetic
-from ien.tracking.training import task as tracking_task
-from ien.training import ALONE, change
-from ien.training.classify import prepare
+from ien.tracking.training.task import TRACK
+from ien.training import ALONE, change, changed
+from ien.training.classify import CLASSIFY
 from ien.training.loop import take_step, train
 from ien.training.network import channels_last
 from ien.training.run import processor
@@ -121,17 +120,17 @@ def trainings() -> tuple[Callable[[], None], Callable[[], None]]:
     x, y = torch.randint(256, (1920, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (1920,))
     dataset = Dataset("rot-mnist", "random", x, y, x[:2], y[:2], classes=10)
     config = change(experiments.config("rot-mnist/ien-r4", "small"), ["epochs=2", "device=cpu"])
-    config = replace(config, threads=torch.get_num_threads())
+    config = changed(config, {"threads": torch.get_num_threads()})
 
     def engine() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            train(Path(folder), config, dataset, ALONE)
+            train(Path(folder), CLASSIFY.prepare(config, dataset, ALONE))
 
     def bare() -> None:
-        net = ien.models.create("cnn6", width=config.width)
+        net = ien.models.create("cnn6", width=config.network.width)
         objective = ien.EquivarianceLoss(R4, LAYERS, feature_groups=4)
-        optimizer = torch.optim.Adam(net.parameters(), weight_decay=config.weight_decay, fused=True)
-        for _ in range(config.epochs):
+        optimizer = torch.optim.Adam(net.parameters(), weight_decay=config.optimizer.weight_decay, fused=True)
+        for _ in range(config.schedule.epochs):
             for batch in torch.randperm(len(x)).split(BATCH):
                 out = objective(net, x[batch].float() / 255)
                 (F.cross_entropy(out.output, out.repeat(y[batch])) + out.loss).backward()
@@ -146,9 +145,9 @@ def variants(setting: str) -> tuple[Callable[[], None], Callable[[], None]]:
     x, y = torch.randint(256, (BATCH, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (BATCH,))
     dataset = Dataset("rot-mnist", "random", x, y, x[:2], y[:2], classes=10)
     usual = change(experiments.config("rot-mnist/ien-r4", "small"), ["device=cpu"])
-    setups = [prepare(config, dataset, ALONE) for config in (change(usual, [setting]), usual)]
-    changed, plain = (partial(take_step, setup, torch.arange(BATCH), 0, 0) for setup in setups)
-    return changed, plain
+    setups = [CLASSIFY.prepare(config, dataset, ALONE) for config in (change(usual, [setting]), usual)]
+    variant, plain = (partial(take_step, setup, torch.arange(BATCH), 0, 0) for setup in setups)
+    return variant, plain
 
 
 def pairs(folder: Path, batches: int = 4) -> tuple[Callable[[], None], Callable[[], None], int]:
@@ -156,9 +155,10 @@ def pairs(folder: Path, batches: int = 4) -> tuple[Callable[[], None], Callable[
     for seed in range(8):
         write(synthetic(seed, frames=20), folder)
     config = change(experiments.config("tracking/ien-siamfc", "small"), ["epochs=1", "device=cpu"])
-    config = replace(config, pairs=batches * config.batch_size, threads=torch.get_num_threads())
-    clips = Clips(config.dataset, "generated", otb(folder), {"otb": []})
-    task = tracking_task.prepare(config, clips, ALONE)
+    count = batches * config.schedule.batch_size
+    config = changed(config, {"pairs": count, "threads": torch.get_num_threads()})
+    clips = Clips(config.data.dataset, "generated", otb(folder), {"otb": []})
+    task = TRACK.prepare(config, clips, ALONE)
     batch = next(task.batches(0, 0))
 
     def network() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import ien
-from ien.training.network import channels_last, keep_freed_memory
+from ien.training.network import channels_last
 from ien.training.run import processor
 
 PAGE = Path(__file__).parents[1] / "docs" / "costs.md"
@@ -159,7 +159,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=PAGE)
     arguments = parser.parse_args()
-    keep_freed_memory()
     torch.manual_seed(0)
     parts = [
         "# What the networks cost\n",

@@ -7,7 +7,6 @@ import importlib.util
 import io
 import re
 import shutil
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,12 @@ from ien.tracking.data.rot_otb import rotated, write
 from ien.tracking.data.synthetic import synthetic
 from ien.tracking.demo import tracker_of
 from ien.tracking.recording import make
+from ien.tracking.training.config import TrackingConfig
 from ien.tracking.video import write_video
 from ien.training import Config
 from ien.training.network import build
 from ien.training.run_folder import create, read_config, save_weights
+from tests.helpers.configs import with_values
 from tests.helpers.shell import error_of, invoke
 from tests.helpers.tracker_run import DATA, untrained_tracker
 
@@ -240,7 +241,7 @@ def test_the_demo_writes_video_table_and_strip_and_prints_three_scores(
 
     trained = Path(shutil.copytree(run, "trained"))
     config = read_config(trained)
-    save_weights(trained, build(replace(config, seed=7)))  # others than it begins with
+    save_weights(trained, build(with_values(config, seed=7)))  # others than it begins with
     monkeypatch.setattr(demo_module, "FRAMES", FRAMES)
     text = invoke("track", "--demo", "--run", trained, "--out", "demo", columns=400).output
     written = sorted(path.name for path in Path("demo").iterdir())
@@ -280,7 +281,7 @@ def test_the_demo_trains_the_smallest_tracker_and_resumes_it(
 
     def plan(*arguments: Any) -> list[Config]:
         asked.append(arguments)
-        return [Config("tracking/ien-siamfc", "demo")]
+        return [TrackingConfig("tracking/ien-siamfc", "demo")]
 
     def run_all(configs: list[Config], runs: Path, results: Path, console: Console) -> None:
         if len(asked) == 1:

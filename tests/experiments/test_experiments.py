@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from ien.cli.app import app
 from ien.data import load, to_float
 from ien.experiments import PRESETS, config, deviations, find, paper, queue
 from ien.experiments.queue import plan, run_name
-from ien.training import Config, Diverged
+from ien.training import Config, Diverged, flat
 
 ROWS = ["cnn", "cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "het-ien"]
 BETAS = {"0.01": 0.01, "0.1": 0.1, "0.5": 0.5, "10": 10.0, "100": 100.0, "1000": 1000.0}
@@ -69,7 +68,7 @@ def test_there_is_every_row_of_the_paper_and_every_beta_it_tried() -> None:
 
 @pytest.mark.parametrize("row", [row for row in ALL if row != "e2cnn"])
 def test_the_preset_paper_is_the_papers_text(row: str) -> None:
-    settings = asdict(config(f"rot-mnist/{row}", "paper"))
+    settings = flat(config(f"rot-mnist/{row}", "paper"))
     wanted = {
         "epochs": 90,
         "cycle_epochs": 70,
@@ -92,7 +91,7 @@ def test_the_preset_paper_is_the_papers_text(row: str) -> None:
 
 
 def test_e2cnn_at_paper_has_the_recipe_of_its_authors() -> None:
-    settings = asdict(config("rot-mnist/e2cnn", "paper"))
+    settings = flat(config("rot-mnist/e2cnn", "paper"))
     wanted = {
         "model": "e2cnn-cnn6",
         "max_lr": 1e-3,
@@ -113,18 +112,18 @@ def test_e2cnn_at_paper_has_the_recipe_of_its_authors() -> None:
 
 def test_small_is_narrower_and_shorter_and_nothing_else() -> None:
     for row in ALL:
-        small, full = (asdict(config(f"rot-mnist/{row}", preset)) for preset in ("small", "paper"))
+        small, full = (flat(config(f"rot-mnist/{row}", preset)) for preset in ("small", "paper"))
         different = {name for name in small if small[name] != full[name]}
         if row != "e2cnn":
             assert different == {"preset", "width", "epochs", "cycle_epochs"}, row
     # the steerable twin is trained like the row it is compared with
-    twin, plain = (asdict(config(f"rot-mnist/{row}", "small")) for row in ("e2cnn", "cnn-aug"))
+    twin, plain = (flat(config(f"rot-mnist/{row}", "small")) for row in ("e2cnn", "cnn-aug"))
     assert {name for name in twin if twin[name] != plain[name]} == {"experiment", "model"}
 
 
 def test_the_row_without_training_differs_from_the_row_it_tests_in_averaging_only() -> None:
     for preset in PRESETS:
-        tta, base = (asdict(config(f"rot-mnist/{row}", preset)) for row in ("cnn-aug-tta", "cnn-aug"))
+        tta, base = (flat(config(f"rot-mnist/{row}", preset)) for row in ("cnn-aug-tta", "cnn-aug"))
         assert {name for name in tta if tta[name] != base[name]} == {"experiment", "weights_of", "average"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,12 @@ import torch
 import ien
 from ien._files import generator
 from ien.experiments import config, deviations, find, paper
-from ien.training import change
-from ien.training.augmentation import augmented
+from ien.training import change, flat
+from ien.training.classify import CLASSIFY, augmented
 from ien.training.evaluate import evaluate
-from ien.training.network import network_of, objective_of
-from ien.training.run import dataset_of
+from ien.training.network import objective_of
 from ien.training.schedule import learning_rate
+from tests.helpers.configs import network, with_values
 from tests.helpers.shell import invoke
 from tests.helpers.tiny import make_stl10
 
@@ -47,7 +46,7 @@ def test_there_is_every_row_of_the_papers_table_and_the_fair_comparisons_beside_
 @pytest.mark.parametrize("name", ALL)
 def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
     dataset, row = name.split("/")
-    settings = asdict(config(name, "paper"))
+    settings = flat(config(name, "paper"))
     digits = {
         **{
             "epochs": 60,
@@ -82,7 +81,7 @@ def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
 def test_the_twin_has_a_feature_group_of_all_scales_of_sesn() -> None:
     for size in (28, 56):
         ours, theirs = (
-            network_of(config(f"scale-mnist/{size}-{row}", "paper")) for row in ("ien", "sesn-vector")
+            network(config(f"scale-mnist/{size}-{row}", "paper")) for row in ("ien", "sesn-vector")
         )
         assert ours.feature_groups == theirs.feature_groups
         assert ours.norm3.num_features == theirs.norm3.num_features == 95
@@ -90,34 +89,34 @@ def test_the_twin_has_a_feature_group_of_all_scales_of_sesn() -> None:
 
 def test_the_augmented_network_is_the_twin_without_the_loss() -> None:
     for prefix in ("scale-mnist/28-", "scale-mnist/56-", "stl10/"):
-        ours, other = (asdict(config(f"{prefix}{row}", "small")) for row in ("ien", "cnn-aug"))
+        ours, other = (flat(config(f"{prefix}{row}", "small")) for row in ("ien", "cnn-aug"))
         assert {field for field in ours if ours[field] != other[field]} == {"experiment", "beta"}
 
 
 def test_all_rows_about_two_groups_see_three_views() -> None:
     for row in find("rot-scale-mnist/*"):
         settings = config(row, "smoke")
-        objective = objective_of(settings, network_of(settings))
+        objective = objective_of(settings, network(settings))
         assert objective is not None and objective.views == 3
 
 
 def test_the_rows_about_two_groups_differ_in_their_loss_only() -> None:
-    rows = [asdict(config(row, "small")) for row in find("rot-scale-mnist/*")]
+    rows = [flat(config(row, "small")) for row in find("rot-scale-mnist/*")]
     differing = {field for field in rows[0] if any(row[field] != rows[0][field] for row in rows)}
     assert differing == {"experiment", "group", "samples", "beta", "normalize"}
 
 
 def test_each_seed_of_a_row_on_scaled_digits_is_a_realisation_of_its_own() -> None:
-    first = replace(config("scale-mnist/28-cnn", "smoke"), seed=1)
-    again, other = replace(first, max_lr=0.1), replace(first, seed=2)
-    same, also, different = (dataset_of(each, "embedded").train_x for each in (first, again, other))
+    first = with_values(config("scale-mnist/28-cnn", "smoke"), seed=1)
+    again, other = with_values(first, max_lr=0.1), with_values(first, seed=2)
+    same, also, different = (CLASSIFY.load(each, "embedded").train_x for each in (first, again, other))
     assert torch.equal(same, also) and not torch.equal(same, different)
-    fixed = [dataset_of(replace(each, data_seed=3), "embedded").train_x for each in (first, other)]
+    fixed = [CLASSIFY.load(with_values(each, data_seed=3), "embedded").train_x for each in (first, other)]
     assert torch.equal(*fixed)
 
 
 def test_the_learning_rate_falls_in_steps() -> None:
-    steps = replace(config("scale-mnist/28-ien", "paper"), max_lr=0.01)
+    steps = with_values(config("scale-mnist/28-ien", "paper"), max_lr=0.01)
     rates = [learning_rate(steps, epoch * 7 + 3, 7) for epoch in range(60)]
     assert rates == pytest.approx([0.01] * 20 + [0.001] * 20 + [0.0001] * 20)
 
@@ -133,7 +132,7 @@ def test_a_shorter_run_keeps_the_shape_of_its_steps() -> None:
 
 
 def test_what_happens_to_an_image_does_not_depend_on_the_processes_that_share_its_batch() -> None:
-    settings = replace(config("stl10/ien", "small"), rotate=True, rescale=2.0, transform=True)
+    settings = with_values(config("stl10/ien", "small"), rotate=True, rescale=2.0, transform=True)
     x, colour = torch.rand(10, 3, 24, 24), torch.rand(3)
     whole = augmented(settings, x, 10, slice(0, 10), (3, 4), colour)
     parts = [augmented(settings, x[s], 10, s, (3, 4), colour) for s in (slice(0, 6), slice(6, 10))]
@@ -142,11 +141,11 @@ def test_what_happens_to_an_image_does_not_depend_on_the_processes_that_share_it
 
 
 def test_training_images_are_changed_as_the_configuration_says() -> None:
-    plain = replace(config("stl10/wrn", "small"), shift=0, mirror=False, cutout=0)
+    plain = with_values(config("stl10/wrn", "small"), shift=0, mirror=False, cutout=0)
     x, colour = torch.rand(400, 1, 12, 12) + 1, torch.zeros(1)  # zeros only where something was cut off
 
     def changed(**settings: object) -> torch.Tensor:
-        return augmented(replace(plain, **settings), x, 400, slice(0, 400), (0, 0), colour)
+        return augmented(with_values(plain, **settings), x, 400, slice(0, 400), (0, 0), colour)
 
     assert torch.equal(changed(), x)
     mirrored = (changed(mirror=True) == x.flip(3)).all((1, 2, 3))
@@ -160,7 +159,7 @@ def test_training_images_are_changed_as_the_configuration_says() -> None:
     holes = (changed(cutout=4) == 0).sum((1, 2, 3))
     assert int(holes.max()) == 16 and int(holes.min()) == 4  # whole, and with its centre in a corner
     scaled = augmented(
-        replace(plain, rescale=2.0), torch.ones(400, 1, 64, 64), 400, slice(0, 400), (0, 0), colour
+        with_values(plain, rescale=2.0), torch.ones(400, 1, 64, 64), 400, slice(0, 400), (0, 0), colour
     )
     factors = 0.5 + 1.5 * torch.rand(400, generator=generator(plain.seed, "factors", 0, 0))
     sides = (scaled[:, 0, 32] > 0.5).sum(1) / 64
@@ -168,17 +167,19 @@ def test_training_images_are_changed_as_the_configuration_says() -> None:
 
 
 def test_several_groups_train_together_and_are_measured_together() -> None:
-    both = replace(config("rot-scale-mnist/ien-both", "smoke"), threads=1)
-    net = network_of(both).eval()
+    both = with_values(config("rot-scale-mnist/ien-both", "smoke"), threads=1)
+    net = network(both).eval()
     objective = objective_of(both, net)
-    assert objective is not None and [str(group) for group in objective.groups] == both.group.split("+")
+    groups = both.objective.group.split("+")
+    assert objective is not None and [str(group) for group in objective.groups] == groups
     assert objective.views == 3
-    weighted = objective_of(replace(both, group="rot4+0.5*scale0.8,1.25"), net)
+    weighted = objective_of(with_values(both, group="rot4+0.5*scale0.8,1.25"), net)
     assert weighted is not None and list(weighted.groups.values()) == [1.0, 0.5]
     x, y = torch.randint(256, (24, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (24,))
     together = evaluate(both, net, x, y)
-    apart = [evaluate(replace(both, group=group, measured=""), net, x, y) for group in both.group.split("+")]
-    alone = replace(both, group="rot4", measured=both.group)  # trained for one, measured for both
+    apart = [evaluate(with_values(both, group=group, measured=""), net, x, y) for group in groups]
+    # trained for one, measured for both
+    alone = with_values(both, group="rot4", measured=both.objective.group)
     assert evaluate(alone, net, x, y) == together
     for name, layer in together["layers"].items():
         parts = [each["layers"][name] for each in apart]
@@ -208,7 +209,7 @@ def test_several_groups_train_together_and_are_measured_together() -> None:
 )
 def test_groups_that_cannot_be_are_told(changes: dict[str, object], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        replace(config("rot-mnist/cnn-aug", "small"), **changes)
+        with_values(config("rot-mnist/cnn-aug", "small"), **changes)
 
 
 @pytest.mark.parametrize("factors", ["0.4", "0.4,1.5"])

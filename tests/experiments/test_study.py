@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -25,10 +24,11 @@ from ien.experiments.queue import plan, run_all, run_name
 from ien.experiments.rows import RECOMMENDED
 from ien.experiments.study import LABELS, LONGER
 from ien.experiments.tables import TABLES, print_table
-from ien.report.seen import images_seen
-from ien.training import ALONE, MACHINE, Config
-from ien.training.classify import ImageTask
-from ien.training.network import images, network_of, objective_of
+from ien.training import ALONE, MACHINE, flat
+from ien.training.classify import ClassifyTask, images
+from ien.training.network import objective_of
+from ien.training.task import config_from_json
+from tests.helpers.configs import network
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -52,15 +52,15 @@ def compute(name: str, preset: str, count: int, *settings: str) -> tuple[int, in
     x = torch.zeros(count, 1, 1, 1, dtype=torch.uint8)
     data = Dataset("rot-mnist", "generated", x, x.flatten(), x, x.flatten(), classes=10)
     (x, y), _ = images(planned, data)
-    network: Any = SimpleNamespace(taps=[], feature_groups=FeatureGroups.of(planned.feature_groups))
+    network: Any = SimpleNamespace(taps=[], feature_groups=FeatureGroups.of(planned.network.feature_groups))
     optimizer: Any = None
-    task = ImageTask(planned, network, network, objective_of(planned, network), optimizer, x, y, x, ALONE)
-    return planned.epochs * task.steps, planned.epochs * task.items * task.views
+    task = ClassifyTask(planned, network, network, objective_of(planned, network), optimizer, x, y, x, ALONE)
+    return planned.schedule.epochs * task.steps, planned.schedule.epochs * task.items * task.views
 
 
 def changed(name: str, other: str, preset: str = "small") -> dict[str, Any]:
     """The fields in which one row differs from another, with their values."""
-    ours, theirs = (asdict(config(each, preset)) for each in (name, other))
+    ours, theirs = (flat(config(each, preset)) for each in (name, other))
     return {field: ours[field] for field in ours if ours[field] != theirs[field] and field != "experiment"}
 
 
@@ -111,7 +111,7 @@ def test_the_recommended_settings_are_the_same_everywhere() -> None:
     names = ["rot-mnist/recommended", *(f"study/{row}" for row in ROWS if row.endswith("-recommended"))]
     assert len(names) == 4
     for name in [*names, "rot-tim/resnet18-r8-recommended"]:
-        settings = asdict(config(name, "small"))
+        settings = flat(config(name, "small"))
         assert {field: settings[field] for field in RECOMMENDED} == RECOMMENDED, name
 
 
@@ -148,21 +148,19 @@ def test_recorded_runs_are_those_of_the_rows_of_today() -> None:
     seen = {name: set() for name in LABELS}
     for path in paths:
         record = json.loads(path.read_text())
-        found = {**asdict(Config("", "")), **record["config"]}
-        wanted = {**asdict(config(found["experiment"], found["preset"])), **record["changes"]}
+        found = flat(config_from_json(record["config"]))
+        wanted = {**flat(config(found["experiment"], found["preset"])), **record["changes"]}
         different = [f for f in wanted if f not in ("seed", *MACHINE) and wanted[f] != found[f]]
         assert not different, (path, different)
         if found["experiment"] in seen and not record["changes"]:
-            seen[found["experiment"]].add(images_seen(record))
+            seen[found["experiment"]].add(record["images_seen"])
     assert len(paths) > 50
     assert all(count == (120_000 if name in HALF else 240_000) for name in seen for count in seen[name])
 
 
 def test_the_wrong_group_has_one_network_with_the_channels_of_the_right_one() -> None:
     flips = [row for row in ROWS if row.startswith("flip-")]
-    nets = [
-        network_of(config(name, "small")) for name in ["rot-mnist/cnn-aug", *(f"study/{r}" for r in flips)]
-    ]
+    nets = [network(config(name, "small")) for name in ["rot-mnist/cnn-aug", *(f"study/{r}" for r in flips)]]
     channels = [[block[0].out_channels for block in list(net.children())[:6]] for net in nets]
     assert len(flips) == 4 and channels == [[16, 24, 32, 32, 48, 64]] * 5
     assert len({sum(weight.numel() for weight in net.parameters()) for net in nets[1:]}) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 import ien
 from ien.experiments import config, deviations, find, paper
 from ien.experiments.tables import TABLES
+from ien.training import flat
 from tests.helpers.shell import invoke
 from tests.helpers.tiny import make_tiny_imagenet
 
@@ -87,7 +87,7 @@ def test_the_powers_of_ten_fall_as_beta_rises_and_are_lowest_when_built_in() -> 
 
 @pytest.mark.parametrize("name", find("rot-tim/*", "r2-tim/*"))
 def test_the_preset_paper_is_the_papers_text(name: str) -> None:
-    settings = asdict(config(name, "paper"))
+    settings = flat(config(name, "paper"))
     dataset, row = name.split("/")
     net, group = row.split("-")[:2]
     wanted = {

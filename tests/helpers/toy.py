@@ -40,7 +40,7 @@ def config(**changes: Any) -> Config:
     """Three epochs of six steps; the name is that of a true experiment, for the sake of ``ien resume``."""
     settings: dict[str, Any] = {"dataset": "toy", "width": 1 / 32, "batch_size": 16, "device": "cpu"}
     settings |= {"epochs": 3, "cycle_epochs": 2, "threads": 1} | changes
-    return Config("rot-mnist/ien-r4", "smoke", **settings)
+    return Config.of("rot-mnist/ien-r4", "smoke", **settings)
 
 
 def start(function: Callable[..., None], *arguments: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ien.tracking.data.sets import Clips, turned
 from ien.tracking.data.synthetic import synthetic
-from ien.training import Config
+from ien.tracking.training.config import TrackingConfig
 
 
 def clips(count: int = 3, frames: int = 6, tests: int = 2) -> Clips:
@@ -14,10 +14,10 @@ def clips(count: int = 3, frames: int = 6, tests: int = 2) -> Clips:
     return Clips("synthetic-clips", "generated", made[:count], turned("clips", made[count:]))
 
 
-def config(**changes: Any) -> Config:
+def config(**changes: Any) -> TrackingConfig:
     """Two epochs of three steps, in this process alone."""
     settings: dict[str, Any] = {"dataset": "synthetic-clips", "model": "siamfc", "width": 1 / 16}
     settings |= {"filter": "wide", "pairs": 7, "batch_size": 3, "beta": 0.1, "epochs": 2, "max_lr": 1e-2}
     settings |= {"schedule": "exponential", "decay_after": 1, "decay": 0.5, "optimizer": "momentum"}
     settings |= {"device": "cpu", "threads": 1, "workers": 0} | changes
-    return Config("tracking/ien-siamfc", "smoke", **settings)
+    return TrackingConfig.of("tracking/ien-siamfc", "smoke", **settings)

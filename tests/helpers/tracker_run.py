@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ien.training import Config
+from ien.tracking.training.config import TrackingConfig
 from ien.training.network import build
 from ien.training.run_folder import create, save_weights
 
@@ -17,6 +17,6 @@ def untrained_tracker(folder: Path, feature_groups: str) -> Path:
     settings: dict[str, Any] = {"dataset": "synthetic-clips", "model": "siamfc", "width": 1 / 16, "beta": 0.1}
     if feature_groups == "1":
         settings |= {"augment": False, "beta": 0.0}
-    config = Config("tracking/stub", "smoke", feature_groups=feature_groups, **settings)
+    config = TrackingConfig.of("tracking/stub", "smoke", feature_groups=feature_groups, **settings)
     save_weights(folder, build(create(folder, config, DATA)))
     return folder

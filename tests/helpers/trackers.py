@@ -32,9 +32,15 @@ def record(
     rng = np.random.default_rng([seed, *row.encode()])
     names = {"otb": tests[0], "rot-otb": tests[1]}
     made: dict[str, Any] = {
-        "format": 1,
+        "format": 2,
         "config": {
-            **{"experiment": f"tracking/{row}", "preset": "small", "seed": seed, "dataset": "got10k"},
+            **{
+                "task": "track",
+                "experiment": f"tracking/{row}",
+                "preset": "small",
+                "seed": seed,
+                "dataset": "got10k",
+            },
             **{"model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "width": 0.25, **ROWS[row]},
         },
         "changes": {},
@@ -44,6 +50,7 @@ def record(
         "commit": "abc1234",
         "finished": f"2026-11-16T12:00:{seed % 60:02}+00:00",
         "seconds": 1019.5,
+        "images_seen": None,
         "accuracy": None,
         "accuracy_with_copies": None,
         "layers": {

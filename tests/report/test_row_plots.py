@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ien.report.plots.style import styled
 from ien.report.recipes import blocks_of
 from ien.report.records import Row, collect, summarise
 from ien.report.sizes import curves_of, plot_sizes
+from ien.training import flat
 from tests.helpers.shell import error_of, invoke
 from tests.report.test_tables import content
 from tests.tracking.test_tracking_report import record as tracker
@@ -35,7 +35,7 @@ SIZED += ["study/free"]
 
 def made(name: str, seed: int = 1, preset: str = "small", **fields: Any) -> dict[str, Any]:
     """A record of an experiment, with the settings that it has, and numbers of its own for each seed."""
-    settings = asdict(config(name, preset)) | {"seed": seed}
+    settings = flat(config(name, preset)) | {"seed": seed}
     settings |= {key: fields.pop(key) for key in list(fields) if key in settings}
     train = settings["subset"] or settings["train_images"] or 12_000
     seen = 2 * settings["epochs"] * (settings["train_images"] or 12_000)

@@ -35,9 +35,15 @@ def content(row: str = "ien-r4", seed: int = 1, **fields: Any) -> dict[str, Any]
     """A record as the engine writes it; ``data__source`` reaches inside."""
     rng = np.random.default_rng([seed, *row.encode()])
     record: dict[str, Any] = {
-        "format": 1,
+        "format": 2,
         "config": {
-            **{"experiment": f"rot-mnist/{row}", "preset": "small", "seed": seed, "epochs": 10},
+            **{
+                "task": "classify",
+                "experiment": f"rot-mnist/{row}",
+                "preset": "small",
+                "seed": seed,
+                "epochs": 10,
+            },
             **{"group": "rot4", "model": "cnn6", "feature_groups": "4", "width": 0.125},
         },
         "changes": {},
@@ -53,6 +59,7 @@ def content(row: str = "ien-r4", seed: int = 1, **fields: Any) -> dict[str, Any]
         "commit": "abc1234",
         "finished": f"2026-11-16T02:00:{seed % 60:02}+00:00",
         "seconds": 201.3,
+        "images_seen": None,
         "accuracy": float(rng.uniform(0.9, 1)),
         "accuracy_with_copies": float(rng.uniform(0.9, 1)),
         "layers": {
@@ -340,7 +347,7 @@ def test_only_results_count_in_a_run_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": 1, "config"', "is damaged .* delete it and run its row again"),
+        ('{"format": 2, "config"', "is damaged .* delete it and run its row again"),
         ("\udcff", "is damaged .* delete it"),
         ("[" * 100_000, "is damaged .* delete it"),
         ("[1, 2]", "is not the record of a run .* move it elsewhere"),

@@ -26,9 +26,9 @@ def clip_of(image: np.ndarray, box: list[float], count: int = 2) -> Clip:
     return Clip("one", [image] * count, np.array([box] * count, np.float64))
 
 
-def pairs(clips: list[Clip], frames: list[list[int]], count: int, apart: int = 100, **changes: Any) -> Pairs:
+def pairs(clips: list[Clip], frames: list[list[int]], count: int, **changes: Any) -> Pairs:
     settings = {"batch_size": 2, "seed": 1, "processes": ALONE} | changes
-    return Pairs(clips, [np.array(some) for some in frames], count, apart, **settings)
+    return Pairs(clips, [np.array(some) for some in frames], count, **settings)
 
 
 GREY = clip_of(np.full((40, 40, 3), 128, np.uint8), [10, 10, 12, 12])
@@ -46,10 +46,13 @@ def test_an_epoch_takes_every_sequence_once_and_then_again() -> None:
     assert len(parts) > 5  # 8 permutations of 120
 
 
-def test_all_pairs_of_frames_that_are_near_are_drawn_equally_often() -> None:
+def test_all_pairs_of_frames_that_are_near_are_drawn_equally_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     frames, apart = [2, 3, 7, 9, 10, 30], 6
+    monkeypatch.setattr("ien.tracking.training.pairs.MAX_APART", apart)
     near = [pair for pair in combinations(frames, 2) if pair[1] - pair[0] < apart]
-    one = pairs([GREY], [frames], 3000, apart)
+    one = pairs([GREY], [frames], 3000)
     drawn = Counter(one.draw(0, index).frames for index in range(3000))
     assert set(drawn) == set(near) and 30 not in {frame for pair in near for frame in pair}
     expected = 3000 / len(near)
@@ -87,17 +90,19 @@ def test_batches_are_even_and_take_each_pair_once(count: int, batch_size: int) -
     assert list(map(len, batches)) == sizes and max(sizes) <= batch_size
 
 
-def test_only_sequences_with_two_fit_frames_that_are_near_are_taken() -> None:
+def test_only_sequences_with_two_fit_frames_that_are_near_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ien.tracking.training.pairs.MAX_APART", 3)
     image, small, good = np.zeros((200, 200, 3), np.uint8), [20, 20, 5, 5], [20, 20, 30, 40]
     boxes = [[good, small, good, good], [small, good, small, small], [good, small, small, good]]
     clips = [Clip(f"{k}", [image] * 4, np.array(each, np.float64)) for k, each in enumerate(boxes)]
-    usual = pairs_of(toy_clips.config(pairs=None, apart=3), clips, ALONE)
+    usual = pairs_of(toy_clips.config(pairs=None), clips, ALONE)
     assert [clip.name for clip in usual.clips] == ["0"] and usual.frames[0].tolist() == [0, 2, 3]
     assert usual.count == 1
-    wider = pairs_of(toy_clips.config(pairs=None, apart=4), clips, ALONE)
-    assert [clip.name for clip in wider.clips] == ["0", "2"] and wider.count == 2
     with pytest.raises(ValueError, match=r"none of 1 sequences has two frames less than 3 .*filter=wide"):
-        pairs_of(toy_clips.config(apart=3), clips[1:2], ALONE)
+        pairs_of(toy_clips.config(), clips[1:2], ALONE)
+    monkeypatch.setattr("ien.tracking.training.pairs.MAX_APART", 4)
+    wider = pairs_of(toy_clips.config(pairs=None), clips, ALONE)
+    assert [clip.name for clip in wider.clips] == ["0", "2"] and wider.count == 2
 
 
 def test_the_wide_filter_takes_smaller_and_larger_targets() -> None:

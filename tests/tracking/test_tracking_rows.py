@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,9 @@ from ien.experiments import PRESETS, config, deviations, find, paper
 from ien.experiments.queue import outcome, plan, run_name
 from ien.tracking.data import sets as tracking_sets
 from ien.tracking.siamfc_network import SiamFC
-from ien.training.network import network_of
+from ien.training import flat
 from ien.training.schedule import learning_rate
+from tests.helpers.configs import network
 from tests.helpers.shell import error_of, invoke
 from tests.helpers.trackers import record
 
@@ -52,9 +52,9 @@ def test_there_is_every_row_of_the_papers_table_with_its_figures_and_every_beta_
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
-    settings = asdict(config(name, "paper"))
+    settings = flat(config(name, "paper"))
     wanted = {
-        **{"dataset": "got10k", "filter": "published", "pairs": None, "apart": 100, "width": 1.0},
+        **{"dataset": "got10k", "filter": "published", "pairs": None, "width": 1.0},
         **{"epochs": 50, "batch_size": 8, "optimizer": "momentum", "weight_decay": 5e-4},
         **{"decay_weights_only": False, "backbone": "alexnet-v2", "group": "rot4", "samples": 1},
         **{"train_images": None, "test_images": None, "test_on": "test"},
@@ -78,11 +78,11 @@ def test_the_learning_rate_falls_from_a_hundredth_by_a_factor_of_a_thousand(pres
 def test_small_differs_from_paper_in_size_only_and_rows_differ_in_what_they_are_called_after() -> None:
     size = {"preset", "width", "epochs", "decay", "pairs", "filter"}
     for name in ALL:
-        small, full = (asdict(config(name, preset)) for preset in ("small", "paper"))
+        small, full = (flat(config(name, preset)) for preset in ("small", "paper"))
         assert {field for field in small if small[field] != full[field]} == size
     for preset in PRESETS:
-        ours = asdict(config("tracking/ien-siamfc", preset))
-        others = {name: asdict(config(name, preset)) for name in ALL}
+        ours = flat(config("tracking/ien-siamfc", preset))
+        others = {name: flat(config(name, preset)) for name in ALL}
         different = {name: {f for f in ours if ours[f] != other[f]} for name, other in others.items()}
         assert different["tracking/cnn4-siamfc"] == {"experiment", "beta"}
         assert different["tracking/het-siamfc"] == {"experiment", "feature_groups"}
@@ -91,7 +91,7 @@ def test_small_differs_from_paper_in_size_only_and_rows_differ_in_what_they_are_
 
 
 def test_the_mix_has_its_share_of_the_channels_at_small() -> None:
-    nets = [network_of(config(f"tracking/{row}-siamfc", "small")) for row in ("ien", "het")]
+    nets = [network(config(f"tracking/{row}-siamfc", "small")) for row in ("ien", "het")]
     channels = [[net.get_submodule(tap)[0].out_channels for tap in net.taps] for net in nets]
     assert [int(16 * few / many) for many, few in zip(*channels, strict=True)] == [11] * 5
 
@@ -110,7 +110,7 @@ def test_the_parameters_that_the_deviations_name_are_counted() -> None:
     pytest.importorskip("e2cnn", reason="the steerable baseline needs pip install 'ien[steerable]'")
     told = " ".join(deviations("tracking/re-siamfc"))
     for row in ("siamfc", "re-siamfc"):
-        net = network_of(config(f"tracking/{row}", "paper"))
+        net = network(config(f"tracking/{row}", "paper"))
         assert f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M" in told
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ import ien
 from ien._files import generator
 from ien.tracking.training.pairs import Shown, pairs_of
 from ien.tracking.training.task import (
+    TRACK,
     Siamese,
     TrackingTask,
     balanced_loss,
     found,
-    prepare,
     sequences,
     target_places,
 )
@@ -29,6 +28,7 @@ from ien.training import ALONE, Config, Processes
 from ien.training.loop import take_step, train
 from ien.training.network import build, objective_of
 from tests.helpers import toy_clips
+from tests.helpers.configs import with_values
 from tests.training.test_distributed import together
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,7 +82,7 @@ def test_the_response_of_training_has_a_middle() -> None:
 
 def double(config: Config) -> TrackingTask:
     """In float64, where sums in another order differ by nothing."""
-    task = prepare(config, toy_clips.clips(), ALONE)
+    task = TRACK.prepare(config, toy_clips.clips(), ALONE)
     task.network.double()
     return task
 
@@ -97,7 +97,8 @@ def test_losses_of_originals_and_copies_are_those_by_hand(changes: dict[str, Any
     task = double(config)
     network, batch = copy.deepcopy(task.network), first_batch(task)
     forward = task.forward(batch, 0, 0)
-    g = ien.EquivarianceLoss(R4, TAPS, 4, samples=config.samples).sample(4, generator(1, "elements", 0, 0))
+    objective = ien.EquivarianceLoss(R4, TAPS, 4, samples=config.objective.samples)
+    g = objective.sample(4, generator(1, "elements", 0, 0))
     features, terms = [], []
     for images in (batch.exemplars.double(), batch.searches.double()):
         copies = [images[k % 4].rot90(int(element), (1, 2)) for k, element in enumerate(g)]
@@ -110,13 +111,13 @@ def test_losses_of_originals_and_copies_are_those_by_hand(changes: dict[str, Any
                     ien.equivariance_loss(h, h_g, R4, some).item()
                     for h_g, some in zip(rest, g.split(4), strict=True)
                 )
-                / config.samples
+                / config.objective.samples
                 for h, *rest in pooled
             ]
         )
     responses = torch.stack([0.001 * F.conv2d(x[None], z[None])[0] for z, x in zip(*features, strict=True)])
     expected = [loss_by_hand(responses), *((a + b) / 2 for a, b in zip(*terms, strict=True))]
-    assert task.losses == ["task_loss", *TAPS] and len(responses) == 4 * (1 + config.samples)
+    assert task.losses == ["task_loss", *TAPS] and len(responses) == 4 * (1 + config.objective.samples)
     for part, value in zip(forward.parts, expected, strict=True):
         assert abs(part.item() - value) < 1e-9 * abs(value)
     assert abs(forward.loss.item() - (expected[0] + 0.3 * sum(expected[1:]))) < 1e-8
@@ -127,12 +128,12 @@ def test_losses_of_originals_and_copies_are_those_by_hand(changes: dict[str, Any
 
 def test_a_tracker_may_start_equivariant(tmp_path: Path) -> None:
     config = toy_clips.config(start="equivariant", action="regular", epochs=1)
-    task = prepare(config, toy_clips.clips(), ALONE)
+    task = TRACK.prepare(config, toy_clips.clips(), ALONE)
     report = ien.measure(
         task.network, torch.rand(2, 3, 127, 127), R4, TAPS, 4, floors=False, action="regular"
     )
     assert all(layer.relative < 1e-10 for layer in report.layers.values()) and task.views == 4
-    done = train(tmp_path, config, toy_clips.clips(), ALONE)
+    done = train(tmp_path, TRACK.prepare(config, toy_clips.clips(), ALONE))
     assert done.images_seen == 4 * 7  # exemplar and search, and a copy of each
     for setting in ({"orbits": True}, {"subset": 2}):
         with pytest.raises(
@@ -143,10 +144,10 @@ def test_a_tracker_may_start_equivariant(tmp_path: Path) -> None:
 
 def test_a_tracker_may_stay_equivariant(tmp_path: Path) -> None:
     config = toy_clips.config(start="equivariant", tied=True, augment=False, beta=0.0, epochs=1)
-    done = train(tmp_path, config, toy_clips.clips(), ALONE)
-    x, free = torch.rand(2, 3, 127, 127), replace(config, tied=False)
+    done = train(tmp_path, TRACK.prepare(config, toy_clips.clips(), ALONE))
+    x, free = torch.rand(2, 3, 127, 127), with_values(config, tied=False)
     (tmp_path / "free").mkdir()
-    networks = done.network, train(tmp_path / "free", free, toy_clips.clips(), ALONE).network
+    networks = done.network, train(tmp_path / "free", TRACK.prepare(free, toy_clips.clips(), ALONE)).network
     kept, moved = (
         ien.measure(network.eval(), x, R4, TAPS, 4, floors=False, action="regular").layers["conv5"].relative
         for network in networks
@@ -170,7 +171,7 @@ def test_without_a_weight_no_term_is_computed(augment: bool, views: int) -> None
 
 def test_a_step_is_that_of_a_bare_loop() -> None:
     config = toy_clips.config(beta=0.0, augment=False, feature_groups="1", weight_decay=5e-4)
-    task = prepare(config, toy_clips.clips(), ALONE)
+    task = TRACK.prepare(config, toy_clips.clips(), ALONE)
     network = copy.deepcopy(task.network)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-2, momentum=0.9, weight_decay=5e-4)
     for step, batch in zip(range(2), task.batches(0, 0), strict=False):
@@ -234,7 +235,7 @@ def steps(processes: Processes, path: Path) -> None:
     mine = path / f"run {processes.rank}"
     mine.mkdir()
     config = toy_clips.config(pairs=3, batch_size=2, epochs=1, processes=2)
-    network, *_ = train(mine, config, toy_clips.clips(), processes)
+    network, *_ = train(mine, TRACK.prepare(config, toy_clips.clips(), processes))
     torch.save(dict(network.named_parameters()), path / f"trained {processes.rank}.pt")
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import ien.data
 from ien.training import ALONE, Config, Processes, Stopped, joined, run
 from ien.training import run_folder as folder
-from ien.training.classify import ImageTask, prepare
+from ien.training.classify import CLASSIFY, ClassifyTask
 from ien.training.loop import take_step, train
 from ien.training.network import build, objective_of
 from tests.helpers import toy
@@ -72,7 +72,7 @@ def one_step(config: Config, size: int, norms: bool, processes: Processes) -> di
     before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     objective = objective_of(config, network)
     data = toy.dataset()
-    setup = ImageTask(
+    setup = ClassifyTask(
         config,
         network,
         processes.wrap(network, torch.device("cpu")),
@@ -156,7 +156,7 @@ def epoch(processes: Processes, path: Path) -> None:
     data = ien.data.Dataset("toy", "numbered", x, torch.arange(97) % 10, x[:9], torch.arange(9), classes=10)
     mine, steps = path / str(processes.rank), []
 
-    def recorded(setup: ImageTask, batch: Tensor, *place: int) -> Tensor:
+    def recorded(setup: ClassifyTask, batch: Tensor, *place: int) -> Tensor:
         values = take_step(setup, batch, *place)
         steps.append((batch[processes.share(len(batch))], values))
         return values
@@ -164,7 +164,7 @@ def epoch(processes: Processes, path: Path) -> None:
     ien.training.loop.take_step = recorded
     if processes.first:
         mine.mkdir()
-    train(mine, toy.config(epochs=1, cycle_epochs=1), data, processes)
+    train(mine, CLASSIFY.prepare(toy.config(epochs=1, cycle_epochs=1), data, processes))
     torch.save(steps, path / f"steps {processes.rank}.pt")
 
 
@@ -196,7 +196,7 @@ def resumed(processes: Processes, path: Path, stop: bool = False) -> None:
     try:
         if processes.first:
             mine.mkdir(exist_ok=True)
-        network, *_ = train(mine, toy.config(processes=2), toy.dataset(), processes)
+        network, *_ = train(mine, CLASSIFY.prepare(toy.config(processes=2), toy.dataset(), processes))
         assert not stop
         torch.save(network.state_dict(), path / f"weights {processes.rank}.pt")
     except Stopped:
@@ -231,7 +231,7 @@ def diverging(processes: Processes, path: Path) -> None:
     x[40] = float("nan")
     data = ien.data.Dataset("toy", "spoilt", x, data.train_y, x, data.train_y, classes=10)
     try:
-        train(path, toy.config(processes=2), data, processes)
+        train(path, CLASSIFY.prepare(toy.config(processes=2), data, processes))
     except ien.training.Diverged as error:
         (path / f"error {processes.rank}.txt").write_text(str(error))
 
@@ -245,7 +245,7 @@ def test_all_processes_notice_when_one_diverges(tmp_path: Path) -> None:
 def test_a_process_left_with_one_image_is_refused() -> None:
     config = toy.config(augment=False, beta=0.0, batch_size=3, processes=2)
     with pytest.raises(ValueError, match="a single image, too few for BatchNorm: set it to 8 or more"):
-        prepare(config, toy.dataset(), _Unwrapped(0, 2))
+        CLASSIFY.prepare(config, toy.dataset(), _Unwrapped(0, 2))
 
 
 class _Unwrapped(Processes):

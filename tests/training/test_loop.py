@@ -27,7 +27,7 @@ from ien._files import generator
 from ien.data import Dataset
 from ien.training import ALONE, Config, Diverged, Stopped, run
 from ien.training import run_folder as run_folder
-from ien.training.classify import ImageTask, prepare
+from ien.training.classify import CLASSIFY, ClassifyTask
 from ien.training.loop import take_step, train
 from ien.training.network import compile_blocks, plain_of
 from tests.helpers import toy
@@ -44,7 +44,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(folder: Path, data: Dataset | None = None, **changes: Any) -> nn.Module:
     folder.mkdir(exist_ok=True)
-    return train(folder, toy.config(**changes), data or toy.dataset(), ALONE)[0]
+    return train(folder, CLASSIFY.prepare(toy.config(**changes), data or toy.dataset(), ALONE))[0]
 
 
 def assert_same_end(folder: Path, other: Path) -> None:
@@ -114,7 +114,10 @@ def test_without_a_weight_the_loss_has_no_terms(tmp_path: Path, changes: dict[st
 
 def test_steps_are_those_of_a_bare_loop() -> None:
     config = toy.config(weight_decay=1e-2)
-    setup, twin = prepare(config, toy.dataset(), ALONE), prepare(config, toy.dataset(), ALONE)
+    setup, twin = (
+        CLASSIFY.prepare(config, toy.dataset(), ALONE),
+        CLASSIFY.prepare(config, toy.dataset(), ALONE),
+    )
     batch = torch.arange(5, 21)
     objective = ien.EquivarianceLoss("rot4", [f"conv{i}" for i in range(1, 7)], 4)
     optimizer = torch.optim.Adam(twin.network.parameters(), weight_decay=1e-2)
@@ -131,7 +134,7 @@ def test_steps_are_those_of_a_bare_loop() -> None:
 
 
 def test_norms_and_biases_can_be_left_out_of_the_weight_decay() -> None:
-    setup = prepare(toy.config(decay_weights_only=True), toy.dataset(), ALONE)
+    setup = CLASSIFY.prepare(toy.config(decay_weights_only=True), toy.dataset(), ALONE)
     decayed, others = ({id(p) for p in group["params"]} for group in setup.optimizer.param_groups)
     names = {name for name, p in setup.network.named_parameters() if id(p) in decayed}
     assert names == {
@@ -304,7 +307,7 @@ def test_weights_that_the_last_step_spoils_are_not_saved(
 ) -> None:
     calls = itertools.count(1)
 
-    def step(setup: ImageTask, *arguments: Any) -> torch.Tensor:
+    def step(setup: ClassifyTask, *arguments: Any) -> torch.Tensor:
         values = take_step(setup, *arguments)
         if next(calls) == 12:  # the last step of the second epoch; its loss is finite
             setup.network.conv2[0].weight.data[0, 0, 0, 0] = math.nan

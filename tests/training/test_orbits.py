@@ -18,7 +18,7 @@ import ien
 from ien._files import generator
 from ien.training import ALONE, Stopped, run
 from ien.training import run_folder as run_folder
-from ien.training.classify import ImageTask, prepare
+from ien.training.classify import CLASSIFY, ClassifyTask
 from ien.training.loop import Trained, take_step, train
 from ien.training.schedule import epoch_length
 from tests.helpers import toy
@@ -30,14 +30,14 @@ TIED = {"start": "equivariant", "tied": True, "beta": 0.0}
 TAPS = [f"conv{i}" for i in range(1, 7)]
 
 
-def task(**changes: Any) -> ImageTask:
-    return prepare(toy.config(**changes), toy.dataset(), ALONE)
+def task(**changes: Any) -> ClassifyTask:
+    return CLASSIFY.prepare(toy.config(**changes), toy.dataset(), ALONE)
 
 
 # --- whole orbits
 
 
-def views_of(some: ImageTask, epochs: int) -> list[tuple[Tensor, Tensor]]:
+def views_of(some: ClassifyTask, epochs: int) -> list[tuple[Tensor, Tensor]]:
     """For each step of so many epochs, which images it takes and the views that the network sees."""
     shown: list[Tensor] = []
     handle = some.network.register_forward_pre_hook(lambda module, inputs: shown.append(inputs[0]))
@@ -122,7 +122,7 @@ def test_an_epoch_has_the_views_of_pairs(
     group: str, images: int, batch_size: int, processes: int, expected: tuple[int, int]
 ) -> None:
     config = toy.config(group=group, orbits=True, batch_size=batch_size, beta=0.0)
-    objective = ien.EquivarianceLoss(dict(config.groups), [], 4, samples="all")
+    objective = ien.EquivarianceLoss(dict(config.objective.groups), [], 4, samples="all")
     assert epoch_length(config, images, objective.views, processes) == expected
     pairs = toy.config(group=group, batch_size=batch_size, beta=0.0)
     assert epoch_length(pairs, images, 2, processes) == (expected[0], images)
@@ -136,13 +136,13 @@ def test_too_few_images_in_a_step_for_an_orbit_name_the_smallest_batch(
 ) -> None:
     def length(batch_size: int) -> str:
         config = toy.config(group=group, orbits=True, batch_size=batch_size, beta=0.0)
-        views = 1 + sum(len(g) - 1 for g in config.groups)
+        views = 1 + sum(len(g) - 1 for g in config.objective.groups)
         try:
             steps, items = epoch_length(config, images, views, processes)
         except ValueError as error:
             return str(error)
         # as many views as pairs have, but for rounding, and an orbit in each step of each process
-        assert abs(items * views - images * (1 + len(config.groups))) <= views / 2
+        assert abs(items * views - images * (1 + len(config.objective.groups))) <= views / 2
         assert items >= steps * processes
         return ""
 
@@ -158,7 +158,7 @@ def test_too_few_images_in_a_step_for_an_orbit_name_the_smallest_batch(
 
 def trained(folder: Path, **changes: Any) -> Trained:
     folder.mkdir(exist_ok=True)
-    return train(folder, toy.config(**changes), toy.dataset(), ALONE)
+    return train(folder, CLASSIFY.prepare(toy.config(**changes), toy.dataset(), ALONE))
 
 
 def test_a_subset_is_dealt_out_over_and_over_in_epochs_as_long_as_those_of_all() -> None:

@@ -52,45 +52,49 @@ def test_other_cycles_and_ranges_are_fields(cycle: int) -> None:
     expected = table(cycle * 7, 1e-4, 1e-2) + [1e-4] * (90 - cycle) * 7
     rates = [learning_rate(config, step, 7) for step in range(90 * 7)]
     assert max(abs(a - b) for a, b in zip(rates, expected, strict=True)) < 1e-16
-    assert config.weight_decay == 1e-5
+    assert config.optimizer.weight_decay == 1e-5
 
 
 def test_exponential_is_flat_for_ten_epochs_and_then_decays_by_a_fifth_each() -> None:
     config = experiments.config("rot-mnist/e2cnn", "paper")
     rate, expected = 1e-3, []
-    for epoch in range(1, config.epochs + 1):
+    for epoch in range(1, config.schedule.epochs + 1):
         rate = rate * 0.8 if epoch > 10 else rate
         expected += [rate] * 3
-    rates = [learning_rate(config, step, 3) for step in range(3 * config.epochs)]
-    assert config.epochs == 30 and rates[:30] == [1e-3] * 30
+    rates = [learning_rate(config, step, 3) for step in range(3 * config.schedule.epochs)]
+    assert config.schedule.epochs == 30 and rates[:30] == [1e-3] * 30
     assert max(abs(a / b - 1) for a, b in zip(rates, expected, strict=True)) < 1e-13
 
 
 def test_shorter_runs_keep_the_shape_of_the_cycle() -> None:
     config = change(PAPER, ["epochs=9"])
     rates = [learning_rate(config, step, STEPS) for step in range(9 * STEPS)]
-    assert config.cycle_epochs == 7 and max(rates) == 5e-3 and rates[-1] == 1e-5
+    assert config.schedule.cycle_epochs == 7 and max(rates) == 5e-3 and rates[-1] == 1e-5
 
 
 @pytest.mark.parametrize(("name", "epochs"), [("rot-mnist/e2cnn", 90), ("tracking/ien-siamfc", 150)])
 def test_three_times_as_long_an_exponential_falls_as_far_a_third_as_fast(name: str, epochs: int) -> None:
     short = experiments.config(name, "paper")
     long = change(short, [f"epochs={epochs}"])
-    for epoch in range(short.epochs):
+    for epoch in range(short.schedule.epochs):
         assert math.isclose(learning_rate(long, 7 * 3 * epoch, 7), learning_rate(short, 7 * epoch, 7))
-    assert change(long, [f"epochs={short.epochs}"]).decay == pytest.approx(short.decay)
-    assert change(short, [f"epochs={short.epochs}"]) == short
+    assert change(long, [f"epochs={short.schedule.epochs}"]).schedule.decay == pytest.approx(
+        short.schedule.decay
+    )
+    assert change(short, [f"epochs={short.schedule.epochs}"]) == short
 
 
 def test_a_decay_that_is_given_or_that_no_schedule_had_is_left_as_it_is() -> None:
     short = experiments.config("tracking/ien-siamfc", "paper")
-    assert change(short, ["epochs=10", "decay=0.5"]).decay == 0.5
-    assert change(short, ["epochs=10", "decay_after=4"]).decay_after == 4
-    assert change(PAPER, ["epochs=10", "schedule=exponential"]).decay == PAPER.decay
+    assert change(short, ["epochs=10", "decay=0.5"]).schedule.decay == 0.5
+    assert change(short, ["epochs=10", "decay_after=4"]).schedule.decay_after == 4
+    assert change(PAPER, ["epochs=10", "schedule=exponential"]).schedule.decay == PAPER.schedule.decay
     with pytest.raises(ValueError, match="epochs must be 1 to"):
         change(short, ["epochs=0"])
     small = experiments.config("tracking/ien-siamfc", "small")
-    assert change(short, [f"epochs={small.epochs}"]).decay == pytest.approx(small.decay)
+    assert change(short, [f"epochs={small.schedule.epochs}"]).schedule.decay == pytest.approx(
+        small.schedule.decay
+    )
 
 
 def test_a_cycle_of_one_step_is_a_number() -> None:

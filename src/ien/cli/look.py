@@ -221,7 +221,7 @@ def _mention_other_groups(folder: Path) -> None:
     """A run may be trained for several groups, and one measurement takes one."""
     from ..training.run_folder import read_config
 
-    first, *others = read_config(folder).measured_groups
+    first, *others = read_config(folder).objective.measured_groups
     for other in others:
         typer.echo(f"measured under {first}; for {other} give --group {other}", err=True)
 

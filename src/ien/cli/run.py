@@ -46,11 +46,12 @@ def list_() -> None:
         table_name, _ = name.split("/")
         settings = config(name, "paper")
         beta = "–"
-        if settings.augment:
-            beta = f"{settings.beta:g}"
+        if settings.objective.augment:
+            beta = f"{settings.objective.beta:g}"
         printed = paper(table_name).get(name) or "–"
-        sizes = settings.feature_groups
-        typer.echo(f"{name:{width}} {settings.model:14} {sizes:14} {beta:>5}  {printed!s:>11}")
+        network = settings.network
+        sizes = network.feature_groups
+        typer.echo(f"{name:{width}} {network.model:14} {sizes:14} {beta:>5}  {printed!s:>11}")
     typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table TABLE compares.")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,21 @@ from typing import Any
 from rich.console import Console
 
 from ..data import data_folder
-from ..data.rot_mnist import find_original
 from ..report import read
-from ..training import ALONE, MACHINE, Config, Diverged, Processes, Stopped, change, differences, run
+from ..training import (
+    ALONE,
+    MACHINE,
+    Config,
+    Diverged,
+    Processes,
+    Stopped,
+    change,
+    changed,
+    differences,
+    flat,
+    kind_of,
+    run,
+)
 from ..training.run_folder import read_config, read_data, read_result, write_json
 from . import config as preset_config
 
@@ -47,8 +58,8 @@ def plan(
         for name in experiments:
             config = preset_config(name, preset)
             try:
-                config = change(replace(config, **(machine or {})), settings)
-                configs.append(replace(config, seed=seed, processes=processes))
+                config = change(changed(config, machine or {}), settings)
+                configs.append(changed(config, {"seed": seed, "processes": processes}))
             except ValueError as error:
                 raise error if len(experiments) == 1 else ValueError(f"{name}: {error}") from None
     return configs
@@ -70,9 +81,9 @@ def run_name(config: Config, data: str | None = None) -> str:
         f"{name}{value:g}" if isinstance(value, float) else f"{name}{value}"
         for name, value in changes(config).items()
     ]
-    if config.processes > 1:
-        parts.append(f"processes{config.processes}")
-    if _embedded(data) and not config.tracks:
+    if config.machine.processes > 1:
+        parts.append(f"processes{config.machine.processes}")
+    if _embedded(data) and kind_of(config).can_embed:
         parts.append("embedded")
     return f"{config.experiment}/{'-'.join(parts).replace('/', '_')}"
 
@@ -169,13 +180,15 @@ def _weights(
     if not config.weights_of or processes.from_first(partial(read_result, folder)) is not None:
         return None
     trained = preset_config(config.weights_of, config.preset)  # it may be tested under another group
-    base = replace(
+    base = changed(
         config,
-        experiment=config.weights_of,
-        weights_of="",
-        average=False,
-        group=trained.group,
-        measured=trained.measured,
+        {
+            "experiment": config.weights_of,
+            "weights_of": "",
+            "average": False,
+            "group": trained.objective.group,
+            "measured": trained.objective.measured,
+        },
     )
     weights = runs / run_name(base, data)
     _say(console, processes, f"{config.experiment} tests the weights in {weights}")
@@ -207,24 +220,25 @@ def _recorded(path: Path, config: Config, data: str | None) -> dict[str, Any] | 
     if not path.exists():
         return None
     record = read(path)
-    found = {**asdict(Config("", "")), **record.config}  # fields that are newer than the record
-    changed = [
+    found = {**flat(type(config)("", "")), **record.config}  # fields that are newer than the record
+    different = [
         f"{name} {found[name]!r} and now {value!r}"
-        for name, value in asdict(config).items()
+        for name, value in flat(config).items()
         if name not in MACHINE and found[name] != value
     ]
-    if (source := _source(config, data)) is not None and record.source != source:
-        changed.append(f"data {record.source} and now {source}")
-    if changed:
+    source = kind_of(config).source(config, data)
+    if source is not None and record.source != source:
+        different.append(f"data {record.source} and now {source}")
+    if different:
         raise ValueError(
-            f"{path} is the record of another configuration ({', '.join(changed)}): move it away, or choose "
-            f"another {'--out' if path.name == 'result.json' else '--results'}"
+            f"{path} is the record of another configuration ({', '.join(different)}): move it away, or "
+            f"choose another {'--out' if path.name == 'result.json' else '--results'}"
         )
     return json.loads(path.read_text())
 
 
 def _check_installed(config: Config) -> None:
-    if config.steerable and importlib.util.find_spec("e2cnn") is None:
+    if config.network.steerable and importlib.util.find_spec("e2cnn") is None:
         raise ModuleNotFoundError(f'{config.experiment} needs e2cnn: pip install "ien[steerable]"')
 
 
@@ -232,25 +246,13 @@ def _check_resumable(folder: Path, config: Config, data: str, processes: Process
     if config.weights_of:
         command = f"ien run {config.experiment} --preset {config.preset} --seed {config.seed}"
         raise ValueError(f"{folder} trains nothing: make it anew with {command}")
-    if config.processes != processes.count:
+    if config.machine.processes != processes.count:
         raise ValueError(
-            f"{folder} was begun by {config.processes} processes and resumed by {processes.count}: "
-            f"use torchrun --nproc-per-node {config.processes} -m ien resume {folder}"
+            f"{folder} was begun by {config.machine.processes} processes and resumed by {processes.count}: "
+            f"use torchrun --nproc-per-node {config.machine.processes} -m ien resume {folder}"
         )
     if not _embedded(data) and not data_folder(data).is_dir():
         raise FileNotFoundError(f"{data} with the data of {folder} is not there: give its new place, --data")
-
-
-def _source(config: Config, data: str | None) -> str | None:
-    """What the images in the data folder would be called; None where there is no folder to look into."""
-    folder = data_folder(data)
-    if config.tracks:
-        return "generated" if config.dataset == "synthetic-clips" else None
-    if _embedded(data):
-        return "embedded-5k"
-    if config.dataset != "rot-mnist":
-        return None if config.dataset == "stl10" else "generated"
-    return None if not folder.is_dir() else "original" if find_original(folder) else "generated"
 
 
 def _embedded(data: str | None) -> bool:

@@ -80,4 +80,4 @@ DEVIATIONS = {row: _DEVIATIONS + (_E2CNN_DEVIATIONS if row == "e2cnn" else ()) f
 
 def config(row: str, preset: str) -> Config:
     recipe = E2CNN_RECIPE if (row, preset) == ("e2cnn", "paper") else {}
-    return Config(f"rot-mnist/{row}", preset, **{**ROWS[row], **recipe, **PRESETS[preset]})
+    return Config.of(f"rot-mnist/{row}", preset, **{**ROWS[row], **recipe, **PRESETS[preset]})

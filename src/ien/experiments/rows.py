@@ -68,8 +68,11 @@ class Rows:
     preset: Callable[[str, str], Mapping[str, Any]]
     """The settings of a row at a preset, besides its own; a data set among them goes before the name."""
 
+    kind: type[Config] = Config
+    """The class of their configurations, which says what kind of task they train."""
+
     def config(self, row: str, preset: str) -> Config:
         settings = {"dataset": self.dataset, **self.ROWS[row], **self.preset(row, preset)}
-        config = Config(f"{self.dataset}/{row}", preset, **settings)
+        config = self.kind.of(f"{self.dataset}/{row}", preset, **settings)
         # without copies, twice as many epochs are the compute of rows that have them
-        return change(config, [f"epochs={2 * config.epochs}"]) if row.endswith("-2x") else config
+        return change(config, [f"epochs={2 * config.schedule.epochs}"]) if row.endswith("-2x") else config

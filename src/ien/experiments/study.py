@@ -76,7 +76,7 @@ def _preset(row: str, preset: str) -> dict[str, Any]:
     recipe = rot_mnist.E2CNN_RECIPE if "e2cnn" in row and preset == "paper" else {}
     settings = {"dataset": "rot-mnist", **recipe, **rot_mnist.PRESETS[preset]}
     if row.startswith("flip-"):  # twice as many feature groups of half the size: the same channels
-        settings["width"] = 2 * rot_mnist.config("cnn-aug", preset).width
+        settings["width"] = 2 * rot_mnist.config("cnn-aug", preset).network.width
     if row.startswith("n") and preset == "smoke":
         settings["subset"] = FEWER[int(row[1:].split("-")[0])]
     return settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..report import PaperRow
+from ..tracking.training.config import TrackingConfig
 from .rows import Rows
 
 __all__ = ["TRACKING"]
@@ -89,4 +90,4 @@ def _preset(row: str, preset: str) -> dict[str, Any]:
     return {**protocol, **schedule, "decay_after": 1, **settings}
 
 
-TRACKING = Rows("tracking", ROWS, PAPER, {row: _deviations(row) for row in ROWS}, _preset)
+TRACKING = Rows("tracking", ROWS, PAPER, {row: _deviations(row) for row in ROWS}, _preset, TrackingConfig)

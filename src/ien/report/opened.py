@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from ..data import to_float
 from ..groups.group import Group
 from ..loss.feature_groups import Spec
-from ..training import load
+from ..training import kind_of, load
 from ..training.config import Config
-from ..training.network import images
-from ..training.run import clips_of, dataset_of
 from ..training.run_folder import read_config, read_data, read_result
 from .records import Record, read
 
@@ -52,7 +50,8 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
     if read_result(folder) is None:
         raise ValueError(f"{folder} is not finished: go on with ien resume {folder}")
     model, record = load(folder), read(folder / "result.json")
-    x, y = _tested_on(config, data or read_data(folder)["folder"])
+    kind = kind_of(config)
+    x, y = kind.examples(config, kind.load(config, data or read_data(folder)["folder"]))
     changes = "".join(f" {field}={value}" for field, value in record.changes)
     return Subject(
         folder,
@@ -60,7 +59,7 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
         model,
         tuple(model.taps),  # type: ignore[arg-type]
         model.feature_groups,  # type: ignore[arg-type]
-        next(iter(config.groups)),
+        next(iter(config.objective.groups)),
         to_float(x[:count]),
         None if y is None else y[:count],
         config,
@@ -87,14 +86,3 @@ def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int
         else replace(subject, name=f"{subject.name} ({subject.folder if whole else subject.folder.name})")
         for subject in subjects
     ]
-
-
-def _tested_on(config: Config, data: str) -> tuple[Tensor, Tensor | None]:
-    """Images and labels; of a tracker some pictures in which it searches, of its first test."""
-    if not config.tracks:
-        return images(config, dataset_of(config, data))[1]
-    from ..tracking.training.evaluate import search_crops
-    from ..tracking.training.task import sequences
-
-    _, tests = sequences(config, clips_of(config, data))
-    return search_crops(next(iter(tests.values()))), None

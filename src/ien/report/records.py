@@ -18,11 +18,10 @@ from ..groups.families import group as parse_group
 from ..models import NAMES, channel_share
 from ..tracking.report.records import Tracking, tracker_share, tracking_of
 from .fields import number, take
-from .seen import images_seen
 
 __all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Layer(NamedTuple):
@@ -218,7 +217,7 @@ def _counts(path: Path) -> bool:
 
 
 def _record(path: Path, content: Mapping[str, object]) -> Record:
-    config = take(content, "config", kind=dict)
+    config = _flat(take(content, "config", kind=dict))
     changes = take(content, "changes", kind=dict)
     layers = take(content, "layers", kind=dict)
     finished = datetime.fromisoformat(take(content, "finished", kind=str))
@@ -251,9 +250,20 @@ def _record(path: Path, content: Mapping[str, object]) -> Record:
         trained_parameters=take(content, "trained_parameters", kind=int),
         macs=number(content, "macs"),
         images_per_second=number(content, "images_per_second"),
-        images_seen=images_seen(content),
+        images_seen=number(content, "images_seen"),
         tracking=tracking,
     )
+
+
+def _flat(config: Mapping[str, object]) -> dict[str, object]:
+    """The fields of all sections together; no two have the same name."""
+    fields: dict[str, object] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            fields |= value
+        else:
+            fields[name] = value
+    return fields
 
 
 def _measured(config: Mapping[str, object]) -> str:

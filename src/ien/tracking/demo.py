@@ -20,6 +20,7 @@ from .data.synthetic import synthetic
 from .drawing import annotate, write_strip
 from .recording import make
 from .results import scored
+from .training.config import TrackingConfig
 from .training.task import untrained
 from .trajectory import still
 
@@ -36,13 +37,18 @@ SHOWN = 6
 
 def tracker_of(run: Path, templates: int | None = None) -> Tracker:
     """The tracker of a run: with as many templates as it was tested with, if none are given."""
+    config = _tracking_config(run)
+    return Tracker(load(run), templates or config.rotations)
+
+
+def _tracking_config(run: Path) -> TrackingConfig:
     config = read_config(run)
-    if not config.tracks:
+    if not isinstance(config, TrackingConfig):
         raise ValueError(
-            f"{run} is a run of {config.experiment}, whose network {config.model} is no tracker; "
+            f"{run} is a run of {config.experiment}, and {config.network.model} is not a tracker; "
             f"{how_to_train()}"
         )
-    return Tracker(load(run), templates or config.rotations)
+    return config
 
 
 def how_to_train(runs: Path = Path("runs")) -> str:
@@ -79,7 +85,7 @@ def track_demo(
         )
         run = _trained(out, console)
     tracker = tracker_of(run, templates)
-    before = Tracker(untrained(read_config(run)), tracker.rotations)
+    before = Tracker(untrained(_tracking_config(run)), tracker.rotations)
     clip = replace(synthetic(SEED, FRAMES, speed=SPEED, **HARD), name="turning")
     video, table = out / "turning.mp4", out / "turning.csv"
     made = make(tracker, footage(clip), clip.boxes[0], video, table, console)

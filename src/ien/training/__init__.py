@@ -1,14 +1,32 @@
-"""The training engine: one loop, one configuration, one run folder."""
+"""The training engine: one loop, one configuration, one run folder.
+
+fields.py        how a field of the configuration is declared and checked
+config.py        everything that determines a run, in sections
+overrides.py     ``--set field=value`` applied to a configuration
+distributed.py   several processes that share each batch
+task.py          what the loop trains, and what a run asks of a kind of tasks
+schedule.py      the length of an epoch, and the learning rate of every step
+network.py       network, equivariance loss and optimizer of a configuration
+run_folder.py    the files that a run leaves behind
+evaluate.py      accuracy, equivariance errors and cost of a trained network
+classify.py      images to classify, as a task
+loop.py          the training loop
+progress.py      how a run is shown while it goes on
+run.py           one run: data, training, test, record
+"""
 
 from .config import MACHINE as MACHINE
 from .config import Config as Config
+from .config import changed as changed
+from .config import differences as differences
+from .config import entries as entries
+from .config import flat as flat
 from .distributed import ALONE as ALONE
 from .distributed import Processes as Processes
 from .distributed import joined as joined
 from .loop import Diverged as Diverged
 from .loop import Stopped as Stopped
 from .overrides import change as change
-from .overrides import differences as differences
-from .overrides import field_help as field_help
 from .run import load as load
 from .run import run as run
+from .task import kind_of as kind_of

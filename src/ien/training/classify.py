@@ -2,32 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._files import generator
-from ..data import Dataset, to_float
+from .. import baselines, models
+from .._files import digest, generator
+from ..data import SETTINGS, Dataset, data_folder, rot_mnist, scale_mnist, tiny_imagenet, to_float
+from ..data import load as load_dataset
+from ..data.augment import cutout, mirror, rescale, rotate, shift
 from ..loss.error import full_precision
 from ..loss.objective import EquivarianceLoss
-from .augmentation import augmented
+from . import run_folder
 from .config import Config
 from .distributed import Processes
-from .network import Forward, autocast, images, loss_names, objective_of, optimizer_of, trainable
+from .evaluate import cost, evaluate, inference_speed
+from .network import (
+    autocast,
+    channels_last,
+    create,
+    exported,
+    loss_names,
+    objective_of,
+    optimizer_of,
+    trainable,
+)
 from .schedule import epoch_length
+from .task import Cost, Description, EpochItems, Forward, TaskKind
 
-__all__ = ["ImageTask", "prepare"]
+__all__ = ["CLASSIFY", "ClassifyTask", "augmented", "images"]
 
-TRIED = 16
-"""Images that a new network is tried on."""
+Labelled = tuple[Tensor, Tensor]
+"""Images (N, C, H, W) and their labels (N,)."""
+TRIAL_IMAGES = 16
+"""How many images a new network is tried on."""
+DIGEST_LENGTH = 16
+
+
+class Classify(TaskKind[Config, Dataset]):
+    """Images to classify."""
+
+    config = Config
+    data_unit = "images"
+    test_unit = "images"
+    can_embed = True
+
+    def load(self, config: Config, folder: str | None = None) -> Dataset:
+        data = config.data
+        taken = SETTINGS.get(data.dataset, ())
+        settings = {name: getattr(data, name) for name in ("classes", "image_size") if name in taken}
+        seed = config.seed if data.data_seed is None else data.data_seed
+        return load_dataset(data.dataset, folder, seed, **settings)
+
+    def source(self, config: Config, folder: str | None) -> str | None:
+        place = data_folder(folder)
+        if str(place) == "embedded":
+            return "embedded-5k"
+        if config.data.dataset == "stl10":
+            return None
+        if config.data.dataset != "rot-mnist":
+            return "generated"
+        if not place.is_dir():
+            return None
+        return "original" if rot_mnist.find_original(place) else "generated"
+
+    def describe(self, config: Config, data: Dataset) -> Description:
+        (x, y), (test_x, test_y) = images(config, data)
+        parts = [tensor.contiguous().numpy().tobytes() for tensor in (x, y, test_x, test_y)]
+        return Description(
+            name=data.name,
+            source=data.source,
+            train=config.data.subset or len(x),
+            test=len(test_x),
+            digest=digest(*parts)[:DIGEST_LENGTH],
+            drawn_from=len(x) if config.data.subset else None,
+        )
+
+    def epoch_items(self, config: Config, train: int | None) -> EpochItems:
+        if train is None:
+            train = config.data.train_images
+        if train is None:
+            train = _size_of_dataset(config)
+            if config.data.test_on == "validation":
+                train -= config.data.validation_images
+        return EpochItems(train, "image")
+
+    def network(self, config: Config) -> nn.Module:
+        model = config.network.model
+        family: Any = models if model in models.MODELS else baselines
+        return create(
+            family.factory(model),
+            feature_groups=config.network.feature_groups,
+            group=config.objective.group,
+            width=config.network.width,
+            num_classes=config.data.classes,
+            size=config.data.image_size,
+            plus=config.data.rescale > 1,
+        )
+
+    def prepare(self, config: Config, data: Dataset, processes: Processes) -> ClassifyTask:
+        device = processes.device(config.machine.device)
+        (x, y), _ = images(config, data)
+        subset = _subset(config, len(x))
+        mine = x if subset is None else x[subset]
+        some = to_float(mine[:TRIAL_IMAGES]).to(device)
+        network, start = trainable(config, device, some)
+        colour = _mean_colour(mine) if config.data.cutout else torch.zeros(x.shape[1])
+        # the optimizer first: a wrapper may replace norm layers
+        optimizer = optimizer_of(config, network, start)
+        task = ClassifyTask(
+            config,
+            network,
+            processes.wrap(network, device),
+            objective_of(config, network),
+            optimizer,
+            x.to(device),
+            y.to(device),
+            colour.to(device),
+            processes,
+            subset,
+        )
+        smallest = max(1, task.items // task.steps // processes.count)
+        if smallest * task.views < 2:
+            raise ValueError(
+                f"batch_size {config.schedule.batch_size} gives a process a single image, too few for "
+                f"BatchNorm: set it to {4 * processes.count} or more"
+            )
+        return task
+
+    def test(
+        self, folder: Path, config: Config, network: nn.Module, data: Dataset, say: Callable[[str], None]
+    ) -> dict[str, Any]:
+        _, (x, y) = images(config, data)
+        plain = exported(network, to_float(x[:64]).to(config.machine.device))
+        channels_last(plain)
+        run_folder.save_weights(folder, plain)
+        parameters, macs = cost(config, plain, x.shape[1:])
+        return {
+            **evaluate(config, plain, x, y),
+            "parameters": parameters,
+            "macs": macs,
+            "images_per_second": round(inference_speed(config, plain, x), 1),
+        }
+
+    def cost(self, config: Config, plain: nn.Module) -> Cost:
+        size = config.data.image_size
+        shape = (1, 28, 28) if config.data.dataset.endswith("mnist") else (3, size, size)
+        return Cost(*cost(config, plain, shape), "an image at inference")
+
+    def examples(self, config: Config, data: Dataset) -> tuple[Tensor, Tensor | None]:
+        _, tested = images(config, data)
+        return tested
+
+
+CLASSIFY = Classify()
 
 
 @dataclass(frozen=True)
-class ImageTask:
-    """Everything a step of a classifier needs."""
+class ClassifyTask:
+    """Everything that a step of a classifier needs."""
 
     config: Config
     network: nn.Module
@@ -38,42 +176,48 @@ class ImageTask:
     x: Tensor
     y: Tensor
     colour: Tensor
-    """The mean of the images, (C,), with which squares are cut out."""
+    """The mean colour of the images, (C,), which fills squares that are cut out."""
     processes: Processes
     subset: Tensor | None = None
-    """Places of the images that are trained on, in epochs as long as those of all; None for all."""
+    """Indices of the images to train on, in epochs as long as those of all; None for all."""
 
     @property
     def steps(self) -> int:
         """Steps in an epoch."""
-        return self._epoch[0]
+        steps, _ = self._epoch
+        return steps
 
     @property
     def items(self) -> int:
         """Images in an epoch."""
-        return self._epoch[1]
+        _, items = self._epoch
+        return items
 
     @property
     def views(self) -> int:
-        """How often an image is seen in a step: itself and its copies."""
+        """How often an image is seen in a step: the original and its views."""
         return 1 if self.objective is None else self.objective.views
 
     @property
     def unit(self) -> str:
+        """What an item is called."""
         return "images"
 
     @property
     def losses(self) -> list[str]:
+        """Names of the parts of a forward pass."""
         return loss_names(self.config, self.objective)
 
     def batches(self, epoch: int, step: int) -> Generator[Tensor, None, None]:
-        """The rest of the run from there on: which images are in each batch."""
-        for each in range(epoch, self.config.epochs):
-            # as even as possible: no last batch too small for its statistics
-            yield from self._order(each).tensor_split(self.steps)[step if each == epoch else 0 :]
+        """Yield the indices of the images in each batch, from that step to the end of the run."""
+        for each in range(epoch, self.config.schedule.epochs):
+            # as even as possible: no last batch that is too small for its statistics
+            batches = self._order(each).tensor_split(self.steps)
+            first = step if each == epoch else 0
+            yield from batches[first:]
 
     def forward(self, batch: Tensor, epoch: int, step: int) -> Forward:
-        """The cross-entropy, and the equivariance loss, of this process's share of the batch."""
+        """Compute the cross-entropy and the equivariance loss of this process's share of the batch."""
         config = self.config
         share = self.processes.share(len(batch))
         count = share.stop - share.start
@@ -82,7 +226,7 @@ class ImageTask:
         chosen = batch[share].to(self.x.device)
         x, y = to_float(self.x[chosen]), self.y[chosen]
         x = augmented(config, x, len(batch), share, (epoch, step), self.colour)
-        if config.channels_last:
+        if config.machine.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         terms: list[Tensor] = []
         with autocast(config, x.device):
@@ -92,11 +236,13 @@ class ImageTask:
             else:
                 # drawn for the whole batch: the number of processes does not change an image's element
                 g = self.objective.sample(len(batch), generator(config.seed, "elements", epoch, step))
-                out = self.objective(self.model, x, g=g.view(-1, len(batch))[:, share].flatten())
+                mine = g.view(-1, len(batch))[:, share].flatten()  # (samples, B) -> (samples * share)
+                out = self.objective(self.model, x, g=mine)
                 output, terms = out.output, list(out.terms.values())
                 task_loss = F.cross_entropy(full_precision(output), out.repeat(y))
                 loss = task_loss + out.loss
-        hits = (output[: len(y)].detach().argmax(1) == y).sum() * (count > 0)
+        originals = output[: len(y)].detach()
+        hits = (originals.argmax(1) == y).sum() * (count > 0)
         return Forward(loss, [task_loss, *terms], hits, count, len(batch))
 
     @property
@@ -104,45 +250,114 @@ class ImageTask:
         return epoch_length(self.config, len(self.x), self.views, self.processes.count)
 
     def _order(self, epoch: int) -> Tensor:
-        """The images of an epoch: all in random order, then all in another, and so on, are dealt out."""
-        total, first = len(self.x if self.subset is None else self.subset), epoch * self.items
+        """Deal out the images of an epoch: all of them in random order, then all in another, and so on."""
+        total = len(self.x if self.subset is None else self.subset)
+        first = epoch * self.items
         passes = range(first // total, (first + self.items - 1) // total + 1)
-        orders = [
-            torch.randperm(total, generator=generator(self.config.seed, "order", each)) for each in passes
-        ]
-        order = torch.cat(orders)[first - passes[0] * total :][: self.items]
+        orders = []
+        for each in passes:
+            orders.append(torch.randperm(total, generator=generator(self.config.seed, "order", each)))
+        skipped = first - passes[0] * total
+        order = torch.cat(orders)[skipped:][: self.items]
         return order if self.subset is None else self.subset[order]
 
 
-def prepare(config: Config, dataset: Dataset, processes: Processes) -> ImageTask:
-    """Network, objective, optimizer and training images, on the device of the run."""
-    device = processes.device(config.device)
-    (x, y), _ = images(config, dataset)
-    subset = _subset(config, len(x))
-    mine = x if subset is None else x[subset]
-    some = to_float(mine[:TRIED]).to(device)
-    network, start = trainable(config, device, some)
-    optimizer = optimizer_of(config, network, start)
-    model, objective = processes.wrap(network, device), objective_of(config, network)
-    colour = _colour(mine) if config.cutout else torch.zeros(x.shape[1])
-    on_device = x.to(device), y.to(device), colour.to(device)
-    task = ImageTask(config, network, model, objective, optimizer, *on_device, processes, subset)
-    smallest = max(1, task.items // task.steps // processes.count)
-    if smallest * task.views < 2:
+def images(config: Config, dataset: Dataset) -> tuple[Labelled, Labelled]:
+    """Return what a run trains on, or draws its subset from, and what it is tested on."""
+    data = config.data
+    if dataset.classes != data.classes:
         raise ValueError(
-            f"batch_size {config.batch_size} gives a process a single image, too few for BatchNorm: "
-            f"set it to {4 * processes.count} or more"
+            f"{dataset.name} has {dataset.classes} classes; the configuration says {data.classes}"
         )
-    return task
+    train_x, train_y = dataset.train_x, dataset.train_y
+    test_x, test_y = dataset.test_x, dataset.test_y
+    if data.test_on == "validation":
+        kept = len(train_x) - data.validation_images
+        if kept < 2:
+            raise ValueError(
+                f"validation_images ({data.validation_images}) leaves none of {len(train_x)} to train on"
+            )
+        train_x, test_x = train_x[:kept], train_x[kept:]
+        train_y, test_y = train_y[:kept], train_y[kept:]
+    _check_count(dataset, "train_images", data.train_images, len(train_x))
+    train_x, train_y = train_x[: data.train_images], train_y[: data.train_images]
+    _check_count(dataset, "subset", data.subset, len(train_x))
+    _check_count(dataset, "test_images", data.test_images, len(test_x))
+    test_x, test_y = test_x[: data.test_images], test_y[: data.test_images]
+    return (train_x, train_y), (test_x, test_y)
+
+
+def augmented(
+    config: Config, x: Tensor, batch_size: int, share: slice, place: tuple[int, int], colour: Tensor
+) -> Tensor:
+    """Return training images as they are shown in one step.
+
+    Everything is drawn for the whole batch, so the number of processes does not change what happens to
+    an image.
+
+    Args:
+        config: The configuration of the run.
+        x: Images (n, C, H, W) that ``share`` takes of a batch.
+        batch_size: How many images the whole batch has.
+        share: Which of them are in ``x``.
+        place: The epoch and the step.
+        colour: The colour (C,) of squares that are cut out.
+    """
+    data = config.data
+
+    def drawn(purpose: str, *shape: int) -> Tensor:
+        """Draw numbers from 0 to 1, (n, *shape)."""
+        values = torch.rand(batch_size, *shape, generator=generator(config.seed, purpose, *place))
+        return values[share].to(x.device)
+
+    if config.objective.transform:
+        (group,) = config.objective.groups
+        g = group.sample(batch_size, generator(config.seed, "places", *place), include_identity=True)
+        x = group.act(x, g[share])
+    if data.rotate:
+        x = rotate(x, 360 * drawn("angles"))
+    if data.rescale > 1:
+        low, high = 1 / data.rescale, data.rescale
+        x = rescale(x, low + (high - low) * drawn("factors"))
+    if data.shift:
+        x = shift(x, (drawn("offsets", 2) * (2 * data.shift + 1)).long() - data.shift)
+    if data.mirror:
+        x = mirror(x, drawn("mirrors") < 0.5)
+    if data.cutout:
+        sides = torch.tensor(x.shape[-2:], device=x.device)
+        x = cutout(x, (drawn("holes", 2) * sides).long(), data.cutout, colour)
+    return x
+
+
+def _check_count(dataset: Dataset, name: str, asked: int | None, available: int) -> None:
+    if asked is not None and asked > available:
+        raise ValueError(
+            f"{name} is {asked}, but {dataset.source} {dataset.name} has {available} of them: "
+            f"--set {name}={available}, or use another preset"
+        )
 
 
 def _subset(config: Config, total: int) -> Tensor | None:
-    """Places of the images drawn, in rising order; those of a larger subset hold those of a smaller one."""
-    if config.subset is None:
+    """Draw the indices of a subset, in rising order; a larger subset contains the smaller ones."""
+    if config.data.subset is None:
         return None
-    return torch.randperm(total, generator=generator(config.seed, "subset"))[: config.subset].sort().values
+    order = torch.randperm(total, generator=generator(config.seed, "subset"))
+    return order[: config.data.subset].sort().values
 
 
-def _colour(x: Tensor) -> Tensor:
+def _mean_colour(x: Tensor) -> Tensor:
+    """Average images (N, C, H, W), which may be memory-mapped, in parts: (C,)."""
     sums = [to_float(part).sum((0, 2, 3)) for part in x.split(1000)]
     return torch.stack(sums).sum(0) / (x.numel() / x.shape[1])
+
+
+def _size_of_dataset(config: Config) -> int:
+    """How many training images the whole data set has."""
+    match config.data.dataset:
+        case "rot-mnist":
+            return rot_mnist.TRAIN
+        case "scale-mnist" | "rot-scale-mnist":
+            return scale_mnist.SIZES.train + scale_mnist.SIZES.validation
+        case "stl10":
+            return 5000
+    return tiny_imagenet.TRAIN * config.data.classes

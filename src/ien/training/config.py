@@ -1,232 +1,574 @@
-"""What determines a run: one frozen dataclass."""
+"""What determines a run: one frozen dataclass with a section for each part of it.
+
+    Config
+      data        which images, and how they are augmented
+      objective   which transformations, and what the loss compares
+      network     which network, and how its weights start
+      optimizer   how a gradient becomes a step
+      schedule    how long, and how fast
+      machine     where it is computed
+
+The name of a field is unique across sections, so that ``beta`` means ``objective.beta`` wherever
+people write it: ``--set beta=0.3``, the rows of a table, the name of a run.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, get_type_hints
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+from .. import baselines, models
+from .._text import nearest
 from ..groups.families import group as parse_group
-from ..groups.families import rotation
 from ..groups.group import Group
+from ..groups.members import check_regular, permutes_members
 from ..loss.feature_groups import FeatureGroups
-from ..tracking.data.sets import SETS
-from .checks import check
+from .fields import Section, field_types, is_section, setting
 
-__all__ = ["MACHINE", "Config", "field_types"]
+__all__ = [
+    "MACHINE",
+    "Config",
+    "Data",
+    "Entry",
+    "Machine",
+    "Network",
+    "Objective",
+    "Optimizer",
+    "Schedule",
+    "changed",
+    "differences",
+    "entries",
+    "flat",
+    "locate",
+]
 
+C = TypeVar("C", bound="Config")
+
+MAX_SEED = 2**63
+MAX_COUNT = 1e6
+DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
+"""Networks that see a digit at one of two sizes."""
+DIGIT_SIZES = (28, 56)
 MACHINE = ("device", "threads", "workers", "processes", "channels_last")
-"""Settings of how a run is computed, not of what it is: rounding, time and, in several processes, what a
-BatchNorm sees."""
+"""Fields that say how a run is computed and not what it is: they change rounding, time and, with
+several processes, what a BatchNorm sees."""
+SHORT_NAMES = {"optimizer": "algorithm", "schedule": "shape"}
+"""A section named alone means its first choice: ``--set optimizer=sgd``."""
 
 
 @dataclass(frozen=True)
-class Config:
-    """Every setting of a run. The defaults are the paper's Rot-MNIST run of IEN."""
+class Data(Section):
+    """Which images a run trains on and is tested on, and how the training images are augmented."""
 
-    experiment: str
-    """Name of the row, such as rot-mnist/ien-r4."""
-    preset: str
-    """paper, small, demo or smoke: the size of the run."""
-    seed: int = 1
-    """Of the initial weights, the order of the images and the elements drawn."""
+    dataset: str = setting("rot-mnist", "Name of the data set (ien data list).")
+    classes: int = setting(10, "Number of classes.", low=2)
+    data_seed: int | None = setting(
+        0,
+        "Seed of a generated data set: which images, which angles. By default the same for all seeds of a "
+        "row; none: the seed of the run, so that each seed has its own data.",
+        low=0,
+        high=MAX_SEED,
+    )
+    image_size: int = setting(
+        64,
+        "Pixels along a side. rot-tim, r2-tim, stl10: images are scaled down to it. scale-mnist: 28, or 56 "
+        "to double the digits inside the network.",
+        low=8,
+        high=96,
+    )
+    train_images: int | None = setting(
+        None, "Use only the first N training images (or clips); none: all.", low=2
+    )
+    subset: int | None = setting(
+        None,
+        "Train on N images drawn by the seed, in epochs as long as those of the whole set: the same steps "
+        "and images seen; none: all.",
+        low=2,
+    )
+    test_images: int | None = setting(None, "Use only the first N test images (or clips); none: all.", low=1)
+    test_on: Literal["test", "validation"] = setting(
+        "test",
+        "validation: hold out the last training images (or the last tenth of the clips) and test on them, "
+        "to choose settings.",
+    )
+    validation_images: int = setting(2000, "How many training images test_on=validation holds out.", low=1)
+    rotate: bool = setting(False, "Rotate each training image by a random angle in every epoch.")
+    rescale: float = setting(
+        1.0,
+        "Scale each training image by a random factor between 1/N and N in every epoch. Above 1, the "
+        "scale-equivariant networks also use the scales of that protocol (+ in their papers).",
+        low=1,
+        high=16,
+    )
+    shift: int = setting(
+        0, "Shift each training image by up to N pixels in each direction in every epoch.", low=0, high=96
+    )
+    mirror: bool = setting(False, "Mirror each training image left to right with probability 1/2.")
+    cutout: int = setting(
+        0, "Grey out a random square of N pixels a side in each training image.", low=0, high=96
+    )
 
-    dataset: str = "rot-mnist"
-    """Name of the data set (see ien data list). Those of clips, got10k (tested on otb, plain and rotated) and
-    synthetic-clips, train trackers."""
-    classes: int = 10
-    """Classes of the data set."""
-    data_seed: int | None = 0
-    """Of a generated data set: which images, which angles. The same for all seeds of a row; none takes the
-    seed of the run, so that a row has several realisations."""
-    image_size: int = 64
-    """Pixels of a side. rot-tim, r2-tim, stl10: smaller ones are scaled down. scale-mnist: 28, or 56 to
-    double the digits inside of the network."""
-    mask: bool = True
-    """rot-tim, r2-tim: black outside of the disc that fits into the image."""
-    train_images: int | None = None
-    """Train on the first so many images, or sequences of clips, only; none for all."""
-    subset: int | None = None
-    """Train on so many of the training images, drawn by the seed, in epochs as long as those of all of them:
-    as many steps and images seen; none for all."""
-    test_images: int | None = None
-    """Test on the first so many images, or sequences of clips, only; none for all."""
-    test_on: Literal["test", "validation"] = "test"
-    """validation holds out the last images of the training set, or the last tenth of its sequences, and
-    tests on them: to choose settings."""
-    validation_images: int = 2000
-    """How many training images test_on=validation holds out."""
-    filter: Literal["published", "wide"] = "published"
-    """Clips: which frames to train on. published: targets of 20 to 500 pixels and 1 to 50 % of the frame to a
-    side; wide: of 10 to 500 pixels and 1 to 75 %, for small sets."""
-    pairs: int | None = None
-    """Clips: pairs of frames in an epoch; none for one of each sequence."""
-    apart: int = 100
-    """Clips: the frames of a pair are less than so many apart."""
 
-    model: str = "cnn6"
-    """cnn6, resnet18, vgg, cnn3 or wide-resnet; with e2cnn- before one of the first three the steerable net
-    with its channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, dss-wrn or ss-cnn-wrn.
-    Trackers: siamfc, or the steerable re-siamfc."""
-    backbone: str = "alexnet-v2"
-    """Trackers: alexnet-v1 or alexnet-v2."""
-    feature_groups: str = "4"
-    """Members of a feature group, 4, or a mix, 4-2-1; the scale-equivariant nets have their own."""
-    width: float = 1.0
-    """Factor on the paper's number of feature groups in every layer; 1/8 gives 16 channels in the first."""
+@dataclass(frozen=True)
+class Objective(Section):
+    """Which transformations there are, how they are shown, and what the loss compares."""
 
-    group: str = "rot4"
-    """The transformations: rot4, rot8, rot4xflip, scale0.7,0.84, …; several groups as rot4+scale0.7,0.84,
-    with weights as rot4+0.5*scale0.7,0.84."""
-    measured: str = ""
-    """The transformations that the trained network is measured under; none for those of group."""
-    augment: bool = True
-    """Show the network transformed copies of each image too; the loss needs them."""
-    transform: bool = False
-    """Show each training image under a random element of the group, drawn anew in every epoch, in its place;
-    without copies (augment=false) that is no more to compute."""
-    samples: int = 1
-    """Transformed copies of each image in a step; orbits=true shows all of them, at the same compute."""
-    orbits: bool = False
-    """Show images under all elements of the group at once, and so fewer of them: as many images seen in a
-    step and in an epoch as with one copy of each, rounded. Under rot4 a step has the orbits of batch_size / 2
-    images, and an epoch those of half of them all; the next has the others."""
-    beta: float = 1.0
-    """Weight of the equivariance loss in every layer; 0 is the augmented CNN."""
-    action: Literal["pooled", "regular"] = "pooled"
-    """What the loss compares of a feature group: pooled, the maximum over its members; regular, all of them,
-    permuted by the element, which keeps orientation."""
-    start: Literal["random", "equivariant"] = "random"
-    """Of plain networks: equivariant ties the random weights, so that the network is equivariant before its
-    first step; quarter turns and flips exactly."""
-    kernels: Literal["free", "smooth"] = "free"
-    """With start=equivariant: smooth, of patterns that turn by any angle; where an element of the group
-    resamples, they always are."""
-    tied: bool = False
-    """With start=equivariant: train the weights as tied ones, so that every step leaves the network
-    equivariant; it needs no loss, and no copies."""
-    normalize: bool = False
-    """Divide the equivariance loss of a layer by the variance of its maps: smaller maps do not lower it."""
-    rotate: bool = False
-    """Rotate each training image by a random angle of 0–360° in every epoch."""
-    rescale: float = 1.0
-    """Scale each training image in every epoch by a random factor, from one over this number up to it; more
-    than 1 also gives the scale-equivariant nets the scales of that protocol (+ in their papers)."""
-    shift: int = 0
-    """Move each training image in every epoch by up to so many pixels in each direction."""
-    mirror: bool = False
-    """Mirror each training image in every epoch, left to right, with probability 1/2."""
-    cutout: int = 0
-    """Grey out a random square of so many pixels in each training image in every epoch."""
-    average: bool = False
-    """At test time, average the softmax over the group: as many passes as it has elements."""
-    weights_of: str = ""
-    """Test the weights of this experiment, trained first where they are missing, instead of training."""
-
-    epochs: int = 90
-    """Passes over the training images, or times that pairs are drawn."""
-    batch_size: int = 64
-    """Images, or pairs, in a step, copies not counted."""
-    optimizer: Literal["adam", "sgd", "momentum"] = "adam"
-    """sgd has Nesterov's momentum of 0.9; momentum is SGD with plain momentum of 0.9."""
-    schedule: Literal["one-cycle", "exponential", "steps"] = "one-cycle"
-    """Of the learning rate: one cosine cycle up and down and then flat; flat and then decaying; in steps."""
-    cycle_epochs: int = 70
-    """one-cycle: length of the cycle, a quarter of it rising; the epochs after it run at min_lr."""
-    max_lr: float = 5e-3
-    """Highest learning rate, with which exponential and steps start."""
-    min_lr: float = 1e-5
-    """one-cycle: lowest learning rate, at both ends of the cycle."""
-    decay: float = 0.8
-    """Factor on the learning rate; exponential: for each epoch after decay_after; steps: at each of them."""
-    decay_after: int = 10
-    """exponential: epochs before the decay."""
-    steps_after: str = ""
-    """steps: the epochs after which the learning rate falls, 20,40."""
-    weight_decay: float = 1e-7
-    """L2 term of the optimizer."""
-    decay_weights_only: bool = False
-    """Leave norm layers and biases out of the weight decay."""
-
-    device: str = "auto"
-    """cpu, cuda, cuda:1, mps; auto takes a GPU where there is one."""
-    threads: int | None = None
-    """CPU threads of each process; none for what torch takes."""
-    workers: int | None = None
-    """Clips: processes that decode frames, for each that trains; 0 for none but itself, none for as many as
-    there are free cores, up to 2, or 8 beside a GPU. What is seen does not depend on it."""
-    processes: int = 1
-    """Processes that share each batch, set by torchrun."""
-    precision: Literal["float32", "bf16"] = "float32"
-    """bf16: autocast of the forward pass."""
-    channels_last: bool = False
-    """Memory layout in training; some CPUs and most GPUs are faster with it, at other roundings."""
-    compile: bool = False
-    """torch.compile of each block; pays off for long runs only."""
+    group: str = setting(
+        "rot4",
+        "The transformations: rot4, rot8, rot4xflip, scale0.7,0.84, …; several groups as "
+        "rot4+scale0.7,0.84, with weights as rot4+0.5*scale0.7,0.84.",
+    )
+    measured: str = setting(
+        "", "The transformations under which the trained network is measured; none: those of group."
+    )
+    augment: bool = setting(True, "Show the network views of each image too; the loss needs them.")
+    transform: bool = setting(
+        False,
+        "Replace each training image by itself under a random element, drawn again in every epoch. Without "
+        "views (augment=false) this costs nothing extra.",
+    )
+    samples: int = setting(
+        1, "Views of each image in a step; orbits=true shows all of them at the same compute.", low=1
+    )
+    orbits: bool = setting(
+        False,
+        "Show images under all elements at once, and so fewer of them: a step and an epoch show as many "
+        "images as with one view of each, rounded. Under rot4 a step has the orbits of batch_size / 2 "
+        "images and an epoch has half of the images; the next epoch has the other half.",
+    )
+    beta: float = setting(
+        1.0, "Weight of the equivariance loss in every layer; 0 is the augmented CNN.", low=0, high=1e9
+    )
+    action: Literal["pooled", "regular"] = setting(
+        "pooled",
+        "What the loss compares. pooled: the maximum over each feature group; regular: every channel of it, "
+        "permuted by the element, which keeps orientation.",
+    )
+    normalize: bool = setting(
+        False,
+        "Divide each layer's equivariance loss by the variance of its maps, so that shrinking them does not "
+        "lower it.",
+    )
+    average: bool = setting(
+        False, "At test time, average the softmax over the group: one pass for each element."
+    )
 
     def __post_init__(self) -> None:
-        check(self, field_types())
-
-    @property
-    def row(self) -> str:
-        return self.experiment.split("/")[-1]
+        super().__post_init__()
+        first, *others = self.groups
+        _ = self.measured_groups  # raises if it cannot be read
+        if any(len(group) == 1 for group in self.groups):
+            raise ValueError(f"group {self.group} has one element, the identity: use rot4, for example")
+        if self.beta and not self.augment:
+            raise ValueError(
+                f"beta {self.beta:g} needs augment=true: the loss compares images with their views"
+            )
+        most = min(len(group) - 1 for group in self.groups)
+        if self.samples > most:
+            raise ValueError(f"samples must be 1 to {most} for {self.group}; got {self.samples}")
+        if self.orbits and (not self.augment or self.samples > 1):
+            raise ValueError(
+                f"orbits=true shows every view, so it needs augment=true and samples=1; "
+                f"got augment={self.augment} and samples={self.samples}"
+            )
+        if self.transform and others:
+            raise ValueError(f"transform=true needs a single group, such as {first}; got {self.group}")
+        if self.average and (others or self.measured):
+            raise ValueError(
+                f"average=true needs a single group, such as {first}, and measures under it; "
+                f"got group {self.group}, measured {self.measured or self.group}"
+            )
 
     @property
     def groups(self) -> dict[Group, float]:
-        """What the objective holds, with weights; the first one is the one that plots show."""
+        """The groups of the objective and their weights; plots show the first one."""
         return _weighted(self.group)
 
     @property
     def measured_groups(self) -> tuple[Group, ...]:
+        """The groups under which the trained network is measured."""
         return tuple(_weighted(self.measured or self.group))
+
+
+@dataclass(frozen=True)
+class Network(Section):
+    """Which network, how wide, and how its weights start."""
+
+    PLAIN: ClassVar[tuple[str, ...]] = tuple(models.MODELS)
+    """Ordinary networks, which can start equivariant."""
+    BUILT_IN: ClassVar[tuple[str, ...]] = tuple(baselines.BASELINES)
+    """Networks with built-in equivariance."""
+
+    model: str = setting(
+        "cnn6",
+        "cnn6, resnet18, vgg, cnn3 or wide-resnet; e2cnn-cnn6, e2cnn-resnet18 or e2cnn-vgg, the steerable "
+        "networks with the same channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, "
+        "dss-wrn or ss-cnn-wrn.",
+    )
+    feature_groups: str = setting(
+        "4", "Size of the feature groups, 4, or a mix, 4-2-1. Scale-equivariant networks have their own."
+    )
+    width: float = setting(
+        1.0,
+        "Factor on the paper's number of feature groups in every layer; 1/8 gives 16 channels in the first.",
+        low=1 / 256,
+        high=16,
+    )
+    start: Literal["random", "equivariant"] = setting(
+        "random",
+        "equivariant: tie the random weights, so that a plain network is equivariant before its first step, "
+        "exactly for quarter turns and flips.",
+    )
+    kernels: Literal["free", "smooth"] = setting(
+        "free",
+        "With start=equivariant. smooth: kernels that rotate by any angle, always used if an element of the "
+        "group resamples.",
+    )
+    tied: bool = setting(
+        False,
+        "With start=equivariant: keep the weights tied, so that every step leaves the network equivariant. "
+        "Needs neither the loss nor views.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = (*self.PLAIN, *self.BUILT_IN)
+        if self.model not in known:
+            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
+        sizes = FeatureGroups.of(self.feature_groups).sizes
+        if self.steerable and len(sizes) > 1:
+            raise ValueError(
+                f"{self.model} needs feature groups of one size, such as 4; got {self.feature_groups}"
+            )
+        if self.start == "equivariant" and self.model not in self.PLAIN:
+            raise ValueError(
+                f"start=equivariant needs a plain network, {', '.join(self.PLAIN)}; got {self.model}"
+            )
+        if self.kernels == "smooth" and self.start == "random":
+            raise ValueError("kernels=smooth needs start=equivariant")
+        if self.tied and self.start == "random":
+            raise ValueError("tied=true needs start=equivariant")
 
     @property
     def steerable(self) -> bool:
-        """Whether the network is built with e2cnn and becomes a plain one when it is tested."""
+        """Whether it is built with e2cnn, and exported to a plain network to be tested."""
         return self.plain_model != self.model
 
     @property
     def plain_model(self) -> str:
-        """The model that a steerable one becomes when it is tested; of any other its own name."""
+        """The model that a steerable one is exported to; for any other its own name."""
         return self.model.removeprefix("e2cnn-").removeprefix("re-")
 
-    @property
-    def tracks(self) -> bool:
-        """Whether the run trains a tracker: its data set is one of clips."""
-        return self.dataset in SETS
 
-    @property
-    def rotations(self) -> int:
-        """Turns of its template that a tracker tries: those in the group, or 1 for plain SiamFC."""
-        group = next(iter(self.groups))
-        if FeatureGroups.of(self.feature_groups).sizes == (1,):
-            return 1
-        turns = range(1, len(group) + 1)
-        return max(n for n in turns if set(rotation(n).elements) <= set(group.elements))
+@dataclass(frozen=True)
+class Optimizer(Section):
+    """How a gradient becomes a step."""
+
+    algorithm: Literal["adam", "sgd", "momentum"] = setting(
+        "adam", "sgd: Nesterov's momentum of 0.9; momentum: plain momentum of 0.9."
+    )
+    weight_decay: float = setting(1e-7, "L2 term of the optimizer.", low=0, high=1e3)
+    decay_weights_only: bool = setting(False, "Leave norm layers and biases out of the weight decay.")
+
+
+@dataclass(frozen=True)
+class Schedule(Section):
+    """How long a run is, and its learning rate."""
+
+    epochs: int = setting(90, "Passes over the training images.", low=1, high=MAX_COUNT)
+    batch_size: int = setting(64, "Images in a step, views not counted.", low=2, high=MAX_COUNT)
+    shape: Literal["one-cycle", "exponential", "steps"] = setting(
+        "one-cycle",
+        "Learning rate. one-cycle: a cosine up and down, then flat; exponential: flat, then decaying; "
+        "steps: in steps.",
+    )
+    cycle_epochs: int = setting(
+        70,
+        "one-cycle: length of the cycle, a quarter of it rising; later epochs run at min_lr.",
+        low=1,
+        high=MAX_COUNT,
+    )
+    max_lr: float = setting(
+        5e-3, "Highest learning rate; exponential and steps start with it.", low=1e-12, high=100
+    )
+    min_lr: float = setting(
+        1e-5, "one-cycle: lowest learning rate, at both ends of the cycle.", low=0, high=100
+    )
+    decay: float = setting(
+        0.8,
+        "Factor on the learning rate. exponential: in each epoch after decay_after; steps: at each step.",
+        low=1e-6,
+        high=1,
+    )
+    decay_after: int = setting(10, "exponential: epochs before the decay.", low=0, high=MAX_COUNT)
+    steps_after: str = setting("", "steps: the epochs after which the learning rate falls, 20,40.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = self.step_epochs
+        if self.shape == "one-cycle" and self.cycle_epochs > self.epochs:
+            raise ValueError(
+                f"cycle_epochs ({self.cycle_epochs}) cannot exceed epochs ({self.epochs}): set both"
+            )
+        if self.shape == "one-cycle" and self.min_lr > self.max_lr:
+            raise ValueError(f"min_lr ({self.min_lr:g}) cannot exceed max_lr ({self.max_lr:g})")
+        if self.shape == "steps" and (not steps or list(steps) != sorted(set(steps))):
+            raise ValueError(f"steps_after must list rising epochs, such as 20,40; got {self.steps_after!r}")
+        if self.shape == "steps" and not 0 < steps[0] <= steps[-1] < max(self.epochs, 2):
+            raise ValueError(
+                f"steps_after ({self.steps_after}) must lie within the {self.epochs} epochs: set both"
+            )
 
     @property
     def step_epochs(self) -> tuple[int, ...]:
+        """The epochs after which the learning rate falls."""
         try:
             return tuple(int(epoch) for epoch in self.steps_after.split(",") if epoch)
         except ValueError:
-            raise ValueError(f"steps_after lists epochs, as in 20,40; got {self.steps_after!r}") from None
+            raise ValueError(
+                f"steps_after must list epochs, such as 20,40; got {self.steps_after!r}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Machine(Section):
+    """Where and how a run is computed."""
+
+    device: str = setting("auto", "cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")
+    threads: int | None = setting(
+        None, "CPU threads of each process; none: torch's default.", low=1, high=4096
+    )
+    workers: int | None = setting(
+        None,
+        "Processes that decode frames of clips, for each process that trains; 0: it decodes them itself; "
+        "none: the free cores, up to 2, or 8 beside a GPU. Does not change what is seen.",
+        low=0,
+        high=4096,
+    )
+    processes: int = setting(1, "Processes that share each batch, set by torchrun.", low=1, high=MAX_COUNT)
+    precision: Literal["float32", "bf16"] = setting("float32", "bf16: autocast the forward pass.")
+    channels_last: bool = setting(
+        False, "Memory layout in training; faster on some CPUs and most GPUs, rounds differently."
+    )
+    compile: bool = setting(False, "torch.compile each block; pays off in long runs only.")
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    """Every setting of a run. The defaults are the paper's Rot-MNIST run of IEN.
+
+    >>> config = Config.of("rot-mnist/ien-r4", "small", beta=0.3, epochs=80)
+    >>> config.objective.beta, config.schedule.epochs
+    (0.3, 80)
+    """
+
+    TASK: ClassVar[str] = "classify"
+    """The kind of task that is trained, a key of :data:`ien.training.task.KINDS`."""
+
+    experiment: str
+    preset: str
+    seed: int = setting(
+        1, "Seed of the initial weights, the order of images and the elements drawn.", low=0, high=MAX_SEED
+    )
+    weights_of: str = setting(
+        "", "Test the weights of this experiment instead of training; it is trained first if need be."
+    )
+    data: Data = field(default_factory=Data)
+    objective: Objective = field(default_factory=Objective)
+    network: Network = field(default_factory=Network)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    machine: Machine = field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        model = self.network.model
+        if model in DIGIT_NETS and self.data.image_size not in DIGIT_SIZES:
+            raise ValueError(f"image_size must be 28 or 56 for {model}; got {self.data.image_size}")
+        self._check_steerable()
+        self._check_start()
+        self._check_members()
+
+    @classmethod
+    def of(cls: type[C], experiment: str, preset: str, **values: Any) -> C:
+        """Make a configuration from the values of its fields, by name; the others keep their default."""
+        return changed(cls(experiment, preset), values)
+
+    @classmethod
+    def from_json(cls: type[C], content: Mapping[str, Any]) -> C:
+        """Make a configuration from what :meth:`to_json` gave; fields that are missing keep their default.
+
+        Raises:
+            ValueError: A field is unknown, or its value has the wrong type.
+        """
+        values: dict[str, Any] = {}
+        kinds = field_types(cls)
+        for name, value in content.items():
+            if name == "task":
+                continue
+            if name not in kinds:
+                raise ValueError(f"unknown field {name}; {nearest(name, kinds)}")
+            if is_section(kinds[name]):
+                value = _section_from_json(name, kinds[name], value)
+            values[name] = value
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON has them, section by section, with the name of the task first."""
+        return {"task": self.TASK, **asdict(self)}
+
+    @property
+    def row(self) -> str:
+        """The row of the table, without the name of the table."""
+        return self.experiment.split("/")[-1]
+
+    def _check_steerable(self) -> None:
+        """The fields of a steerable network are those of one group, and are computed in float32."""
+        network = self.network
+        if not network.steerable:
+            return
+        if self.machine.precision == "bf16":
+            raise ValueError(f"{network.model} does not support precision=bf16: leave it at float32")
+        first, *others = self.objective.groups
+        (size,) = FeatureGroups.of(network.feature_groups).sizes
+        if others or size != len(first):
+            raise ValueError(
+                f"{network.model} under {self.objective.group} needs feature groups of {len(first)}, one "
+                f"channel for each element of a single group; got {network.feature_groups}"
+            )
+
+    def _check_start(self) -> None:
+        """A network can start equivariant under one group with elements that only permute pixels."""
+        first, *others = self.objective.groups
+        if self.network.start == "equivariant" and (others or not any(first.exact[1:])):
+            raise ValueError(
+                f"start=equivariant needs a single group with a half turn, quarter turn or flip, such as "
+                f"rot4; got {self.objective.group}"
+            )
+
+    def _check_members(self) -> None:
+        """Where channels of feature groups are permuted, a group must say how."""
+        if self.network.start == "equivariant":
+            why = "start=equivariant"
+        elif self.objective.action == "regular" and self.objective.beta:
+            why = "action=regular"
+        else:
+            return
+        # groups that permute nothing, such as scale, may stand beside one that does
+        groups = [group for group in self.objective.groups if permutes_members(group)]
+        sizes = FeatureGroups.of(self.network.feature_groups).sizes
+        for group in groups or self.objective.groups:
+            try:
+                check_regular(group, sizes)
+            except ValueError as error:
+                raise ValueError(f"{why}: {error}") from None
+
+
+class Entry(NamedTuple):
+    """A field of a configuration, whichever section holds it."""
+
+    section: str | None
+    """None for the fields of :class:`Config` itself."""
+    name: str
+    kind: Any
+    """Its type."""
+    help: str
+
+
+def entries(config: type[Config]) -> dict[str, Entry]:
+    """Return every field by its own name, in the order of the sections."""
+    found: dict[str, Entry] = {}
+    kinds = field_types(config)
+    for each in fields(config):
+        kind = kinds[each.name]
+        if not is_section(kind):
+            found[each.name] = Entry(None, each.name, kind, each.metadata.get("help", ""))
+            continue
+        inner = field_types(kind)
+        for one in fields(kind):
+            assert one.name not in found, f"two fields are called {one.name}"
+            found[one.name] = Entry(each.name, one.name, inner[one.name], one.metadata["help"])
+    return found
+
+
+def locate(known: Mapping[str, Entry], name: str) -> Entry:
+    """Find a field among :func:`entries` by its own name, ``beta``, or its full one, ``objective.beta``.
+
+    Raises:
+        ValueError: There is none; the message ends with the nearest names.
+    """
+    section, dot, leaf = name.rpartition(".")
+    if not dot:
+        leaf = SHORT_NAMES.get(name, name)
+    if leaf not in known or (dot and known[leaf].section != section):
+        raise ValueError(f"there is no field {name!r}; {nearest(leaf, known)}")
+    return known[leaf]
+
+
+def changed(config: C, values: Mapping[str, Any]) -> C:
+    """Return ``config`` with other values for some fields, each by its own name or with its section.
+
+    >>> changed(Config("rot-mnist/ien-r4", "paper"), {"beta": 0.3, "data.shift": 2}).data.shift
+    2
+    """
+    new: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    known = entries(type(config))
+    for name, value in values.items():
+        entry = locate(known, name)
+        if entry.section is None:
+            new[entry.name] = value
+        else:
+            inside.setdefault(entry.section, {})[entry.name] = value
+    for section, its_values in inside.items():
+        new[section] = replace(getattr(config, section), **its_values)
+    return replace(config, **new)
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Return the value of every field by its own name."""
+    values = {}
+    for name, entry in entries(type(config)).items():
+        holder = config if entry.section is None else getattr(config, entry.section)
+        values[name] = getattr(holder, name)
+    return values
+
+
+def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the fields that differ, each with its value in ``config`` and in ``other``."""
+    theirs = flat(other)
+    found = {}
+    for name, value in flat(config).items():
+        if value != theirs.get(name):
+            found[name] = value, theirs.get(name)
+    return found
+
+
+def _section_from_json(name: str, kind: type[Section], content: Any) -> Section:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{name} must be a section with fields of its own; got {content!r}")
+    known = field_types(kind)
+    for field_name in content:
+        if field_name not in known:
+            raise ValueError(f"unknown field {name}.{field_name}; {nearest(field_name, known)}")
+    return kind(**content)
 
 
 def _weighted(text: str) -> dict[Group, float]:
+    """Read groups with weights: ``rot4+0.5*scale0.8``."""
     groups: dict[Group, float] = {}
     for part in text.split("+"):
         weight, star, name = part.rpartition("*")
         try:
-            group, alpha = parse_group(name), float(weight) if star else 1.0
+            group = parse_group(name)
+            alpha = float(weight) if star else 1.0
         except ValueError as error:
-            raise ValueError(f"cannot read {part!r} of {text!r}: {error}") from None
+            raise ValueError(f"cannot read {part!r} in {text!r}: {error}") from None
         if not 0 < alpha < math.inf or group in groups:
             raise ValueError(
-                f"groups are different and have positive weights, rot4+0.5*scale0.8; got {text!r}"
+                f"groups must differ and have positive weights, such as rot4+0.5*scale0.8; got {text!r}"
             )
         groups[group] = alpha
     return groups
-
-
-def field_types() -> dict[str, Any]:
-    return get_type_hints(Config)

@@ -1,4 +1,4 @@
-"""What a trained network can do and what it costs: from a module and images to the numbers of a record."""
+"""What a trained network can do and what it costs: the numbers of a record."""
 
 from __future__ import annotations
 
@@ -22,79 +22,94 @@ from .config import Config
 __all__ = ["REGULAR_IMAGES", "cost", "evaluate", "inference_speed", "layer_errors"]
 
 REGULAR_IMAGES = 2000
-"""The first so many images are seen a second time, to compare the members of feature groups one by one."""
+"""How many images are seen a second time, to compare feature groups channel by channel."""
 
 
 def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """Accuracy, clean and as the authors count it, and the equivariance error of every tap.
+    """Measure accuracy, clean and as the authors count it, and the equivariance error of every tap.
 
-    The authors count each test image and a transformed copy of it; here the copies are all elements, equally.
-    Several groups count equally, whatever the number of their elements.
+    The authors count each test image and one transformed view of it; here all elements count equally.
+    Several groups count equally too, however many elements they have.
     """
+    objective = config.objective
     taps: Any = (model.taps, model.feature_groups)
-    reports = [
-        measure(model, _batches(x), group, *taps, labels=y, floors=False) for group in config.measured_groups
-    ]
+    reports = []
+    for group in objective.measured_groups:
+        reports.append(measure(model, _batches(x), group, *taps, labels=y, floors=False))
+
     accuracies = [list((report.accuracy or {}).values()) for report in reports]
-    clean, averaged = accuracies[0][0], reports[0].averaged_accuracy
-    both: float | None = (clean + statistics.mean(statistics.mean(a[1:]) for a in accuracies)) / 2
-    if config.average:  # averaged over an exact group, the prediction for a copy is that for the image
-        both = averaged if all(next(iter(config.groups)).exact) else None
+    accuracy: float | None = accuracies[0][0]  # of the identity
+    of_views = statistics.mean(statistics.mean(values[1:]) for values in accuracies)
+    with_copies: float | None = (accuracies[0][0] + of_views) / 2
+    if objective.average:
+        accuracy = reports[0].averaged_accuracy
+        # averaged over an exact group, the prediction for a view is that for the image
+        (group,) = objective.groups
+        with_copies = accuracy if all(group.exact) else None
+
     layers = layer_errors(reports)
     for name, error in _regular_errors(config, model, x[:REGULAR_IMAGES]).items():
         layers[name]["relative_regular"] = error
-    return {
-        "accuracy": averaged if config.average else clean,
-        "accuracy_with_copies": both,
-        "layers": layers,
-    }
+    return {"accuracy": accuracy, "accuracy_with_copies": with_copies, "layers": layers}
 
 
 def layer_errors(reports: Sequence[Report]) -> dict[str, Any]:
-    """The equivariance error of each layer, the mean over the groups of the reports, and of each element."""
-    layers = {name: [report.layers[name] for report in reports] for name in reports[0].layers}
-    return {
-        name: {
-            "raw": statistics.mean(layer.raw for layer in under),
-            "relative": statistics.mean(layer.relative for layer in under),
-            "per_element": {label: error for layer in under for label, error in layer.per_element.items()},
+    """Average the equivariance errors of each layer over the groups of the reports."""
+    errors = {}
+    for name in reports[0].layers:
+        layers = [report.layers[name] for report in reports]
+        per_element: dict[str, float] = {}
+        for layer in layers:
+            per_element |= layer.per_element
+        errors[name] = {
+            "raw": statistics.mean(layer.raw for layer in layers),
+            "relative": statistics.mean(layer.relative for layer in layers),
+            "per_element": per_element,
         }
-        for name, under in layers.items()
-    }
+    return errors
 
 
 def _regular_errors(config: Config, model: nn.Module, x: Tensor) -> dict[str, float]:
-    """The relative error of each layer, members compared one by one; none where they cannot be permuted."""
+    """Measure each layer's relative error channel by channel; nothing if a group cannot permute them."""
     taps: Any = (model.taps, model.feature_groups)
-    sizes = {size for spec in per_layer(taps[1], taps[0]).values() for size in spec.sizes}
-    groups = config.measured_groups
-    if sizes == {1} or not all(
-        permutes_members(group) and sizes <= set(regular_sizes(group)) for group in groups
-    ):
+    sizes: set[int] = set()
+    for spec in per_layer(taps[1], taps[0]).values():
+        sizes |= set(spec.sizes)
+    groups = config.objective.measured_groups
+    if sizes == {1}:
         return {}
+    for group in groups:
+        if not permutes_members(group) or not sizes <= set(regular_sizes(group)):
+            return {}
     reports = [measure(model, _batches(x), group, *taps, floors=False, action="regular") for group in groups]
-    return {name: statistics.mean(r.layers[name].relative for r in reports) for name in reports[0].layers}
+    errors = {}
+    for name in reports[0].layers:
+        errors[name] = statistics.mean(report.layers[name].relative for report in reports)
+    return errors
 
 
-def cost(config: Config, model: nn.Module, x: Tensor) -> dict[str, int]:
-    """Parameters, and multiply-accumulates for one image (convolutions and matrix products).
+def cost(config: Config, model: nn.Module, shape: Sequence[int]) -> tuple[int, int]:
+    """Count parameters, and multiply-accumulates for one image (convolutions and matrix products).
 
-    Of what a batch needs once, such as kernels made of a basis, an image has the share that it has in a
-    batch of 64. Counted on tensors without values: nothing is computed.
+    What a batch needs once, such as kernels made from a basis, is shared by the images of a batch of 64.
+    Counted on tensors without values: nothing is computed.
+
+    Args:
+        config: The configuration of the run.
+        model: The plain network.
+        shape: Channels, height and width of an image.
     """
-    batch = torch.empty(64, *x.shape[1:], device="meta")
+    batch = torch.empty(64, *shape, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         copy.deepcopy(model).to("meta").eval()(batch)
-    passes = len(next(iter(config.groups))) if config.average else 1
-    return {
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "macs": counter.get_total_flops() // 2 // len(batch) * passes,
-    }
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    macs = counter.get_total_flops() // 2 // len(batch)
+    return parameters, macs * _passes(config)
 
 
 def inference_speed(config: Config, model: nn.Module, x: Tensor, rounds: int = 30) -> float:
-    """Images per second in batches of 64: the best of many rounds, as other work only ever slows it down."""
-    passes = len(next(iter(config.groups))) if config.average else 1
+    """Return images per second in batches of 64: the best of many rounds, since other work only slows it."""
+    passes = _passes(config)
     batch = next(_batches(x[:64])).to(next(model.parameters()).device)
     seconds = []
     with torch.inference_mode():
@@ -106,6 +121,14 @@ def inference_speed(config: Config, model: nn.Module, x: Tensor, rounds: int = 3
             output.cpu()  # waits for a GPU
             seconds.append(time.perf_counter() - start)
     return len(batch) / min(seconds)
+
+
+def _passes(config: Config) -> int:
+    """How often the network sees an image at test time."""
+    if not config.objective.average:
+        return 1
+    (group,) = config.objective.groups
+    return len(group)
 
 
 def _batches(x: Tensor, size: int = 250) -> Iterator[Tensor]:

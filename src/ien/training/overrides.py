@@ -1,101 +1,87 @@
-"""Settings: the changes that a user makes to the fields of a configuration by name, and what these are."""
+"""Changes that a user makes to a configuration: ``--set field=value`` texts to values."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from fractions import Fraction
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from .._text import nearest
-from .checks import wanted
-from .config import Config, field_types
+from .config import Config, Entry, Schedule, changed, entries, locate
+from .fields import wanted
 
-__all__ = ["change", "differences", "field_help"]
+__all__ = ["change", "stretched"]
+
+C = TypeVar("C", bound=Config)
+
+CHOSEN_BY_COMMAND = ("experiment", "preset", "processes")
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def change(config: Config, settings: Sequence[str]) -> Config:
-    """``config`` with ``field=value`` texts applied, as in ``--set beta=0.3 --set epochs=5``.
+def change(config: C, settings: Sequence[str]) -> C:
+    """Return ``config`` with ``field=value`` texts applied, as in ``--set beta=0.3 --set epochs=5``.
 
-    >>> change(Config("rot-mnist/ien-r4", "paper"), ["beta=0.3", "width=1/8"]).width
+    Fields are named as in :func:`~ien.training.config.locate`. Another number of epochs stretches the
+    schedule, unless its own fields are set too.
+
+    >>> change(Config("rot-mnist/ien-r4", "paper"), ["beta=0.3", "network.width=1/8"]).network.width
     0.125
     """
-    kinds = field_types()
-    new: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    known = entries(type(config))
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
-            raise ValueError(f"a setting is written field=value, as in beta=0.3; got {setting!r}")
-        if name not in kinds:
-            raise ValueError(f"there is no field {name!r}; {nearest(name, kinds)}")
-        if name in ("experiment", "preset", "processes"):
-            raise ValueError(f"{name} cannot be set: it is chosen by the command (see ien run --help)")
-        new[name] = _parse(name, kinds[name], text)
-    if "epochs" in new:
-        new = _stretched(config, new.get("schedule", config.schedule), new["epochs"]) | new
-    return replace(config, **new)
+            raise ValueError(f"a setting is written field=value, such as beta=0.3; got {setting!r}")
+        entry = locate(known, name)
+        if entry.name in CHOSEN_BY_COMMAND:
+            raise ValueError(f"{name} cannot be set: the command chooses it (see ien run --help)")
+        values[entry.name] = _parse(entry, text)
+    if "epochs" in values:
+        shape = values.get("shape", config.schedule.shape)
+        values = stretched(config.schedule, shape, values["epochs"]) | values
+    return changed(config, values)
 
 
-def _stretched(config: Config, schedule: str, epochs: int) -> dict[str, Any]:
-    """What gives a run of so many epochs the schedule of ``config``, shorter or longer, in its own shape."""
-    factor = max(1, epochs) / config.epochs  # none at all is an error of the configuration
-    shape: dict[str, Any] = {}
-    if schedule == "one-cycle":
-        shape["cycle_epochs"] = max(1, round(config.cycle_epochs * factor))
-    elif schedule == "steps":
-        places = (max(1, round(epoch * factor)) for epoch in config.step_epochs)
-        shape["steps_after"] = ",".join(map(str, dict.fromkeys(places)))  # of two that fall together one
-    else:
-        shape["decay_after"] = max(0, 1 + round((config.decay_after - 1) * factor))
-        if config.schedule == schedule:  # or its factor is not one that was chosen for these epochs
-            shape["decay"] = config.decay ** (1 / factor)
-    return shape
+def stretched(schedule: Schedule, shape: str, epochs: int) -> dict[str, Any]:
+    """Return the fields that give a schedule of this shape another length and the same form."""
+    factor = max(1, epochs) / schedule.epochs  # no epochs at all are an error of the configuration
+    if shape == "one-cycle":
+        return {"cycle_epochs": max(1, round(schedule.cycle_epochs * factor))}
+    if shape == "steps":
+        places = [max(1, round(epoch * factor)) for epoch in schedule.step_epochs]
+        # steps that fall together become one
+        return {"steps_after": ",".join(map(str, dict.fromkeys(places)))}
+    fields: dict[str, Any] = {"decay_after": max(0, 1 + round((schedule.decay_after - 1) * factor))}
+    if schedule.shape == shape:  # otherwise its decay was not chosen for these epochs
+        fields["decay"] = schedule.decay ** (1 / factor)
+    return fields
 
 
-def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
-    """Field → its value here and there, for the fields that differ."""
-    pairs = {
-        field.name: (getattr(config, field.name), getattr(other, field.name)) for field in fields(Config)
-    }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def field_help() -> dict[str, str]:
-    """Field → the text under it in the class."""
-    (tree,) = ast.parse(inspect.getsource(Config)).body
-    assert isinstance(tree, ast.ClassDef)
-    texts = {}
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
-            texts[field.target.id] = " ".join(str(text.value.value).split())
-    return texts
-
-
-def _parse(name: str, kind: Any, text: str) -> Any:
-    if get_origin(kind) is Literal or kind is str:
+def _parse(entry: Entry, text: str) -> Any:
+    if get_origin(entry.kind) is Literal or entry.kind is str:
         return text
-    options = get_args(kind) or (kind,)
+    options = get_args(entry.kind) or (entry.kind,)
     if type(None) in options and text.lower() == "none":
         return None
     try:
         if bool in options:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
-                text.lower()
-            ]
+            return BOOLEANS[text.lower()]
         if int in options:
             return int(text)
-        return float(Fraction(text)) if "/" in text else _finite(text)
+        return _finite(text)
     except (ValueError, KeyError, ZeroDivisionError):
-        hint = " (orbits=true shows images under all elements)" if (name, text) == ("samples", "all") else ""
-        raise ValueError(f"{name} must be {wanted(kind)}; got {text!r}{hint}") from None
+        hint = ""
+        if (entry.name, text) == ("samples", "all"):
+            hint = " (orbits=true shows images under all elements)"
+        raise ValueError(f"{entry.name} must be {wanted(entry.kind)}; got {text!r}{hint}") from None
 
 
 def _finite(text: str) -> float:
+    """Read a number or a fraction, 0.3 or 1/8."""
+    if "/" in text:
+        return float(Fraction(text))
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError
+        raise ValueError(f"{text} is not finite")
     return value

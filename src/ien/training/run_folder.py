@@ -1,4 +1,4 @@
-"""The run folder, the only thing that lasts: configuration, metrics, checkpoint, weights and result."""
+"""The run folder: configuration, metrics, checkpoint, weights and result, each written whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platform
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from .._files import replace_file
-from .config import Config
-from .overrides import differences
+from .config import Config, differences
+from .task import config_from_json
 
 __all__ = [
+    "FORMAT",
     "append_metrics",
     "create",
     "cut_metrics",
@@ -39,33 +40,31 @@ __all__ = [
     "write_json",
 ]
 
+FORMAT = 2
+"""Of config.json and result.json."""
+DATA_FIELDS = {"folder", "name", "source", "train", "test", "digest"}
+CHECKPOINT_FIELDS = {"model", "optimizer", "epoch", "step", "sums", "config", "seconds"}
 _THREADS = torch.get_num_threads()  # now, before a run sets its own
 
 
 def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
-    """Start a run folder, or take up the one of the same run; returns its configuration.
+    """Start a run folder, or take up that of the same run.
 
-    What ``config`` leaves open (device, threads) is taken from a folder that exists. ``data`` describes the
-    data set, of which at least the digest must be the same.
+    Args:
+        folder: The run folder, which may exist.
+        config: The configuration; device and threads that it leaves open are taken from the folder.
+        data: What describes the data; the digest must be that of the folder.
+
+    Returns:
+        The configuration of the folder, with nothing left open.
     """
     if not (folder / "config.json").exists():
-        # hidden: the lock, and what a killed process may leave
-        if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise ValueError(
-                f"{folder} exists and is not a run folder (it has no config.json): choose another --out"
-            )
-        config = replace(
-            config,
-            device=_device(config.device),
-            threads=_THREADS if config.threads is None else config.threads,
-        )
-        write_json(folder / "config.json", {"config": asdict(config), "data": data, "versions": versions()})
-        return config
+        return _start(folder, config, data)
     found = read_config(folder)
-    device = found.device if config.device == "auto" else config.device
-    threads = found.threads if config.threads is None else config.threads
-    if changed := differences(found, replace(config, device=device, threads=threads)):
-        values = ", ".join(f"{name} {there!r} and now {asked!r}" for name, (there, asked) in changed.items())
+    settled = _with_machine(config, found.machine.device, found.machine.threads)
+    changes = differences(found, settled)
+    if changes:
+        values = ", ".join(f"{name} {there!r}, now {asked!r}" for name, (there, asked) in changes.items())
         raise ValueError(f"{folder} holds another run ({values}): choose another --out")
     there = read_data(folder)
     if there["digest"] != data["digest"]:
@@ -76,13 +75,38 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
     return found
 
 
+def _start(folder: Path, config: Config, data: dict[str, Any]) -> Config:
+    # hidden files are the lock, and what a killed process may leave
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise ValueError(
+            f"{folder} exists and is not a run folder (it has no config.json): choose another --out"
+        )
+    config = _with_machine(config, _device(config.machine.device), _THREADS)
+    content = {"format": FORMAT, "config": config.to_json(), "data": data, "versions": versions()}
+    write_json(folder / "config.json", content)
+    return config
+
+
+def _with_machine(config: Config, device: str, threads: int | None) -> Config:
+    """Fill in what a configuration leaves open about the machine."""
+    machine = config.machine
+    if machine.device != "auto":
+        device = machine.device
+    if machine.threads is not None:
+        threads = machine.threads
+    return replace(config, machine=replace(machine, device=device, threads=threads))
+
+
 def read_config(folder: Path) -> Config:
-    return _read(folder)[0]
+    """Read the configuration of a run."""
+    config, _ = _read(folder)
+    return config
 
 
 def read_data(folder: Path) -> dict[str, Any]:
-    """Which data the run was begun on: folder, name, source, counts and digest."""
-    return _read(folder)[1]
+    """Read which data a run was begun on: folder, name, source, counts and digest."""
+    _, data = _read(folder)
+    return data
 
 
 def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
@@ -91,22 +115,24 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
         raise FileNotFoundError(f"{folder} is not a run folder: it has no config.json (ien run makes one)")
     try:
         content = json.loads(path.read_text())
-        given, data = content["config"], content["data"]
-        if missing := {"folder", "name", "source", "train", "test", "digest"} - set(data):
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}; this version of ien reads format {FORMAT}")
+        data = content["data"]
+        missing = DATA_FIELDS - set(data)
+        if missing:
             raise ValueError(f"no {', '.join(sorted(missing))} of the data")
-        known = {field.name for field in fields(Config)}
-        # a field that is gone, and was not set, changed nothing
-        given = {name: value for name, value in given.items() if name in known or value is not None}
-        if unknown := set(given) - known:
-            raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")
-        return Config(**given), data
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not the configuration of a run ({error}): restore it, or start in another folder"
-        ) from None
+        return config_from_json(content["config"]), data
+    except KeyError as error:
+        reason = f"no {error.args[0]}"
+    except (ValueError, TypeError, AttributeError) as error:
+        reason = str(error)
+    raise ValueError(
+        f"{path} is not the configuration of a run ({reason}): restore it, or start in another folder"
+    )
 
 
 def versions() -> dict[str, str]:
+    """Return the versions that the numbers of a run depend on."""
     from .. import __version__
 
     return {
@@ -118,7 +144,7 @@ def versions() -> dict[str, str]:
 
 
 def read_versions(folder: Path) -> dict[str, str]:
-    """With which versions the run was begun."""
+    """Read with which versions the run was begun."""
     versions: dict[str, str] = json.loads((folder / "config.json").read_text())["versions"]
     return versions
 
@@ -140,7 +166,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """The record of a finished run, or None before that."""
+    """Read the record of a finished run; None before it is finished."""
     path = folder / "result.json"
     if not path.exists() or not (folder / "model.safetensors").exists():
         return None
@@ -152,6 +178,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def append_metrics(folder: Path, metrics: dict[str, Any]) -> None:
+    """Add the line of an epoch to metrics.jsonl, and make sure that it is on the disk."""
     with open(folder / "metrics.jsonl", "a") as file:
         file.write(json.dumps(metrics) + "\n")
         file.flush()
@@ -159,35 +186,41 @@ def append_metrics(folder: Path, metrics: dict[str, Any]) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Read the lines of all epochs so far."""
     path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def cut_metrics(folder: Path, epochs: int) -> None:
-    """Keep the lines of the first ``epochs`` epochs: a line written after the last checkpoint comes again."""
+    """Keep the lines of the first ``epochs`` epochs: those after the last checkpoint are written again."""
     path = folder / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if len(lines) < epochs:
         raise ValueError(
-            f"{path} has {len(lines)} lines for the {epochs} epochs of last.pt: restore it, or start anew"
+            f"{path} has {len(lines)} lines for the {epochs} epochs of last.pt: restore it, or "
+            f"start again in another folder"
         )
     if len(lines) > epochs:
         replace_file(path, lambda temporary: temporary.write_bytes(b"".join(lines[:epochs])))
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Write everything that it takes to go on."""
     replace_file(folder / "last.pt", lambda temporary: torch.save(state, temporary))
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """What :func:`save_checkpoint` wrote, or None before the first one. Code in the file is refused."""
+    """Read what :func:`save_checkpoint` wrote; None before the first one. Code in the file is refused."""
     path = folder / "last.pt"
     if not path.exists():
         return None
     remedy = "delete it to train from the start, or restore it"
     try:
         with zipfile.ZipFile(path) as archive:
-            if (damaged := archive.testzip()) is not None:
+            damaged = archive.testzip()
+            if damaged is not None:
                 raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -197,13 +230,13 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     except Exception as error:  # a damaged file can provoke anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path} is truncated or damaged ({reason}): {remedy}") from None
-    needed = {"model", "optimizer", "epoch", "step", "sums", "config", "seconds"}
-    if not isinstance(state, dict) or not needed <= set(state):
+    if not isinstance(state, dict) or not CHECKPOINT_FIELDS <= set(state):
         raise ValueError(f"{path} is not a checkpoint of ien: {remedy}")
     return state
 
 
 def save_weights(folder: Path, model: nn.Module) -> None:
+    """Write the weights of the trained network."""
     from safetensors.torch import save_file
 
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
@@ -211,6 +244,7 @@ def save_weights(folder: Path, model: nn.Module) -> None:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
+    """Read the weights of the trained network; nothing in the file is executed."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -224,17 +258,20 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file, and the folders on the way to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_text(json.dumps(content, indent=1) + "\n"))
 
 
 def _device(name: str) -> str:
+    """Choose a device for ``auto``, and check that any other can be used."""
     if name == "auto":
-        mps = torch.backends.mps.is_available()
-        return "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {name!r} cannot be used here ({reason}): take cpu, or auto") from None
+        raise ValueError(f"device {name!r} cannot be used here ({reason}); use cpu or auto") from None
     return name

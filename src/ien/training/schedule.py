@@ -10,47 +10,60 @@ __all__ = ["epoch_length", "learning_rate"]
 
 
 def epoch_length(config: Config, items: int, views: int, processes: int = 1) -> tuple[int, int]:
-    """Steps of an epoch, and how many of so many ``items`` are in it, each seen in so many ``views``.
+    """Return the steps of an epoch and how many items it has.
 
-    All of them; of whole orbits so many that the steps and the views are those of a run with one copy of each
-    item. A step has at least one orbit for each process.
+    An epoch has all items. With ``orbits`` it is shortened, so that steps and images seen are those of a
+    run with one view per image; a step has at least one orbit for each process.
 
-    >>> orbits = Config("rot-mnist/ien-r4", "small", orbits=True)
+    Args:
+        config: The configuration of the run.
+        items: How many images or pairs there are.
+        views: How often each of them is seen in a step.
+        processes: How many processes share a batch.
+
+    >>> orbits = Config.of("rot-mnist/ien-r4", "small", orbits=True)
     >>> epoch_length(orbits, 12_000, views=4), epoch_length(orbits, 12_000, views=8)
     ((188, 6000), (188, 3000))
     """
-    steps = math.ceil(items / config.batch_size)
-    if not config.orbits:
+    batch_size = config.schedule.batch_size
+    steps = math.ceil(items / batch_size)
+    if not config.objective.orbits:
         return steps, items
-    fewer = round(items * (1 + len(config.groups)) / views)
-    if fewer < steps * processes:
-        most = fewer // processes
-        remedy = f"set it to {math.ceil(items / most)} or more" if most else "train on more images"
-        raise ValueError(
-            f"batch_size {config.batch_size} has no room for an orbit of {views} views in a step of each "
-            f"process: {remedy}"
-        )
-    return steps, fewer
+    fewer = round(items * (1 + len(config.objective.groups)) / views)
+    if fewer >= steps * processes:
+        return steps, fewer
+    remedy = "train on more images"
+    most_steps = fewer // processes
+    if most_steps:
+        remedy = f"set it to {math.ceil(items / most_steps)} or more"
+    raise ValueError(
+        f"batch_size {batch_size} leaves no room for an orbit of {views} views in a step of each process: "
+        f"{remedy}"
+    )
 
 
 def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
-    """The paper's cycle of T steps: up by a cosine for T/4, down by one for 3T/4, and then flat.
+    """Return the learning rate of a step, counted from the start of the run.
 
-    ``exponential`` stays at ``max_lr`` for ``decay_after`` epochs and is multiplied by ``decay`` in each
-    epoch after them; ``steps`` multiplies by it at each of ``steps_after``.
+    With e the epoch, d = ``decay`` and T the steps of the cycle::
+
+        steps         max_lr · d^(number of steps_after that are ≤ e)
+        exponential   max_lr · d^max(0, e - decay_after + 1)
+        one-cycle     min_lr + (max_lr - min_lr) · h: h rises as a cosine over T/4, falls over 3T/4, then is 0
     """
+    schedule = config.schedule
     epoch = step // steps_per_epoch
-    if config.schedule == "steps":
-        return config.max_lr * config.decay ** sum(epoch >= after for after in config.step_epochs)
-    if config.schedule == "exponential":
-        return config.max_lr * config.decay ** max(0, epoch - config.decay_after + 1)
-    cycle = config.cycle_epochs * steps_per_epoch
+    if schedule.shape == "steps":
+        passed = sum(epoch >= after for after in schedule.step_epochs)
+        return schedule.max_lr * schedule.decay**passed
+    if schedule.shape == "exponential":
+        return schedule.max_lr * schedule.decay ** max(0, epoch - schedule.decay_after + 1)
+    cycle = schedule.cycle_epochs * steps_per_epoch
     rise = cycle / 4
     if step >= cycle:
-        return config.min_lr
-    height = (
-        (1 - math.cos(math.pi * step / rise)) / 2
-        if step < rise
-        else (1 + math.cos(math.pi * (step - rise) / (cycle - rise))) / 2
-    )
-    return config.min_lr + (config.max_lr - config.min_lr) * height
+        return schedule.min_lr
+    if step < rise:
+        height = (1 - math.cos(math.pi * step / rise)) / 2
+    else:
+        height = (1 + math.cos(math.pi * (step - rise) / (cycle - rise))) / 2
+    return schedule.min_lr + (schedule.max_lr - schedule.min_lr) * height

@@ -46,7 +46,7 @@ def write_report(
     if min(images, maps, measured) < 1:
         raise ValueError(f"a report needs at least one image and map; got {images=}, {maps=}, {measured=}")
     _needed()
-    if trackers := [folder for folder in folders if read_config(Path(folder)).tracks]:
+    if trackers := [folder for folder in folders if read_config(Path(folder)).TASK != "classify"]:
         raise ValueError(
             f"{trackers[0]} is a tracker, and a report is of networks that classify: look at it with "
             f"ien plot tracking, ien plot turning and ien measure"

@@ -6,12 +6,13 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...training import flat
 from ..opened import Subject
 from ..records import Record
 from .explorer import Exploration
@@ -106,7 +107,7 @@ def _row(subject: Subject) -> dict[str, Any]:
 
 def _configs(subjects: Sequence[Subject]) -> list[tuple[str, list[str], bool]]:
     """(field, its value in each run, whether they differ), those that differ first."""
-    configs = [asdict(subject.config) for subject in subjects]
+    configs = [flat(subject.config) for subject in subjects]
     rows = []
     for name in configs[0]:
         values = [_setting(config[name]) for config in configs]

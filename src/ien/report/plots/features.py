@@ -108,8 +108,8 @@ def _check(subjects: Sequence[Subject], image: int, group: Group | None) -> Grou
     for other in subjects[1:]:
         if not torch.equal(_image(first, image), _image(other, image)):
             raise ValueError(
-                f"image {image} of {first.name} ({first.config.dataset}) is not that of {other.name} "
-                f"({other.config.dataset}): plot runs of one data set"
+                f"image {image} of {first.name} ({first.config.data.dataset}) is not that of {other.name} "
+                f"({other.config.data.dataset}): plot runs of one data set"
             )
     return first.group if group is None else group
 

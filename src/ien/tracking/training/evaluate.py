@@ -18,7 +18,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..._files import replace_file
 from ...measuring.measure import measure
-from ...training.config import Config
 from ...training.evaluate import layer_errors
 from ..by_angle import overlap_by_angle
 from ..data.boxes import Array
@@ -30,6 +29,7 @@ from ..settings import Settings
 from ..siamfc_network import respond_all
 from ..tracker import Tracker
 from ..trajectory import still, track
+from .config import TrackingConfig
 
 __all__ = ["evaluate_tracker", "search_crops", "tracked", "update_cost", "update_speed"]
 
@@ -40,7 +40,7 @@ CROPS = 64
 
 def evaluate_tracker(
     folder: Path,
-    config: Config,
+    config: TrackingConfig,
     network: nn.Module,
     untrained: nn.Module,
     tests: Tests,
@@ -64,7 +64,7 @@ def evaluate_tracker(
     pictures = search_crops(tests[plain])
     reports = [
         measure(network, pictures, group, network.taps, network.feature_groups, batch_size=8, floors=False)  # type: ignore[arg-type]
-        for group in config.measured_groups
+        for group in config.objective.measured_groups
     ]
     return {
         "accuracy": None,
@@ -143,7 +143,7 @@ def update_speed(tracker: Tracker, clip: Clip, rounds: int = 20) -> float:
     return 1 / min(seconds)
 
 
-def _scores(config: Config, clips: Sequence[Clip], results: Mapping[str, Result]) -> dict[str, Any]:
+def _scores(config: TrackingConfig, clips: Sequence[Clip], results: Mapping[str, Result]) -> dict[str, Any]:
     """The scores of a test, as a record has them."""
     scores = {clip.name: scored(results[clip.name], clip, config.rotations > 1) for clip in clips}
     total = summarise(scores)

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..._files import generator
-from ...training.config import Config
 from ...training.distributed import Processes
 from ..data.clips import Array, Clip, usable
 from ..data.crops import crop, exemplar_side
+from .config import TrackingConfig
 
 __all__ = ["EXEMPLAR", "SEARCH", "Draw", "Pairs", "Shown", "loaded", "pairs_of"]
 
@@ -30,6 +30,8 @@ STRETCH = 0.05
 """By how much a picture is made larger or smaller, at most."""
 SHIFT = 4
 """By how many pixels it is moved, at most: 239 of 247."""
+MAX_APART = 100
+"""The frames of a pair are fewer than so many apart."""
 FILTERS: dict[str, dict[str, Any]] = {"published": {}, "wide": {"sides": (10, 500), "shares": (0.01, 0.75)}}
 
 
@@ -63,7 +65,6 @@ class Pairs:
     """Of each clip those to train on, rising."""
     count: int
     """Pairs in an epoch."""
-    apart: int
     batch_size: int
     seed: int
     processes: Processes
@@ -86,10 +87,10 @@ class Pairs:
         sequence, rng = int(order[place]), generator(self.seed, "pair", epoch, index)
         frames = self.frames[sequence]
         # uniform over all pairs: those of which a frame is the first one end at its place in this sum
-        ends = _partners(frames, self.apart).cumsum()
+        ends = _partners(frames).cumsum()
         chosen = int(torch.randint(int(ends[-1]), (), generator=rng))
         first = int(np.searchsorted(ends, chosen, side="right"))
-        second = int(np.searchsorted(frames, frames[first] + self.apart)) - (int(ends[first]) - chosen)
+        second = int(np.searchsorted(frames, frames[first] + MAX_APART)) - (int(ends[first]) - chosen)
         low, high = (1 + STRETCH * (2 * torch.rand(2, generator=rng) - 1)).tolist()
         (a, b), (c, d) = (torch.randint(2 * SHIFT + 1, (2, 2), generator=rng) - SHIFT).tolist()
         return Draw(sequence, (int(frames[first]), int(frames[second])), (low, high), ((a, b), (c, d)))
@@ -117,24 +118,27 @@ class Pairs:
         return Shown(exemplars, searches)
 
 
-def pairs_of(config: Config, clips: Sequence[Clip], processes: Processes) -> Pairs:
-    """The pairs of a run: of all sequences that have two fit frames less than ``config.apart`` apart."""
-    fit = [np.flatnonzero(usable(clip, **FILTERS[config.filter])) for clip in clips]
-    kept = [k for k, frames in enumerate(fit) if _partners(frames, config.apart).any()]
+def pairs_of(config: TrackingConfig, clips: Sequence[Clip], processes: Processes) -> Pairs:
+    """The pairs of a run: of all sequences that have two fit frames less than ``MAX_APART`` apart."""
+    fit = [np.flatnonzero(usable(clip, **FILTERS[config.data.filter])) for clip in clips]
+    kept = [k for k, frames in enumerate(fit) if _partners(frames).any()]
     if not kept:
         raise ValueError(
-            f"none of {len(clips)} sequences has two frames less than {config.apart} apart that pass the "
-            f"filter {config.filter}: take more sequences, or --set filter=wide"
+            f"none of {len(clips)} sequences has two frames less than {MAX_APART} apart that pass the "
+            f"filter {config.data.filter}: take more sequences, or --set filter=wide"
         )
     chosen, frames = [clips[k] for k in kept], [fit[k] for k in kept]
-    count = len(kept) if config.pairs is None else config.pairs
-    return Pairs(chosen, frames, count, config.apart, config.batch_size, config.seed, processes)
+    count = len(kept) if config.data.pairs is None else config.data.pairs
+    return Pairs(chosen, frames, count, config.schedule.batch_size, config.seed, processes)
 
 
-def loaded(pairs: Pairs, config: Config, epoch: int, step: int) -> Generator[Shown, None, None]:
+def loaded(pairs: Pairs, config: TrackingConfig, epoch: int, step: int) -> Generator[Shown, None, None]:
     """The batches of the rest of a run from there on, made ahead of time by worker processes."""
-    places = [divmod(k, pairs.steps) for k in range(epoch * pairs.steps + step, config.epochs * pairs.steps)]
-    gpu = config.device.startswith("cuda")
+    places = [
+        divmod(k, pairs.steps)
+        for k in range(epoch * pairs.steps + step, config.schedule.epochs * pairs.steps)
+    ]
+    gpu = config.machine.device.startswith("cuda")
     loader: DataLoader[Any] = DataLoader(
         pairs,  # type: ignore[arg-type]  # anything with an index does
         batch_size=None,
@@ -150,9 +154,9 @@ def loaded(pairs: Pairs, config: Config, epoch: int, step: int) -> Generator[Sho
         yield batch
 
 
-def _partners(frames: Array, apart: int) -> Array:
-    """For each frame, how many later ones are less than ``apart`` frames away."""
-    return np.searchsorted(frames, frames + apart) - np.arange(len(frames)) - 1
+def _partners(frames: Array) -> Array:
+    """For each frame, how many later ones are less than ``MAX_APART`` frames away."""
+    return np.searchsorted(frames, frames + MAX_APART) - np.arange(len(frames)) - 1
 
 
 def _picture(clip: Clip, frame: int, size: int, stretch: float, shift: tuple[int, int]) -> Tensor:
@@ -167,9 +171,9 @@ def _picture(clip: Clip, frame: int, size: int, stretch: float, shift: tuple[int
     return crop(clip.frame(frame), centre, [step * size], size)[0]
 
 
-def _workers(config: Config, most: int, processes: int) -> int:
-    if config.workers is not None:
-        return config.workers
+def _workers(config: TrackingConfig, most: int, processes: int) -> int:
+    if config.machine.workers is not None:
+        return config.machine.workers
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return min(most, max(0, len(allowed) // processes - 1))
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ... import baselines, models
 from ..._files import generator
 from ...loss.error import full_precision
 from ...loss.objective import EquivarianceLoss
-from ...training.config import Config
+from ...training import run_folder
 from ...training.distributed import Processes
 from ...training.network import (
-    Forward,
     autocast,
     build,
+    channels_last,
+    create,
+    exported,
     loss_names,
     objective_of,
     optimizer_of,
@@ -25,17 +31,22 @@ from ...training.network import (
     started,
     trainable,
 )
+from ...training.task import Cost, Description, EpochItems, Forward, TaskKind
+from ..data import sets
 from ..data.clips import Clip
 from ..data.sets import Clips
 from ..siamfc_network import respond
+from ..tracker import Tracker
+from .config import TrackingConfig
+from .evaluate import evaluate_tracker, search_crops, update_cost
 from .pairs import EXEMPLAR, Pairs, Shown, loaded, pairs_of
 
 __all__ = [
+    "TRACK",
     "Siamese",
     "TrackingTask",
     "balanced_loss",
     "found",
-    "prepare",
     "sequences",
     "target_places",
     "untrained",
@@ -103,7 +114,7 @@ class Siamese(nn.Module):
 class TrackingTask:
     """Everything a step of a tracker needs."""
 
-    config: Config
+    config: TrackingConfig
     network: nn.Module
     model: nn.Module
     """A :class:`Siamese` around the network, or its wrapper that averages gradients over processes."""
@@ -146,7 +157,7 @@ class TrackingTask:
         count = share.stop - share.start
         like = next(self.network.parameters())
         exemplars, searches = (images.to(like.device, like.dtype) for images in batch)
-        if config.channels_last:
+        if config.machine.channels_last:
             exemplars, searches = (
                 images.contiguous(memory_format=torch.channels_last) for images in (exemplars, searches)
             )
@@ -163,36 +174,118 @@ class TrackingTask:
         return Forward(task_loss + equivariance, [task_loss, *terms], hits, count, total)
 
 
-def prepare(config: Config, clips: Clips, processes: Processes) -> TrackingTask:
-    """Network, objective, optimizer and training pairs."""
-    device = processes.device(config.device)
-    pairs = pairs_of(config, sequences(config, clips)[0], processes)
-    network, start = trainable(config, device, _trial(config))
-    optimizer, objective = optimizer_of(config, network, start), objective_of(config, network)
-    model = processes.wrap(Siamese(network, objective), device)
-    return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
+class Track(TaskKind[TrackingConfig, Clips]):
+    """Targets to track through clips."""
+
+    config = TrackingConfig
+    data_unit = "sequences"
+    test_unit = "sequences, plain and rotated"
+    can_embed = False
+
+    def load(self, config: TrackingConfig, folder: str | None = None) -> Clips:
+        seed = config.seed if config.data.data_seed is None else config.data.data_seed
+        return sets.load_clips(config.data.dataset, folder, seed, config.data.test_on)
+
+    def source(self, config: TrackingConfig, folder: str | None) -> str | None:
+        return "generated" if config.data.dataset == "synthetic-clips" else None
+
+    def describe(self, config: TrackingConfig, data: Clips) -> Description:
+        train, tests = sequences(config, data)
+        return Description(
+            name=data.name,
+            source=data.source,
+            train=len(train),
+            test=len(next(iter(tests.values()))),
+            digest=sets.digest([*train, *chain(*tests.values())]),
+        )
+
+    def epoch_items(self, config: TrackingConfig, train: int | None) -> EpochItems:
+        if config.data.pairs is not None:
+            return EpochItems(config.data.pairs, "pair")
+        if train is None:
+            train = config.data.train_images
+        if train is None:
+            counts = {"got10k": sets.PUBLISHED[0], "synthetic-clips": sets.SYNTHETIC[0]}
+            train = counts[config.data.dataset]
+            if config.data.test_on == "validation":
+                train -= sets.held_out(train)
+        note = f", one of each of {train:,} sequences in an epoch, or of those that can be used"
+        return EpochItems(train, "pair", note)
+
+    def network(self, config: TrackingConfig) -> nn.Module:
+        family: Any = baselines if config.network.steerable else models
+        return create(
+            family.factory(config.network.model),
+            feature_groups=config.network.feature_groups,
+            group=config.objective.group,
+            width=config.network.width,
+            backbone=config.network.backbone,
+        )
+
+    def prepare(self, config: TrackingConfig, data: Clips, processes: Processes) -> TrackingTask:
+        device = processes.device(config.machine.device)
+        train, _ = sequences(config, data)
+        pairs = pairs_of(config, train, processes)
+        network, start = trainable(config, device, _trial(config))
+        optimizer, objective = optimizer_of(config, network, start), objective_of(config, network)
+        model = processes.wrap(Siamese(network, objective), device)
+        return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
+
+    def test(
+        self,
+        folder: Path,
+        config: TrackingConfig,
+        network: nn.Module,
+        data: Clips,
+        say: Callable[[str], None],
+    ) -> dict[str, Any]:
+        _, tests = sequences(config, data)
+        some = search_crops(next(iter(tests.values()))[:1])[:2].to(config.machine.device)
+        plain = exported(network, some)
+        before = untrained(config).to(config.machine.device)
+        for each in (plain, before):
+            channels_last(each)
+        run_folder.save_weights(folder, plain)
+        return evaluate_tracker(folder, config, plain, before, tests, say)
+
+    def cost(self, config: TrackingConfig, plain: nn.Module) -> Cost:
+        tracker = Tracker(plain, config.rotations)
+        numbers = update_cost(tracker)
+        templates = "1 template" if config.rotations == 1 else f"{config.rotations} templates"
+        unit = f"an update, {tracker.settings.scales} sizes × {templates}"
+        return Cost(numbers["parameters"], numbers["macs"], unit)
+
+    def examples(self, config: TrackingConfig, data: Clips) -> tuple[Tensor, Tensor | None]:
+        _, tests = sequences(config, data)
+        return search_crops(next(iter(tests.values()))), None
 
 
-def _trial(config: Config) -> Tensor:
+TRACK = Track()
+
+
+def _trial(config: TrackingConfig) -> Tensor:
     """What a new network is tried on, (2, 3, 127, 127)."""
     return torch.rand(2, 3, EXEMPLAR, EXEMPLAR, generator=generator(config.seed, "trial"))
 
 
-def untrained(config: Config) -> nn.Module:
+def untrained(config: TrackingConfig) -> nn.Module:
     """The plain network that a run begins with, in eval mode."""
     network = build(config)
     started(config, network, _trial(config))
     return plain_of(network).eval()
 
 
-def sequences(config: Config, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:
+def sequences(config: TrackingConfig, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:
     """What a run trains on, and what it is tested on by the name of the test: of each as many as it asks."""
     train, tests = clips.train, clips.tests
     counts = (("train_images", len(train)), ("test_images", min(map(len, tests.values()))))
     for name, there in counts:
-        if (asked := getattr(config, name)) is not None and asked > there:
+        asked = getattr(config.data, name)
+        if asked is not None and asked > there:
             raise ValueError(
                 f"{name} is {asked}, but {clips.source} {clips.name} has {there} sequences for it: "
-                f"--set {name}={there}, or another preset"
+                f"--set {name}={there}, or use another preset"
             )
-    return train[: config.train_images], {name: test[: config.test_images] for name, test in tests.items()}
+    return train[: config.data.train_images], {
+        name: test[: config.data.test_images] for name, test in tests.items()
+    }

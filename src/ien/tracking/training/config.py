@@ -1,0 +1,101 @@
+"""What determines a run that trains a tracker: the sections that differ from those of a classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Literal
+
+from ..._text import nearest
+from ...groups.families import rotation
+from ...loss.feature_groups import FeatureGroups
+from ...training.config import Config, Data, Network, Objective
+from ...training.fields import Section, setting
+from ..data.sets import SETS
+from ..siamfc_network import BACKBONES
+
+__all__ = ["ClipData", "TrackerNetwork", "TrackingConfig", "TrackingObjective"]
+
+FOR_IMAGES = ("subset", "rotate", "rescale", "shift", "mirror", "cutout", "average", "orbits", "transform")
+"""Fields that change images to classify; the pictures of a tracker are stretched and moved as published."""
+
+
+@dataclass(frozen=True)
+class ClipData(Data):
+    """Which clips a tracker is trained on, and which pairs of frames are drawn from them."""
+
+    dataset: str = setting(
+        "got10k", "got10k, tested on OTB, plain and rotated; or synthetic-clips, which are generated."
+    )
+    filter: Literal["published", "wide"] = setting(
+        "published",
+        "Which frames to train on. published: targets of 20 to 500 pixels and 1 to 50 % of the frame along "
+        "a side; wide: 10 to 500 pixels and 1 to 75 %, for small sets.",
+    )
+    pairs: int | None = setting(None, "Pairs of frames in an epoch; none: one from each sequence.", low=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dataset not in SETS:
+            raise ValueError(f"a tracker is trained on clips, {' or '.join(SETS)}; got {self.dataset}")
+        _check_unused(self)
+
+
+@dataclass(frozen=True)
+class TrackerNetwork(Network):
+    """Which tracker, and its backbone."""
+
+    PLAIN: ClassVar[tuple[str, ...]] = ("siamfc",)
+    BUILT_IN: ClassVar[tuple[str, ...]] = ("re-siamfc",)
+
+    model: str = setting("siamfc", "siamfc, or the steerable re-siamfc.")
+    backbone: str = setting("alexnet-v2", "alexnet-v1 or alexnet-v2.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.backbone not in BACKBONES:
+            raise ValueError(f"there is no backbone {self.backbone!r}; {nearest(self.backbone, BACKBONES)}")
+
+
+@dataclass(frozen=True)
+class TrackingObjective(Objective):
+    """The loss of a tracker, without what only images to classify have."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_unused(self)
+
+
+@dataclass(frozen=True)
+class TrackingConfig(Config):
+    """Every setting of a run that trains a tracker."""
+
+    TASK: ClassVar[str] = "track"
+
+    data: ClipData = field(default_factory=ClipData)
+    network: TrackerNetwork = field(default_factory=TrackerNetwork)
+    objective: TrackingObjective = field(default_factory=TrackingObjective)
+
+    @property
+    def rotations(self) -> int:
+        """In how many rotations the tracker tries its template: those of the group; 1 for plain SiamFC."""
+        if FeatureGroups.of(self.network.feature_groups).sizes == (1,):
+            return 1
+        group = next(iter(self.objective.groups))
+        most = 1
+        for count in range(1, len(group) + 1):
+            if set(rotation(count).elements) <= set(group.elements):
+                most = count
+        return most
+
+
+def _check_unused(section: Section) -> None:
+    """Fields for images to classify must keep their default: they would do nothing."""
+    unused = []
+    for each in fields(section):
+        if each.name in FOR_IMAGES and getattr(section, each.name) != each.default:
+            unused.append(each.name)
+    if unused:
+        raise ValueError(
+            f"{' and '.join(unused)} would do nothing: a tracker's pictures are stretched and moved as "
+            f"published; leave it out"
+        )

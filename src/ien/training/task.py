@@ -1,0 +1,199 @@
+"""What the loop trains: a :class:`Task`; and what a run needs to know of a kind of tasks.
+
+Two kinds come with the package: images to classify (:mod:`ien.training.classify`) and targets to
+track (:mod:`ien.tracking.training.task`). The configuration names its kind; everything else asks
+:func:`kind_of` it, and never which one it is.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .._text import nearest
+from .config import Config
+from .distributed import Processes
+
+__all__ = [
+    "KINDS",
+    "Cost",
+    "Description",
+    "EpochItems",
+    "Forward",
+    "Task",
+    "TaskKind",
+    "config_from_json",
+    "kind_named",
+    "kind_of",
+]
+
+KINDS = {
+    "classify": "ien.training.classify:CLASSIFY",
+    "track": "ien.tracking.training.task:TRACK",
+}
+"""Name of a kind of tasks → where it is; imported when it is first asked for."""
+
+C = TypeVar("C", bound=Config)
+D = TypeVar("D")
+
+
+class Forward(NamedTuple):
+    """The forward pass of one step, over this process's share of the batch."""
+
+    loss: Tensor
+    """The mean to descend."""
+    parts: list[Tensor]
+    """Means: the task loss and the terms of the equivariance loss, in the order of ``Task.losses``."""
+    hits: Tensor
+    """How many of the original images or pairs are right."""
+    items: int
+    """Images or pairs in the share; 0 if one takes part that does not count."""
+    total: int
+    """Images or pairs in the whole batch."""
+
+
+class Task(Protocol):
+    """Everything that the loop needs to train one network."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def processes(self) -> Processes: ...
+    @property
+    def network(self) -> nn.Module: ...
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+
+    @property
+    def items(self) -> int:
+        """Images or pairs in an epoch, views not counted."""
+
+    @property
+    def views(self) -> int:
+        """How often the network sees an item in a step: the original and its views."""
+
+    @property
+    def unit(self) -> str:
+        """What an item is called, in the plural."""
+
+    @property
+    def losses(self) -> list[str]:
+        """Names of the parts of a forward pass."""
+
+    def batches(self, epoch: int, step: int) -> Generator[Any, None, None]:
+        """Yield the batches of the rest of the run, from that step on."""
+
+    def forward(self, batch: Any, epoch: int, step: int) -> Forward:
+        """Compute the losses of this process's share of a batch."""
+
+
+class Description(NamedTuple):
+    """Which data a run has, for its folder and its record."""
+
+    name: str
+    source: str
+    train: int
+    test: int
+    digest: str
+    """Differs if any of the data differ."""
+    drawn_from: int | None = None
+    """The images from which a subset to train on is drawn."""
+
+
+class Cost(NamedTuple):
+    """What a trained network costs."""
+
+    parameters: int
+    macs: int
+    """Multiply-accumulates."""
+    unit: str
+    """What they are counted for: ``an image at inference``."""
+
+
+class EpochItems(NamedTuple):
+    """What there is in an epoch."""
+
+    total: int
+    name: str
+    """What one of them is called."""
+    note: str = ""
+    """What is not known about the count."""
+
+
+class TaskKind(ABC, Generic[C, D]):
+    """A kind of tasks: from its configuration ``C`` and its data ``D`` to a trained, tested network."""
+
+    config: type[C]
+    """The class of its configurations."""
+    data_unit: ClassVar[str]
+    """What its training data are counted in: images."""
+    test_unit: ClassVar[str]
+    """What a network is tested on."""
+    can_embed: ClassVar[bool]
+    """Whether the digits that come with the installation can stand in for its data."""
+
+    @abstractmethod
+    def load(self, config: C, folder: str | None = None) -> D:
+        """Read or make the data of a run."""
+
+    @abstractmethod
+    def source(self, config: C, folder: str | None) -> str | None:
+        """Say what the data in a folder would be called in a record; None if that is not known."""
+
+    @abstractmethod
+    def describe(self, config: C, data: D) -> Description:
+        """Count the data of a run, and digest them."""
+
+    @abstractmethod
+    def epoch_items(self, config: C, train: int | None) -> EpochItems:
+        """Count what there is in an epoch, given the number of training images or clips if it is known."""
+
+    @abstractmethod
+    def network(self, config: C) -> nn.Module:
+        """Build the network of a run, with random weights."""
+
+    @abstractmethod
+    def prepare(self, config: C, data: D, processes: Processes) -> Task:
+        """Make everything that a step needs, on the device of the run."""
+
+    @abstractmethod
+    def test(
+        self, folder: Path, config: C, network: nn.Module, data: D, say: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Keep the plain network in the run folder, and return what it reaches and what it costs."""
+
+    @abstractmethod
+    def cost(self, config: C, plain: nn.Module) -> Cost:
+        """Count what a plain network costs, without any data."""
+
+    @abstractmethod
+    def examples(self, config: C, data: D) -> tuple[Tensor, Tensor | None]:
+        """Return test images (N, C, H, W) to look at, and their labels (N,) if they have any."""
+
+
+def kind_named(name: object) -> TaskKind[Any, Any]:
+    """Import a kind of tasks by its name."""
+    if name not in KINDS:
+        raise ValueError(f"there is no task {name!r}; {nearest(str(name), KINDS)}")
+    kind: TaskKind[Any, Any] = pkgutil.resolve_name(KINDS[str(name)])
+    return kind
+
+
+def kind_of(config: Config) -> TaskKind[Any, Any]:
+    """Return the kind of tasks that a configuration is of."""
+    return kind_named(config.TASK)
+
+
+def config_from_json(content: Mapping[str, Any]) -> Config:
+    """Read what :meth:`Config.to_json` gave, with the class of the task that it names."""
+    config: Config = kind_named(content.get("task")).config.from_json(content)
+    return config

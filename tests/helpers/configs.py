@@ -1,0 +1,21 @@
+"""Configurations with other values, and the networks that they describe."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from torch import nn
+
+from ien.training import Config, changed, kind_of
+
+C = TypeVar("C", bound=Config)
+
+
+def with_values(config: C, **values: Any) -> C:
+    """``config`` with other values for some of its fields."""
+    return changed(config, values)
+
+
+def network(config: Config) -> nn.Module:
+    """The network of a configuration, with random weights."""
+    return kind_of(config).network(config)

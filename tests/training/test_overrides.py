@@ -1,0 +1,139 @@
+"""What ``--set`` accepts, what it refuses, and what it then says."""
+
+from __future__ import annotations
+
+import pytest
+
+from ien.training import Config, change, differences, flat
+
+CONFIG = Config("rot-mnist/ien-r4", "paper")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("beta=0.3", 0.3),
+        (" beta = 3e-1 ", 0.3),
+        ("objective.beta=1", 1.0),
+        ("width=1/8", 0.125),
+        ("network.width=.5", 0.5),
+        ("epochs=100", 100),
+        ("seed=7", 7),
+        ("train_images=500", 500),
+        ("train_images=none", None),
+        ("threads=None", None),
+        ("threads=3", 3),
+        ("rotate=true", True),
+        ("rotate=Yes", True),
+        ("rotate=1", True),
+        ("channels_last=false", False),
+        ("channels_last=no", False),
+        ("channels_last=0", False),
+        ("schedule.shape=exponential", "exponential"),
+        ("test_on=validation", "validation"),
+        ("precision=bf16", "bf16"),
+        ("feature_groups=4-2-1", "4-2-1"),
+        ("group=rot4xflip", "rot4xflip"),
+        ("model=e2cnn-cnn6", "e2cnn-cnn6"),
+        ("device=cuda:1", "cuda:1"),
+        ("weights_of=", ""),
+    ],
+)
+def test_every_type_of_field_can_be_set(setting: str, value: object) -> None:
+    name = setting.partition("=")[0].strip().rpartition(".")[2]
+    found = flat(change(CONFIG, [setting]))[name]
+    assert found == value and type(found) is type(value)
+
+
+def test_a_section_named_alone_means_its_first_choice() -> None:
+    found = change(CONFIG, ["schedule=exponential", "optimizer=sgd"])
+    assert (found.schedule.shape, found.optimizer.algorithm) == ("exponential", "sgd")
+
+
+def test_nothing_else_changes() -> None:
+    found = change(CONFIG, ["beta=0.3", "width=1/8"])
+    assert differences(found, CONFIG) == {"beta": (0.3, 1.0), "width": (0.125, 1.0)}
+    assert change(CONFIG, []) == CONFIG
+
+
+def test_of_two_settings_of_a_field_the_last_counts() -> None:
+    assert change(CONFIG, ["beta=0.3", "objective.beta=0.5"]).objective.beta == 0.5
+
+
+def test_epochs_alone_scale_the_cycle() -> None:
+    assert change(CONFIG, ["epochs=45"]).schedule.cycle_epochs == 35
+    assert change(CONFIG, ["epochs=1"]).schedule.cycle_epochs == 1
+    assert change(CONFIG, ["epochs=45", "cycle_epochs=20"]).schedule.cycle_epochs == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        (["bta=1"], r"there is no field 'bta'; did you mean beta"),
+        (["learning_rate=1"], r"no field 'learning_rate'; did you mean "),
+        (["zzz=1"], r"no field 'zzz'; there are experiment, preset, seed, "),
+        (["data.beta=1"], r"no field 'data.beta'; did you mean beta"),
+        (["beta"], r"field=value, such as beta=0.3; got 'beta'"),
+        (["beta="], r"beta must be a number such as 0.3 or 1/8; got ''"),
+        (["beta=much"], r"beta must be a number such as 0.3 or 1/8; got 'much'"),
+        (["beta=nan"], r"beta must be a number .* got 'nan'"),
+        (["beta=1e999"], r"beta must be a number .* got '1e999'"),
+        (["width=1/0"], r"width must be a number such as 0.3 or 1/8; got '1/0'"),
+        (["width=0"], r"width must be 0.00390625 to 16; got 0"),
+        (["width=-1/8"], r"width must be 0.00390625 to 16; got -0.125"),
+        (["epochs=2.5"], r"epochs must be a whole number; got '2.5'"),
+        (["epochs=none"], r"epochs must be a whole number; got 'none'"),
+        (["epochs=0"], r"epochs must be 1 to 1e\+06; got 0"),
+        (["train_images=few"], r"train_images must be a whole number or none; got 'few'"),
+        (["train_images=1"], r"train_images must be at least 2; got 1"),
+        (["rotate=maybe"], r"rotate must be true or false; got 'maybe'"),
+        (["beta=-1"], r"beta must be 0 to 1e\+09; got -1"),
+        (["batch_size=1"], r"batch_size must be 2 to"),
+        (["decay=1.5"], r"decay must be 1e-06 to 1; got 1.5"),
+        (["threads=0"], r"threads must be 1 to 4096; got 0"),
+        (["schedule=cosine"], r"shape must be one-cycle, exponential or steps; got 'cosine'"),
+        (["precision=fp16"], r"precision must be float32 or bf16; got 'fp16'"),
+        (["feature_groups=4-4"], r"feature groups .*; got '4-4'"),
+        (["group=rot3x"], "rot3x"),
+        (["group=rot1"], r"group rot1 has one element"),
+        (["model=cnn7"], r"there is no model 'cnn7'; did you mean cnn6"),
+        (["model=siamfc"], r"there is no model 'siamfc'"),
+        (["cycle_epochs=91"], r"cycle_epochs \(91\) cannot exceed epochs \(90\): set both"),
+        (["min_lr=0.1"], r"min_lr \(0.1\) cannot exceed max_lr \(0.005\)"),
+        (["augment=false"], r"beta 1 needs augment=true"),
+        (["samples=4"], r"samples must be 1 to 3 for rot4; got 4"),
+        (["samples=all"], r"samples must be a whole number; got 'all' \(orbits=true shows images under all"),
+        (["subset=1"], r"subset must be at least 2; got 1"),
+        (["tied=true"], r"tied=true needs start=equivariant"),
+        (["kernels=smooth"], r"kernels=smooth needs start=equivariant"),
+        (["transform=true", "group=rot4+flip"], r"transform=true needs a single group, such as rot4; got "),
+        (["orbits=true", "samples=3"], r"needs augment=true and samples=1; got augment=True and samples=3"),
+        (["orbits=true", "augment=no", "beta=0"], r"orbits=true shows every view, .* got augment=False"),
+        (["action=regular", "feature_groups=3"], r"action=regular: .*rot4.* 4, 2 or 1"),
+        (["start=equivariant", "beta=0", "feature_groups=8"], r"start=equivariant: .*rot4"),
+        (["action=regular", "group=scale0.7"], r"action=regular: only rotations and flips permute"),
+        (["start=equivariant", "group=scale0.7"], r"needs a single group with a half turn.*; got scale0.7"),
+        (["start=equivariant", "group=rot4+flip"], r"needs a single group .* such as rot4; got rot4\+flip"),
+        (["start=equivariant", "model=e2cnn-cnn6"], r"needs a plain network, cnn6, .*; got e2cnn-cnn6"),
+        (["model=e2cnn-cnn6", "precision=bf16"], r"e2cnn-cnn6 does not support precision=bf16"),
+        (["model=e2cnn-cnn6", "feature_groups=4-2-1"], r"e2cnn-cnn6 needs feature groups of one size"),
+        (["model=e2cnn-cnn6", "feature_groups=8"], r"under rot4 needs feature groups of 4, .*; got 8"),
+        (["preset=small"], r"preset cannot be set: the command chooses it"),
+        (["machine.processes=2"], r"machine.processes cannot be set"),
+    ],
+    ids=str,
+)
+def test_bad_settings_say_what_was_needed(settings: list[str], match: str) -> None:
+    with pytest.raises(ValueError, match=match) as caught:
+        change(CONFIG, settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_that_fit_only_together_can_be_set_together() -> None:
+    objective = change(CONFIG, ["augment=no", "beta=0", "samples=7", "group=rot8"]).objective
+    assert (objective.augment, objective.samples, objective.group) == (False, 7, "rot8")
+
+
+def test_without_the_loss_the_action_does_not_matter() -> None:
+    found = change(CONFIG, ["action=regular", "beta=0", "feature_groups=3"])
+    assert found.objective.action == "regular"
