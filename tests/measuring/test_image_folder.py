@@ -38,7 +38,7 @@ def test_pixels_are_read_as_they_are_in_the_file(tmp_path: Path, shape, channels
         np.testing.assert_array_equal((batch[0] * 255).round().byte().permute(1, 2, 0), pixels)
 
 
-def test_one_coloured_picture_gives_all_three_channels(tmp_path: Path) -> None:
+def test_pictures_have_three_channels_unless_all_are_grey(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", 4, 4)
     picture(tmp_path / "b.png", 4, 4, 3)
     (batch,) = image_batches(find_images(tmp_path))

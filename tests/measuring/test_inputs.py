@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien.measuring.inputs import eval_mode, number_of_batches
+from ien.measuring.inputs import number_of_batches
 from tests.helpers.losses import R4, images, net
 
 
@@ -69,15 +69,6 @@ def test_batches_are_counted_where_that_is_possible() -> None:
     assert number_of_batches(images(7), 3) == 3
     assert number_of_batches([images(3), images(4)], 64) == 2
     assert number_of_batches(iter([images(3)]), 64) is None
-
-
-def test_modes_come_back_after_an_error_too() -> None:
-    model = net().train()
-    model[2].eval()
-    with pytest.raises(KeyError), eval_mode(model):
-        assert not any(module.training for module in model.modules())
-        raise KeyError
-    assert [module.training for module in model.modules()] == [True, True, True, False, True]
 
 
 def test_progress_is_not_printed_on_stdout_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
