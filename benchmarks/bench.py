@@ -1,4 +1,4 @@
-"""What the loss costs: ratios measured side by side in one run, printed and written to docs/benchmarks.md.
+"""Measures what the loss costs, as ratios, and writes docs/benchmarks.md.
 
 Machines are noisy, so the two sides of a ratio take turns and their medians are compared.
 """
@@ -41,15 +41,15 @@ from ien.training.run import processor
 
 BATCH = 64
 R4 = ien.rotation(4)
-WHOLE = {
+EQUIVARIANT_NETS = {
     "kept equivariant to rot4, free kernels": ("rot4", "free"),
     "kept equivariant to rot4, smooth kernels": ("rot4", "smooth"),
     "kept equivariant to rot8": ("rot8", "smooth"),
     "steerable": ("rot4", None),
 }
-"""Nets that are equivariant at every step: the group and their kernels."""
+"""Networks that are equivariant at every step: their group and their kernels."""
 LAYERS = [f"conv{i}" for i in range(1, 7)]
-# by default glibc gives large blocks back to the system, and each new one costs page faults
+# by default glibc returns large blocks to the system, and each new one costs page faults
 KEEPING_MALLOC = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184"
 }
@@ -57,7 +57,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float, float]:
-    """Median seconds of both, taking turns, and the median of their ratios."""
+    """Let both take turns; return the median seconds of each and the median of their ratios."""
     slow(), fast()
     pairs = [(_seconds(slow), _seconds(fast)) for _ in range(rounds)]
     a, b = (statistics.median(side) for side in zip(*pairs, strict=True))
@@ -71,7 +71,7 @@ def _seconds(f: Callable[[], object]) -> float:
 
 
 def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Forward and backward with the loss on six layers, and with cross-entropy only on the same 2B images."""
+    """Forward and backward with the loss on six layers, and with cross-entropy only on the same images."""
     torch.manual_seed(0)
     net = ien.models.create("cnn6", width=channels / 128)
     x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
@@ -91,7 +91,7 @@ def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def whole_steps(channels: int, group: str, kernels: Any) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A step without copies and loss of a net with such kernels, none if steerable; and of a plain one."""
+    """A step on one view of each image: with such kernels (None: a steerable network), and plain."""
 
     def step(net: nn.Module, kept: bool = False) -> Callable[[], None]:
         x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
@@ -141,7 +141,7 @@ def trainings() -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def variants(setting: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A step of rot-mnist/ien-r4 at small with a setting changed, and as it is."""
+    """A step of rot-mnist/ien-r4 at small with one setting changed, and without."""
     x, y = torch.randint(256, (BATCH, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (BATCH,))
     dataset = Dataset("rot-mnist", "random", x, y, x[:2], y[:2], classes=10)
     usual = change(experiments.config("rot-mnist/ien-r4", "small"), ["device=cpu"])
@@ -151,7 +151,7 @@ def variants(setting: str) -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def pairs(folder: Path, batches: int = 4) -> tuple[Callable[[], None], Callable[[], None], int]:
-    """Steps of tracking/ien-siamfc at small, making their pairs from JPEG files, and how many pictures."""
+    """Steps of tracking/ien-siamfc at small, reading its pairs from JPEG files, and how many images."""
     for seed in range(8):
         write(synthetic(seed, frames=20), folder)
     config = change(experiments.config("tracking/ien-siamfc", "small"), ["epochs=1", "device=cpu"])
@@ -173,7 +173,7 @@ def pairs(folder: Path, batches: int = 4) -> tuple[Callable[[], None], Callable[
 
 
 def actions() -> tuple[Callable[[], None], Callable[[], None]]:
-    """The group action on the pooled features of six layers: image by image, and ``act_on_features``."""
+    """The group action on the pooled features of six layers, image by image and with ``act_on_features``."""
     shapes = zip([32, 48, 64, 64, 96, 128], [24, 24, 12, 12, 6, 2], strict=True)
     maps = [torch.rand(BATCH, groups, size, size, requires_grad=True) for groups, size in shapes]
     g = R4.sample(BATCH)
@@ -198,7 +198,7 @@ def actions() -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def inferences(width: float) -> tuple[Callable[[], None], Callable[[], None]]:
-    """64 images through the network with feature groups of 4, and through that with 4-2-1."""
+    """64 images through the network with feature groups of 4, and through the one with 4-2-1."""
     x = torch.rand(BATCH, 1, 28, 28).contiguous(memory_format=torch.channels_last)
     nets = [ien.models.create("cnn6", feature_groups=spec, width=width).eval() for spec in (4, "4-2-1")]
 
@@ -215,7 +215,7 @@ def inferences(width: float) -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def peak_memory(step: Callable[[], None]) -> float:
-    """Megabytes of tensors alive at the worst moment of a step, beyond those that were there before."""
+    """Megabytes of tensors alive at the worst moment of a step, beyond those alive before it."""
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
@@ -255,9 +255,9 @@ def main() -> None:
             what = f"training step, {channels} first channels, with loss / plain; {allocator}"
             report(what, goal, value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     for channels in (128, 16):
-        for how, (group, kernels) in WHOLE.items():
+        for how, (group, kernels) in EQUIVARIANT_NETS.items():
             a, b, value = ratio(*whole_steps(channels, group, kernels), rounds=9)
-            what = f"training step, {channels} first channels, {how} / plain, both without copies"
+            what = f"training step, {channels} first channels, {how} / plain, both with one view"
             report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     a, b, value = ratio(*actions(), rounds=15)
     what = "group action on six layers, loop per image / act_on_features"
@@ -275,10 +275,10 @@ def main() -> None:
         what = f"training step of rot-mnist/ien-r4 at small, {setting} / as it is"
         report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     with tempfile.TemporaryDirectory() as folder:
-        network, loader, pictures = pairs(Path(folder))
+        network, loader, count = pairs(Path(folder))
         a, b, value = ratio(network, loader, rounds=5)
-    what = "pictures/s of the loader / of the network, tracking/ien-siamfc at small"
-    report(what, "≥ 1", value, f"{pictures / b:.0f} / {pictures / a:.0f} pictures/s")
+    what = "images/s of the loader / of the network, tracking/ien-siamfc at small"
+    report(what, "≥ 1", value, f"{count / b:.0f} / {count / a:.0f} images/s")
     a, b, value = ratio(*trainings(), rounds=5)
     what = "images/s of the engine / of a bare loop, rot-mnist/ien-r4 at small"
     report(what, "≥ 0.95", value, f"{3840 / b:.0f} / {3840 / a:.0f} images/s")
@@ -292,7 +292,7 @@ def main() -> None:
     what = "ien run --preset smoke, start to end / import torch and make an optimizer"
     report(what, "–", value, f"{a:.2f} s / {b:.2f} s")
     PAGE.write_text(page(rows))
-    print(f"written to {PAGE.name}")
+    print(f"wrote {PAGE.name}")
 
 
 def page(rows: list[tuple[str, str, float, str]]) -> str:
@@ -313,19 +313,19 @@ Python {platform.python_version()}, torch {torch.__version__}; {date.today()}.
 {table}
 
 The step: forward and backward of the six-conv Rot-MNIST net with the loss on all six layers, against the same
-net on the same images with cross-entropy only. The loss is bound by memory: it reads every tapped map
+net on the same images with cross-entropy only. The loss is bound by memory: it reads every captured map
 and writes a gradient of its size. By default glibc returns blocks of that size to the system, and the page
-faults of new ones cost as much as the arithmetic; an allocator that keeps them speeds up both sides:
+faults of new ones cost as much as the arithmetic. An allocator that keeps them speeds up both sides:
 jemalloc, tcmalloc, or `GLIBC_TUNABLES={KEEPING_MALLOC["GLIBC_TUNABLES"]}`.
-The engine sets that by itself, for its own process.
-Peak memory counts the tensors alive, parameters left out.
+Peak memory counts the tensors alive, without the parameters.
 
-The engine: 60 steps with everything a run does (draws by place, sums, checks, checkpoints, building the net),
-against the same steps in a bare loop. Most of the time of a smoke run is spent importing torch and its
+The engine: 60 steps with everything that a run does (random draws, sums, checks, checkpoints, building the
+net), against the same steps in a bare loop. A smoke run spends most of its time importing torch and its
 compiler, which every optimizer of torch imports.
 
-The loader: the workers that a run has by default read and crop two frames of 240×320 pixels, JPEG files, for
-each pair while nothing else runs; the network trains on as many pairs that are there already, and on copies.
+The loader: for each pair, the workers that a run has by default read and crop two frames of 240×320 pixels
+(JPEG files) while nothing else runs; the network trains on the same number of pairs, already loaded, and
+on views of them.
 """
 
 

@@ -1,6 +1,6 @@
-"""What each network of the Rot-TIM tables costs: measured in turns in one run, written to docs/costs.md.
+"""Measures what each network of the Rot-TIM tables costs, and writes docs/costs.md.
 
-At inference a steerable network is exported, and is then the same plain network as that of IEN.
+For inference a steerable network is exported; it is then the same plain network as IEN's.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GROUPS = {"r4": ("rot4", "4-2-1"), "r8": ("rot8", "8-4-2-1"), "r4r": ("rot4xflip
 """The group, and the mix of feature groups with fewer channels."""
 NOTE = """Heterogeneous feature groups save fewer seconds than operations: narrow convolutions run less
 efficiently, norms and sums shrink with the channels and not with their products, and with a batch of 1 the
-time to call each layer stays. The wider the network and the larger the batch, the nearer the ratio comes to
-that of the MACs.
+time to call each layer stays the same. The wider the network and the larger the batch, the closer the ratio
+comes to that of the MACs.
 """
 SIZE = 64
 TRAIN_BATCH = 32
@@ -38,7 +38,7 @@ TRAIN_BATCH = 32
 
 @dataclass
 class Variant:
-    """One network: what is measured of it, and the ratios it is part of."""
+    """One network, and those that it is compared with."""
 
     name: str
     base: str
@@ -47,7 +47,7 @@ class Variant:
     trained: nn.Module
     group: str
     beta: float | None
-    """None for the base net, which sees no copies."""
+    """None for the base net, which sees one view of each image."""
 
     @property
     def parameters(self) -> int:
@@ -95,7 +95,7 @@ def inference(variant: Variant, batch: int) -> Callable[[], object]:
 
 
 def step(variant: Variant) -> Callable[[], object]:
-    """One training step on a batch, and on a copy of it unless it is the base net."""
+    """One training step on a batch and, unless it is the base net, on a view of it."""
     x, y = images(TRAIN_BATCH), torch.randint(100, (TRAIN_BATCH,))
     net = variant.trained
     optimizer = torch.optim.Adam(net.parameters(), fused=True)
@@ -165,7 +165,7 @@ def main() -> None:
         f"Written by `python benchmarks/costs.py` on {date.today()}: {processor()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}. Images of {SIZE}×{SIZE}, width "
         f"{arguments.width:g} of the paper's; medians of {arguments.rounds} rounds in which all take turns. "
-        "Ratios above 1 are faster. Channels last. Training: a batch of 32 and, but for the base net, a copy "
+        "Ratios above 1 are faster. Channels last. Training: a batch of 32 and, but for the base net, a view "
         "of each image.\n",
     ]
     for net in NETS:

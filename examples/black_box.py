@@ -1,4 +1,4 @@
-"""A transformation without formula or inverse: a layer that cares less about half of a digit being hidden."""
+"""A transformation without a formula or inverse: a layer that minds less if half of a digit is hidden."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ def hide_right(x: Tensor) -> Tensor:
     return hide_left(x.flip(-1)).flip(-1)
 
 
-# what it does to feature maps must be said; "identity": they shall stay as they are
+# say what it does to feature maps; "identity": they should stay as they are
 occlude = ien.custom("occlude", {"left": hide_left, "right": hide_right}, feature_actions="identity")
 x, y = embedded_digits()
 

@@ -1,4 +1,4 @@
-"""Fine-tune a ResNet-18 with torchvision's state_dict keys: first trained plainly, then with the loss."""
+"""Fine-tune a ResNet-18 with torchvision's state_dict keys: first without the loss, then with it."""
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,7 @@ class ResNet18(nn.Module):
 
 
 def train(model: nn.Module, beta: float, steps: int, lr: float) -> None:
-    """The copies are seen also without the loss (beta 0): fine-tuning adds the loss and nothing else."""
+    """Train with or without the loss (beta 0) on the same views: fine-tuning adds the loss, nothing else."""
     objective = ien.EquivarianceLoss("rot4", dict.fromkeys(LAYERS, beta), feature_groups=4)
     optimizer = torch.optim.Adam(model.train().parameters(), lr)
     for batch in torch.randint(4500, (steps, 32), generator=rng):
@@ -56,4 +56,4 @@ x = ien.rotation(360).act(x, torch.randint(360, (len(x),), generator=rng))
 x = F.interpolate(x, 33, mode="bilinear").expand(-1, 3, -1, -1)  # 33: ien.doctor calls it exact
 train(model := ResNet18(10, width=16), beta=0.0, steps=200, lr=3e-3)
 train(model, beta=0.3, steps=200, lr=1e-3)
-print(ResNet18(10, width=16).load_state_dict(model.state_dict()), "in the untouched class")
+print(ResNet18(10, width=16).load_state_dict(model.state_dict()), "in the unchanged class")

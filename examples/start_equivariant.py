@@ -1,4 +1,4 @@
-"""Make an ordinary CNN equivariant before its first step, and train it as ever: it stays so."""
+"""Make an ordinary CNN equivariant before its first step, and train it as usual: it stays equivariant."""
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ def block(before: int, after: int, kernel: int, padding: int = 0) -> nn.Sequenti
 torch.manual_seed(0)
 rng = torch.Generator().manual_seed(0)
 x, y = embedded_digits()
-# maps of 24, 12, 8 and 4 pixels turn exactly; no group pool is needed, the linear layer becomes invariant
+# maps of 24, 12, 8 and 4 pixels rotate exactly; the linear layer becomes invariant, without a group pool
 model = nn.Sequential(
     block(1, 16, 7, padding=1),
     nn.MaxPool2d(2),
@@ -43,4 +43,4 @@ for step in range(steps):
     if step % 30 == 0:
         print(f"step {step}: loss {loss.item():.2f}")
 print(ien.measure(model, x[4500:], "rot4", layers, 4, labels=y[4500:], floors=False, action="regular"))
-print("an ordinary network still:", list(model.state_dict()) == keys)
+print("still an ordinary network:", list(model.state_dict()) == keys)

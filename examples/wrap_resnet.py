@@ -48,4 +48,4 @@ for _ in range(10):
     optimizer.step()
     optimizer.zero_grad()
 print({layer: round(term.item(), 4) for (_, layer), term in out.terms.items()})
-print("the state_dict is what it was:", list(model.state_dict()) == keys)
+print("the state_dict has not changed:", list(model.state_dict()) == keys)
