@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import ien
-from ien.data.augment import cutout, mirror, rescale, rotate, shift, turn_and_scale
+from ien.data.augment import cutout, mirror, rescale, rotate, rotate_and_scale, shift
 from ien.models.normalize import Normalize
 
 # rotation
@@ -123,7 +123,7 @@ def test_scaling_equals_a_loop_over_pixels(size: tuple[int, int], mode, kernel, 
 def test_turning_and_scaling_at_once_equals_a_loop_over_pixels() -> None:
     x = torch.rand(4, 1, 6, 9, dtype=torch.float64)
     degrees, factors = torch.tensor([30.0, -100.0, 77.7, 200.0]), torch.tensor([0.4, 0.8, 1.3, 1.0])
-    result = turn_and_scale(x, degrees, factors)
+    result = rotate_and_scale(x, degrees, factors)
     for k in range(4):
         expected = read_through(x[k, 0].numpy(), float(degrees[k]), float(factors[k]), keys, 2)
         torch.testing.assert_close(result[k, 0], torch.from_numpy(expected), atol=1e-9, rtol=0)
@@ -158,7 +158,7 @@ def test_factor_one_changes_nothing_and_others_fill_or_lose_a_border() -> None:
 def test_overshoot_is_cut_off_in_scaling_and_left_in_resampling() -> None:
     x = torch.zeros(1, 1, 12, 12)
     x[..., 6:] = 1
-    raw = turn_and_scale(x, torch.zeros(1), torch.tensor([1.6]))
+    raw = rotate_and_scale(x, torch.zeros(1), torch.tensor([1.6]))
     assert float(raw.min()) < -0.02 and float(raw.max()) > 1.02
     assert torch.equal(rescale(x, torch.tensor([1.6])), raw.clamp(0, 1))
 

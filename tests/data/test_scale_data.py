@@ -121,10 +121,10 @@ def test_images_are_those_of_a_loop_over_pixels(rotated: bool, monkeypatch: pyte
 
     def spy(x: Tensor, degrees: Tensor, factors: Tensor) -> Tensor:
         drawn.append((x, degrees, factors))
-        return turn_and_scale(x, degrees, factors)
+        return rotate_and_scale(x, degrees, factors)
 
-    turn_and_scale = scale_mnist.turn_and_scale
-    monkeypatch.setattr(scale_mnist, "turn_and_scale", spy)
+    rotate_and_scale = scale_mnist.rotate_and_scale
+    monkeypatch.setattr(scale_mnist, "rotate_and_scale", spy)
     upright = torch.from_numpy(tagged_digits(120, 0))[:, None]
     made = generate(upright, torch.arange(120) % 10, 0, FEW, rotated)
     (x, degrees, factors), images = drawn[0], torch.cat([made["train_x"], made["test_x"]])
@@ -136,7 +136,7 @@ def test_images_are_those_of_a_loop_over_pixels(rotated: bool, monkeypatch: pyte
 
 def test_factors_and_angles_are_uniform_and_independent(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[Tensor, Tensor]] = []
-    monkeypatch.setattr(scale_mnist, "turn_and_scale", lambda x, d, f: drawn.append((d, f)) or x)
+    monkeypatch.setattr(scale_mnist, "rotate_and_scale", lambda x, d, f: drawn.append((d, f)) or x)
     generate(
         torch.zeros(12_000, 1, 1, 1, dtype=torch.uint8),
         torch.arange(12_000) % 10,
@@ -223,7 +223,7 @@ def build_and_die(folder: Path, cache: Path, name: str, point: str) -> None:
     """Make a data set in a child process that kills itself in a call."""
     os.environ["IEN_CACHE"] = str(cache)
     ien.data.mnist.DIGITS, scale_mnist.SIZES = COUNTS, FEW
-    middle = (scale_mnist, "turn_and_scale") if name == "scale-mnist" else (stl10, "_labels")
+    middle = (scale_mnist, "rotate_and_scale") if name == "scale-mnist" else (stl10, "_labels")
     owner, function = middle if point == "in the middle" else (os, "replace")
     toy.at_call(1, owner, function, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     load(name, folder)

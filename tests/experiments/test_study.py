@@ -198,7 +198,7 @@ def noise(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randint(256, (144, 1, 28, 28), generator=rng).to(torch.uint8), torch.arange(144) % 10
     data = Dataset("rot-mnist", "embedded-5k", x[:128], y[:128], x[128:], y[128:], classes=10)
-    monkeypatch.setitem(ien.data.DATASETS, "rot-mnist", (lambda *_: data, lambda *_: data))
+    monkeypatch.setitem(ien.data.DATASETS, "rot-mnist", ien.data.Loader(lambda *_: data, lambda *_: data))
 
 
 def finished(name: str, folder: Path) -> Path:

@@ -33,7 +33,7 @@ def dataset(seed: int = 0) -> Dataset:
     return Dataset("toy", "random", x[:96], y[:96], x[96:], y[96:], classes=10)
 
 
-DATASETS = {"toy": (lambda folder, seed: dataset(seed), dataset)}
+DATASETS = {"toy": ien.data.Loader(lambda folder, seed: dataset(seed), dataset)}
 
 
 def config(**changes: Any) -> Config:

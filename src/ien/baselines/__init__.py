@@ -1,11 +1,11 @@
 """The networks we compare with: equivariant by construction, and called like the plain ones.
 
     steerable_layers.py    layers that commute with rotations and flips, of e2cnn's kernels
-    steerable_nets.py      the steerable twins of cnn6, resnet18 and vgg
-    sesn_layers.py         scale-equivariant steerable networks (SESN): convolutions at several scales
-    sesn_nets.py           the SESN twins of cnn3 and wide_resnet
-    dss.py                 deep scale-spaces (DSS): dilated kernels over blurred images
-    ss_cnn.py              scale-steerable filters (SS-CNN), with the maximum over scales after each layer
+    steerable_nets.py      the steerable twins of cnn6, resnet18 and vgg sesn_layers.py
+    scale-equivariant steerable networks (SESN): convolutions at several scales sesn_nets.py
+    the SESN twins of cnn3 and wide_resnet dss.py                 deep scale-spaces (DSS): dilated
+    kernels over blurred images ss_cnn.py              scale-steerable filters (SS-CNN), with the
+    maximum over scales after each layer
 
 The steerable twin of SiamFC, which tracks, lives in ``ien.tracking`` and is built here by name.
 """
@@ -68,7 +68,7 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
 """Name → the function that builds the network, for all baselines that classify images."""
 
 TRACKERS = {"re-siamfc": "ien.tracking:re_siamfc"}
-"""Name → where its function is; imported when asked for, because ``tracking`` builds on ``baselines``."""
+"""Name → where its function is: imported when asked for, as ``tracking`` builds on this."""
 
 NAMES = (*BASELINES, *TRACKERS)
 """All names that :func:`create` knows."""
@@ -79,11 +79,11 @@ def create(name: str, **options: Any) -> nn.Module:
 
     Args:
         name: ``e2cnn-cnn6``, ``sesn-vector``, ``dss-wrn`` and so on; see :data:`NAMES`.
-        **options: What its function takes: ``width`` and ``in_channels`` for all, ``num_classes`` for those
-            that classify, a ``group`` (``rot4``, ``rot8``, ``rot4xflip``) for the steerable ones
-            (``e2cnn-…`` and ``re-siamfc``), a ``backbone`` for ``re-siamfc``, and for the nets for scaled
-            digits (``sesn-vector``, ``sesn-scalar``, ``dss``, ``ss-cnn``) the ``size``, 28 or 56, at which
-            they look at a digit.
+        **options: What its function takes: ``width`` and ``in_channels`` for all, ``num_classes``
+            for those that classify, a ``group`` (``rot4``, ``rot8``, ``rot4xflip``) for the
+            steerable ones (``e2cnn-…`` and ``re-siamfc``), a ``backbone`` for ``re-siamfc``, and
+            for the nets for scaled digits (``sesn-vector``, ``sesn-scalar``, ``dss``, ``ss-cnn``)
+            the ``size``, 28 or 56, at which they look at a digit.
 
     Returns:
         A network in training mode. Steerable ones have an ``export()`` to a plain network.

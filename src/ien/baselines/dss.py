@@ -1,7 +1,8 @@
-"""Deep scale-spaces (Worrall and Welling, 2019): nets whose maps shift along the scales if an image shrinks.
+"""Deep scale-spaces (Worrall and Welling, 2019): if the image shrinks, maps shift along the scales.
 
-The image is blurred to several scales (:class:`ScaleSpace`), and each scale is convolved with the same
-kernels, dilated by its factor (:class:`DilatedConv2d`). Halving the image then moves its maps by one scale.
+The image is blurred to several scales (:class:`ScaleSpace`), and each scale is convolved with the
+same kernels, dilated by its factor (:class:`DilatedConv2d`). Halving the image then moves its maps
+by one scale.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def dss(
 ) -> CNN3:
     """Build the DSS twin of :func:`ien.models.cnn3`: two scales, 7×7 kernels dilated by 1 and by 2.
 
-    No convolution has a bias, 190 parameters less than in the plain net. The last BatchNorm comes after the
-    maximum over scales, as in the plain net; the published one comes before it.
+    No convolution has a bias, 190 parameters less than in the plain net. The last BatchNorm comes
+    after the maximum over scales, as in the plain net; the published one comes before it.
 
     Args:
         size: 28, or 56 to double the images first.
@@ -70,8 +71,8 @@ def dss_wrn(
 ) -> WideResNet:
     """Build the DSS twin of :func:`ien.models.wide_resnet`, with four scales at its entry.
 
-    The first convolution of stages 1 and 2 sees two scales at once, so that 3, 2 and 2 scales leave the
-    stages. Kernels start near the identity.
+    The first convolution of stages 1 and 2 sees two scales at once, so that 3, 2 and 2 scales leave
+    the stages. Kernels start near the identity.
 
     Args:
         width: A factor on the 128, 240 and 512 fields of the stages.
@@ -79,7 +80,8 @@ def dss_wrn(
         in_channels: Channels of the images.
         dropout: The share of values dropped before the second convolution of each block.
 
-    >>> sum(parameter.numel() for parameter in dss_wrn().parameters()), dss_wrn(1 / 8).feature_groups
+    >>> net = dss_wrn()
+    >>> sum(parameter.numel() for parameter in net.parameters()), net.feature_groups
     (10939482, {'layer1': 3, 'layer2': 2, 'layer3': 2})
     """
     fields = (WRN_STEM, *rounded(WRN_FIELDS, 1, width))
@@ -103,10 +105,11 @@ def dss_wrn(
 
 
 class ScaleSpace(nn.Module):
-    """Blur images (B, C, H, W) to each scale: maps (B, C * scales, H, W), the first the image itself.
+    """Blur images (B, C, H, W) to each scale: (B, C * scales, H, W), the first unchanged.
 
-    The image counts as blurred by a Gaussian of deviation s = ``zero_scale``. Scale k should look like a
-    picture 2^k times as large, shrunk, whose blur has the deviation 2^k s; so it is blurred by the variance
+    The image counts as blurred by a Gaussian of deviation s = ``zero_scale``. Scale k should look
+    like a picture 2^k times as large, shrunk, whose blur has the deviation 2^k s; so it is blurred
+    by the variance
 
         (2^k s)² - s² = s² (4^k - 1)
 
@@ -142,13 +145,13 @@ def discrete_gaussian(variance: float, radius: int) -> Tensor:
 
         T(n) = exp(-t) I_n(t) = mean over θ of exp(t (cos θ - 1)) cos(n θ),   n = -radius … radius
 
-    Two of them in a row are exactly the one of the summed variances, also for variances far below a pixel,
-    where a sampled Gaussian fails.
+    Two of them in a row are exactly the one of the summed variances, also for variances far below a
+    pixel, where a sampled Gaussian fails.
 
     >>> discrete_gaussian(0.0, 2).round(decimals=6).abs()
     tensor([0., 0., 1., 0., 0.], dtype=torch.float64)
     """
-    # the mean over this many angles is the integral to all digits: the integrand is smooth and periodic
+    # the mean over the angles is the integral to all digits: the integrand is smooth and periodic
     angles = torch.arange(ANGLES, dtype=torch.float64, device="cpu") * (2 * math.pi / ANGLES)
     places = torch.arange(-radius, radius + 1, dtype=torch.float64, device="cpu")
     spectrum = torch.exp(variance * (angles.cos() - 1))  # (angles,)
@@ -158,12 +161,12 @@ def discrete_gaussian(variance: float, radius: int) -> Tensor:
 
 
 class DilatedConv2d(nn.Module):
-    """The scale-space correlation: output scale k sees its input through the kernels dilated by 2^k.
+    """The scale-space correlation: output scale k uses the kernels dilated by 2^k.
 
     .. math:: h(k, x) = \\sum_{l < extent} \\sum_y w(l, y) f(k + l, x + 2^k y)
 
-    From fields of ``scales`` channels to fields of ``scales - extent + 1``. Each dilation is a call of its
-    own: in one call the kernels would be filled up with zeros, at several times the cost.
+    From fields of ``scales`` channels to fields of ``scales - extent + 1``. Each dilation is a call
+    of its own: in one call the kernels would be filled up with zeros, at several times the cost.
 
     Args:
         before: Fields of the input.
@@ -201,7 +204,7 @@ class DilatedConv2d(nn.Module):
             nn.init.normal_(self.weight, std=math.sqrt(2 / self.weight[0].numel()))
 
     def kernels(self) -> Sequence[Tensor]:
-        """Return the kernels before dilation, for each output scale (after, before, extent, k, k)."""
+        """Return the undilated kernels, for each output scale (after, before, extent, k, k)."""
         return [self.weight] * (self.scales - self.extent + 1)  # the same at all scales
 
     def forward(self, x: Tensor) -> Tensor:
@@ -259,7 +262,7 @@ class _FirstScales(nn.Module):
 
 
 def _near_identity_(weight: Tensor) -> None:
-    """Yu and Koltun's start for dilated kernels: each input field passes through, and a little noise.
+    """Yu and Koltun's start for dilated kernels: input fields pass through, with a little noise.
 
     With c the greatest common divisor of the numbers of fields, the centre of the kernel is
 

@@ -1,8 +1,9 @@
 """SESN's layers: convolutions with the same kernels at several scales (Sosnovik et al., 2020).
 
-A kernel is a combination of fixed functions, κ_σ = Σ_b w_b ψ_σ,b, with the same weights w at every scale σ,
-and ψ_σ is ψ_1 stretched by σ. A layer gives one map for each scale; these are the members of a field. If the
-image grows by the factor from one scale to the next, the maps grow too and move up by one scale.
+A kernel is a combination of fixed functions, κ_σ = Σ_b w_b ψ_σ,b, with the same weights w at every
+scale σ, and ψ_σ is ψ_1 stretched by σ. A layer gives one map for each scale; these are the members
+of a field. If the image grows by the factor from one scale to the next, the maps grow too and move
+up by one scale.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Filters(NamedTuple):
     effective_size: int = 7
     """A kernel has as many weights as a plain one of this size."""
     mult: float | None = None
-    """Variant B: by how much the envelope shrinks for each further set of functions. None is variant A."""
+    """How much the envelope shrinks for each further set of functions (variant B), or None (A)."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Pixels of a kernel at each scale: the same number of deviations, to the next odd size below."""
+        """Pixels of a kernel at each scale: in proportion to the scale, and odd."""
         sizes = []
         for scale in self.scales:
             pixels = int(self.size * scale / max(self.scales))
@@ -60,12 +61,14 @@ def hermite_basis(filters: Filters) -> list[Tensor]:
         ψ(x, y) = He_n(y/σ) He_m(x/σ) exp(-(x² + y²) / 2σ²) / σ²
 
     divided by the norm that it has at the smallest scale. Variant A takes all orders n and m below
-    ``effective_size``; variant B those with n + m ≤ 4, under the envelopes σ, σ/mult, σ/mult² and so on.
+    ``effective_size``; variant B those with n + m ≤ 4, under the envelopes σ, σ/mult, σ/mult² and
+    so on.
 
     Returns:
         For each scale (functions, size, size) in float64.
 
-    >>> [tuple(b.shape) for b in hermite_basis(Filters((0.9, 1.27, 1.79), size=7, effective_size=3))]
+    >>> filters = Filters((0.9, 1.27, 1.79), size=7, effective_size=3)
+    >>> [tuple(basis.shape) for basis in hermite_basis(filters)]
     [(9, 3, 3), (9, 5, 5), (9, 7, 7)]
     """
     _check(filters)
@@ -85,10 +88,11 @@ def hermite_basis(filters: Filters) -> list[Tensor]:
 class ScaleConv2d(nn.Module):
     """A convolution with the same combinations of the basis at each scale.
 
-    The output has fields with a channel for each scale. So has the input, and no scale sees another one, or
-    it has plain channels if ``from_image``. Every forward pass expands the kernels, 1% of its work on a batch
-    of 128 digits, so the state does not depend on the mode. Each scale is convolved by itself, with a kernel
-    of its own size: up to 4 times faster than one call with the small kernels padded to the largest.
+    The output has fields with a channel for each scale. So has the input, and no scale sees another
+    one, or it has plain channels if ``from_image``. Every forward pass expands the kernels, 1% of
+    its work on a batch of 128 digits, so the state does not depend on the mode. Each scale is
+    convolved by itself, with a kernel of its own size: up to 4 times faster than one call with the
+    small kernels padded to the largest.
 
     Args:
         before: Fields of the input, or its channels if ``from_image``.
@@ -210,7 +214,7 @@ def _flat(bases: Sequence[Tensor]) -> Tensor:
 
 
 def _split(kernels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Undo :func:`_flat`: (after, before, pixels of all sizes) to one (after, before, size, size) each."""
+    """Undo :func:`_flat`: kernels (after, before, size, size), one for each size."""
     parts = kernels.split([size * size for size in sizes], 2)
     split = []
     for part, size in zip(parts, sizes, strict=True):

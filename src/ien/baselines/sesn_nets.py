@@ -1,4 +1,4 @@
-"""SESN's nets: scale-equivariant twins of the three-convolution net and of WRN-16-8, as published."""
+"""SESN's nets: scale-equivariant twins of the three-convolution net and of WRN-16-8."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def sesn_vector(
 ) -> CNN3:
     """Build the SESN twin of :func:`ien.models.cnn3` with maps at each scale, up to the group pool.
 
-    A feature group is a field: its members are the maps of one filter at each scale, and an image enlarged
-    by a step of the scales moves them up by one.
+    A feature group is a field: its members are the maps of one filter at each scale, and an image
+    enlarged by a step of the scales moves them up by one.
 
     Args:
         size: 28, or 56 to double the images first.
@@ -75,10 +75,10 @@ def sesn_scalar(
     num_classes: int = 10,
     in_channels: int = 1,
 ) -> CNN3:
-    """Build the SESN twin of :func:`ien.models.cnn3` that takes the maximum over scales at every layer.
+    """Build the SESN twin of :func:`ien.models.cnn3` with the maximum over scales at every layer.
 
-    Its maps have no scale axis: they grow and shrink with the image as far as the scales reach. On most
-    images that is not far: a maximum at an end of the list has no counterpart after scaling.
+    Its maps have no scale axis: they grow and shrink with the image as far as the scales reach. On
+    most images that is not far: a maximum at an end of the list has no counterpart after scaling.
 
     Args:
         size: 28, or 56 to double the images first.
@@ -102,9 +102,10 @@ def sesn_scalar(
 def sesn_wrn(
     width: float | Fraction = 1, num_classes: int = 10, in_channels: int = 3, dropout: float = 0.3
 ) -> WideResNet:
-    """Build SESN-A, the twin of :func:`ien.models.wide_resnet` with maps at three scales throughout.
+    """Build SESN-A, the twin of :func:`ien.models.wide_resnet` with maps at three scales.
 
-    As there, the last BatchNorm comes before the maximum over scales; the published code has it after.
+    As there, the last BatchNorm comes before the maximum over scales; the published code has it
+    after.
 
     Args:
         width: A factor on the 128, 256 and 512 fields of the stages.

@@ -1,7 +1,7 @@
-"""Scale-steerable filters (Ghosh and Gupta, 2019): kernels at several scales, and the maximum over them.
+"""Scale-steerable filters (Ghosh and Gupta, 2019): the maximum over kernels at several scales.
 
-A filter is a combination of log-radial harmonics. Scaling the image by s multiplies a harmonic of frequency k
-by exp(-i k log s) / s, so the same weights give the filter at every scale.
+A filter is a combination of log-radial harmonics. Scaling the image by s multiplies a harmonic of
+frequency k by exp(-i k log s) / s, so the same weights give the filter at every scale.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LogRadial(NamedTuple):
     unit: int
     """The size of the kernel at scale 1: the scale of a kernel is its size over this one."""
     orders: tuple[float, ...]
-    """Radial frequencies: periods of log r between one pixel and the corner of the largest kernel."""
+    """Radial frequencies: periods of log r from one pixel to the corner of the largest kernel."""
     angles: int = 9
     """Directions from 0° to 180°, both included although they are the same: as published."""
     sigma: float = math.pi / 16
@@ -71,10 +71,10 @@ def ss_cnn(
     num_classes: int = 10,
     in_channels: int = 1,
 ) -> CNN3:
-    """Build the SS-CNN twin of :func:`ien.models.cnn3`: 30, 60 and 90 fields, kernels without biases.
+    """Build the SS-CNN twin of :func:`ien.models.cnn3`: 30, 60 and 90 fields, no biases.
 
-    The published count, 493,688, has 7,410 parameters that its net never uses, and 256 biases that BatchNorm
-    cancels.
+    The published count, 493,688, has 7,410 parameters that its net never uses, and 256 biases that
+    BatchNorm cancels.
 
     Args:
         size: 28, or 56 to double the images first.
@@ -100,8 +100,9 @@ def ss_cnn_wrn(
 ) -> WideResNet:
     """Build the SS-CNN twin of :func:`ien.models.wide_resnet`, with kernels of 3, 5 and 7 pixels.
 
-    The published code forgets to hand the sizes to the blocks, so that only its stem has more than one scale;
-    here all layers have three. Its count has one unused parameter more for each pair of fields.
+    The published code forgets to hand the sizes to the blocks, so that only its stem has more than
+    one scale; here all layers have three. Its count has one unused parameter more for each pair of
+    fields.
 
     Args:
         width: A factor on the 88, 176 and 352 fields of the stages.
@@ -130,10 +131,12 @@ def log_radial_basis(filters: LogRadial) -> list[Tensor]:
 
         S_s(r, φ) = S(r / s, φ) / s² = exp(-i k log s) S(r, φ) / s
 
-    which is the paper's theorem. The functions are its real part and minus its imaginary part, so that their
-    combinations are the real parts of complex ones. Two things differ from the published code:
+    which is the paper's theorem. The functions are its real part and minus its imaginary part, so
+    that their combinations are the real parts of complex ones. Two things differ from the published
+    code:
 
-    - a pixel is the mean over its area: near the centre S oscillates within pixels, and samples do not steer;
+    - a pixel is the mean over its area: near the centre S oscillates within pixels, and samples do
+      not steer;
     - both parts are divided by one norm, and the factor 1 / s is there: steering needs both.
 
     Returns:
@@ -153,11 +156,12 @@ def log_radial_basis(filters: LogRadial) -> list[Tensor]:
 
 
 class ScaleSteerableConv2d(nn.Module):
-    """A convolution with kernels steered to several scales, and the maximum over these at each pixel.
+    """A convolution with kernels steered to several scales, and the maximum over the scales.
 
-    It commutes with scaling as long as the scale that wins at a pixel stays within the range of the kernels.
-    Each size is a call of its own: in one call the small kernels would be padded to the largest, at almost
-    twice the cost. Every forward pass expands the kernels, so the state does not depend on the mode.
+    It commutes with scaling as long as the scale that wins at a pixel stays within the range of the
+    kernels. Each size is a call of its own: in one call the small kernels would be padded to the
+    largest, at almost twice the cost. Every forward pass expands the kernels, so the state does not
+    depend on the mode.
 
     Args:
         before: Channels of the input.

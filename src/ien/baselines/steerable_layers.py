@@ -1,12 +1,13 @@
 """Steerable layers: convolutions and norms that commute with rotations and flips by construction.
 
-A *field* is a feature group with one channel, or member, for each element of the group. Between two fields,
-a kernel commutes with the group if, for every element g,
+A *field* is a feature group with one channel, or member, for each element of the group. Between two
+fields, a kernel commutes with the group if, for every element g,
 
     κ(g x) = ρ_out(g) κ(x) ρ_in(g)⁻¹
 
-where ρ permutes the members (on an image it is the identity). The kernels that satisfy this form a linear
-space; e2cnn samples a basis κ_1 … κ_n of it, and a layer learns the weights w of κ = Σ_b w_b κ_b.
+where ρ permutes the members (on an image it is the identity). The kernels that satisfy this form a
+linear space; e2cnn samples a basis κ_1 … κ_n of it, and a layer learns the weights w of κ = Σ_b w_b
+κ_b.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ __all__ = [
 class Symmetry(NamedTuple):
     """Rotations about a point, with or without flips: what a field has one member for each of.
 
-    Members follow the order of the elements of ``rot4``, ``rot4xflip`` and the like, whatever the order in
-    the group that :meth:`of` is given.
+    Members follow the order of the elements of ``rot4``, ``rot4xflip`` and the like, whatever the
+    order in the group that :meth:`of` is given.
     """
 
     rotations: int
@@ -157,8 +158,8 @@ class SteerableConv2d(nn.Module):
     def plain_bias(self) -> Tensor | None:
         """Return the bias of the plain convolution.
 
-        As in e2cnn, the bias b of a field is the length of the vector of its members' biases, which are all
-        equal: b / √members each.
+        As in e2cnn, the bias b of a field is the length of the vector of its members' biases, which
+        are all equal: b / √members each.
         """
         if self.bias is None:
             return None
@@ -209,9 +210,10 @@ class FieldNorm(nn.Sequential):
 
 
 def steer(net: nn.Module, symmetry: Symmetry, functions: Functions = E2CNN_DEFAULT) -> None:
-    """Replace every convolution and BatchNorm2d in ``net`` by its steerable form, with fresh weights.
+    """Replace every Conv2d and BatchNorm2d in ``net`` by its steerable form, with fresh weights.
 
-    Channels become fields of ``symmetry.members`` consecutive ones; the first convolution reads an image.
+    Channels become fields of ``symmetry.members`` consecutive ones; the first convolution reads an
+    image.
     """
     members = symmetry.members
     first = True
@@ -261,7 +263,8 @@ def _basis(
 ) -> tuple[Tensor, Tensor]:
     """Sample the basis between two fields, and the initial scale of each of its functions.
 
-    ``dtype`` is torch's default, in which e2cnn samples: it is an argument for the sake of the cache.
+    ``dtype`` is torch's default, in which e2cnn samples: it is an argument for the sake of the
+    cache.
 
     Returns:
         The basis (n, members out, members in, k, k) and the scales (n,).
@@ -287,7 +290,7 @@ def _basis(
         basis = block.sampled_basis.detach()  # (n, members out, members in, k * k)
         basis = basis.unflatten(-1, (kernel_size, kernel_size))  # (n, members out, members in, k, k)
 
-        # e2cnn lists all rotations and then all flips; our groups have each rotation's flip next to it
+        # e2cnn lists all rotations, then all flips; our groups have each rotation's flip beside it
         order = torch.arange(symmetry.members).view(-1, symmetry.rotations)  # (1 or 2, rotations)
         order = order.T.flatten()  # (members,)
         basis = basis[:, order]
@@ -316,7 +319,7 @@ def _he_scale(functions: Any) -> Tensor:
 
 @contextmanager
 def library() -> Iterator[tuple[Any, Any]]:
-    """Import ``e2cnn.gspaces`` and ``e2cnn.nn``, quietly and with the numpy they were written for."""
+    """Import ``e2cnn.gspaces`` and ``e2cnn.nn``, quietly and with the numpy they expect."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # e2cnn is older than the torch and numpy it meets
         try:

@@ -1,7 +1,8 @@
-"""Steerable twins of the models: same blocks and channels, exactly equivariant, exported to plain nets.
+"""Steerable twins of the models: same blocks and channels, exactly equivariant.
 
-For quarter turns and flips they are exact; for the rotations between as exact as the pixels allow. They need
-e2cnn, and training them takes longer than training a plain net, since kernels are expanded in every pass.
+For quarter turns and flips they are exact; for the rotations between as exact as the pixels allow.
+They need e2cnn, and training them takes longer than training a plain net, since kernels are
+expanded in every pass.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def steerable_resnet18(
 ) -> SteerableResNet18:
     """Build the steerable twin of :func:`ien.models.resnet18`.
 
-    Its kernels have 8 functions for each 3×3 filter, which is what the paper's widths are matched with: at
-    width 1 it has as many parameters as the base net.
+    Its kernels have 8 functions for each 3×3 filter, which is what the paper's widths are matched
+    with: at width 1 it has as many parameters as the base net.
 
     Args:
         group: ``rot4``, ``rot8``, ``rot4xflip`` or the like.
@@ -71,7 +72,7 @@ def steerable_resnet18(
 def steerable_vgg(
     group: str | Group = "rot4", width: float | Fraction = 1, num_classes: int = 100, in_channels: int = 3
 ) -> SteerableVGG:
-    """Build the steerable twin of :func:`ien.models.vgg`, with e2cnn's own 6 functions for each 3×3 filter.
+    """Build the steerable twin of :func:`ien.models.vgg`, with 6 functions for each 3×3 filter.
 
     Args:
         group: ``rot4``, ``rot8``, ``rot4xflip`` or the like.
@@ -83,7 +84,7 @@ def steerable_vgg(
 
 
 class SteerableCNN6(CNN6):
-    """A :class:`CNN6` with steerable convolutions, and BatchNorms that share statistics within a field."""
+    """A :class:`CNN6` with steerable convolutions and a BatchNorm for whole fields."""
 
     def __init__(
         self, symmetry: Symmetry, width: float | Fraction, num_classes: int, in_channels: int
@@ -102,7 +103,7 @@ class SteerableCNN6(CNN6):
 
 
 class SteerableResNet18(ResNet18):
-    """A :class:`ResNet18` with steerable convolutions, and BatchNorms that share statistics in a field."""
+    """A :class:`ResNet18` with steerable convolutions and a BatchNorm for whole fields."""
 
     def __init__(
         self, symmetry: Symmetry, width: float | Fraction, num_classes: int, in_channels: int
@@ -122,7 +123,7 @@ class SteerableResNet18(ResNet18):
 
 
 class SteerableVGG(VGG):
-    """A :class:`VGG` with steerable convolutions, and BatchNorms that share statistics within a field."""
+    """A :class:`VGG` with steerable convolutions and a BatchNorm for whole fields."""
 
     def __init__(
         self, symmetry: Symmetry, width: float | Fraction, num_classes: int, in_channels: int
@@ -141,7 +142,7 @@ class SteerableVGG(VGG):
 
 
 def exported(twin: nn.Module, plain: Callable[[], Net]) -> Net:
-    """Build the net that ``plain`` makes, with the weights of its steerable ``twin``, in eval mode."""
+    """Build the net that ``plain`` makes, with the weights of its steerable ``twin``."""
     state = {}
     with torch.no_grad():
         for name, value in twin.state_dict().items():
@@ -159,6 +160,6 @@ def exported(twin: nn.Module, plain: Callable[[], Net]) -> Net:
 
 
 def on_meta(plain: Callable[[], Net]) -> Net:
-    """Build the net that ``plain`` makes without drawing weights, which would be replaced at once."""
+    """Build the net that ``plain`` makes without drawing weights, which will be replaced."""
     with torch.device("meta"):
         return plain()

@@ -1,10 +1,22 @@
-"""Data sets: from files on disk to tensors."""
+"""Data sets: from files on disk to tensors.
+
+    dataset.py          what a data set is, and where data are looked for cache.py
+    tensors that take long to make, kept as memory-mapped files download.py         published files
+    and archives → files in a folder, checked augment.py          images and drawn numbers →
+    rotated, scaled, shifted, mirrored, cut-out images digits.py           the 5,000 digits that
+    come with the installation mnist.py            the published files of MNIST rot_mnist.py
+    Rot-MNIST: the original, or made from MNIST scale_mnist.py      Scale-MNIST and Rot-Scale-MNIST,
+    made from MNIST tiny_imagenet.py    the published folder of Tiny ImageNet rot_tim.py
+    Rot-TIM and R2-TIM, made from Tiny ImageNet stl10.py            the published folder of STL-10
+
+Clips for tracking are in ``ien.tracking.data``.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._text import nearest
 from . import rot_mnist, rot_tim, scale_mnist, stl10
@@ -13,49 +25,76 @@ from .dataset import data_folder as data_folder
 from .dataset import to_float as to_float
 from .digits import embedded_digits as embedded_digits
 
-DATASETS: dict[str, tuple[Callable[..., Dataset], Callable[[int], Dataset] | None]] = {
-    "rot-mnist": (rot_mnist.rot_mnist, rot_mnist.embedded),
-    "rot-tim": (rot_tim.rot_tim, None),
-    "r2-tim": (rot_tim.r2_tim, None),
-    "scale-mnist": (scale_mnist.scale_mnist, scale_mnist.embedded),
-    "rot-scale-mnist": (scale_mnist.rot_scale_mnist, scale_mnist.embedded_rotated),
-    "stl10": (stl10.stl10, None),
-}
-"""Name → how it is read from a folder, and how it is made of the embedded digits, if it can be."""
 
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "rot-mnist": (),
-    "rot-tim": ("classes", "image_size", "mask"),
-    "r2-tim": ("classes", "image_size", "mask"),
-    "scale-mnist": (),
-    "rot-scale-mnist": (),
-    "stl10": ("image_size",),
+class Loader(NamedTuple):
+    """How a data set is loaded."""
+
+    from_folder: Callable[..., Dataset]
+    """Takes a folder, a seed and the settings."""
+    from_digits: Callable[[int], Dataset] | None
+    """Makes it from the embedded digits and a seed; None if that is not possible."""
+    settings: tuple[str, ...] = ()
+    """What it takes besides a seed."""
+    download: str = ""
+    """What ``ien data get`` calls the files that it needs."""
+
+
+DATASETS = {
+    "rot-mnist": Loader(rot_mnist.rot_mnist, rot_mnist.embedded),
+    "rot-tim": Loader(rot_tim.rot_tim, None, ("classes", "image_size", "mask"), "tiny-imagenet"),
+    "r2-tim": Loader(rot_tim.r2_tim, None, ("classes", "image_size", "mask"), "tiny-imagenet"),
+    "scale-mnist": Loader(scale_mnist.scale_mnist, scale_mnist.embedded),
+    "rot-scale-mnist": Loader(scale_mnist.rot_scale_mnist, scale_mnist.embedded_rotated),
+    "stl10": Loader(stl10.stl10, None, ("image_size",), "stl10"),
 }
-"""Name → the settings that it takes, besides a seed."""
+"""The data sets of images, by name."""
+
+SETTINGS = {name: loader.settings for name, loader in DATASETS.items()}
+"""Name → what :func:`load` takes for it, besides a folder and a seed."""
+
+CLIP_SETS = ("got10k", "synthetic-clips")
+"""Names of the sets of clips, which ``ien.tracking`` loads."""
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0, **settings: Any) -> Dataset:
-    """A data set by name from ``folder``: by default ``$IEN_DATA``, else ``data`` in the current folder.
+    """Load a data set of images by name.
 
-    ``folder="embedded"`` takes the 5,000 digits that come with the installation. Where a data set is made and
-    not read, everything random about it comes from ``seed``. The ``settings`` are those that it takes:
-    ``classes``, ``image_size`` and ``mask`` for ``rot-tim`` and ``r2-tim``, ``image_size`` for ``stl10``.
+    Args:
+        name: ``rot-mnist``, ``rot-tim``, ``r2-tim``, ``scale-mnist``, ``rot-scale-mnist`` or
+            ``stl10``.
+        folder: Where its files are; by default ``$IEN_DATA``, else ``data`` in the current folder.
+            ``"embedded"`` makes it from the 5,000 digits that come with the installation.
+        seed: Decides everything random about a data set that is made and not read.
+        **settings: ``classes``, ``image_size`` and ``mask`` for ``rot-tim`` and ``r2-tim``,
+            ``image_size`` for ``stl10``.
+
+    Raises:
+        ValueError: There is no such data set or setting, or a file is damaged.
+        FileNotFoundError: Files are missing; the message says how to get them.
+
+    Not needed for your own images: the loss and ``ien.measure`` take any tensors.
+
+    >>> load("rot-mnist", "embedded")
+    Dataset(rot-mnist, embedded-5k: 4,000 train and 1,000 test images 1×28×28 uint8, 10 classes)
     """
+    if name in CLIP_SETS:
+        raise ValueError(
+            f"{name} holds clips, not images: ien.tracking.data.sets.load_clips({name!r}) loads them"
+        )
     if name not in DATASETS:
-        raise ValueError(f"there is no data set {name!r}; {nearest(name, DATASETS)}")
-    known = SETTINGS.get(name, ())
+        raise ValueError(f"there is no data set {name!r}; {nearest(name, [*DATASETS, *CLIP_SETS])}")
+    loader = DATASETS[name]
     for setting in settings:
-        if setting not in known:
-            meant = nearest(setting, known) if known else "it takes none"
-            raise ValueError(f"{name} takes no setting {setting!r}; {meant}")
-    from_files, from_embedded = DATASETS[name]
+        if not loader.settings:
+            raise ValueError(f"{name} takes no setting {setting!r}; it takes none")
+        if setting not in loader.settings:
+            raise ValueError(f"{name} takes no setting {setting!r}; {nearest(setting, loader.settings)}")
     place = data_folder(folder)
     if str(place) != "embedded":
-        return from_files(place, seed, **settings)
-    if from_embedded is None:
-        title, download = ("STL-10", "stl10") if name == "stl10" else ("Tiny ImageNet", "tiny-imagenet")
+        return loader.from_folder(place, seed, **settings)
+    if loader.from_digits is None:
         raise ValueError(
-            f"{name} is not made of the embedded digits: give a folder with {title}, "
-            f"which `ien data get {download}` downloads"
+            f"{name} cannot be made from the embedded digits: give a folder with the files "
+            f"that `ien data get {loader.download}` downloads"
         )
-    return from_embedded(seed)
+    return loader.from_digits(seed)

@@ -1,4 +1,4 @@
-"""Augment: images and what was drawn for each of them in, changed images out; nothing here is random."""
+"""Augmentation: images and numbers drawn for each → changed images. Nothing here is random."""
 
 from __future__ import annotations
 
@@ -11,68 +11,105 @@ from torch import Tensor
 
 from ..groups.similarity import Mode
 
-__all__ = ["cutout", "mirror", "rescale", "rotate", "shift", "turn_and_scale"]
+__all__ = ["cutout", "mirror", "rescale", "rotate", "rotate_and_scale", "shift"]
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Each image (N, C, H, W) turned counter-clockwise by its own angle (N,), bilinear, filled with zeros.
+    """Rotate each image counter-clockwise by its own angle, bilinearly, with zeros from outside.
 
-    Any real angle; for the elements of a group, exact where that can be, use :func:`ien.rotation`.
+    For the elements of a group, exact where that is possible, use :func:`ien.rotation` instead.
+
+    Args:
+        images: (N, C, H, W), floating point.
+        degrees: Any real angles (N,).
 
     >>> rotate(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), torch.tensor([90.0])).round(decimals=4)
     tensor([[[[2., 4.],
               [1., 3.]]]])
     """
-    _check("rotate", images, degrees, "an angle")
-    return turn_and_scale(images, degrees, torch.ones(len(images)), "bilinear")
+    _check_numbers("rotate", images, degrees, "an angle")
+    factors = torch.ones(len(images))
+    return rotate_and_scale(images, degrees, factors, "bilinear")
 
 
 def rescale(images: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
-    """Each image (N, C, H, W) in [0, 1] scaled about its centre by its own factor (N,), filled with zeros.
+    """Scale each image about its centre by its own factor, with zeros from outside.
 
-    The size of the image stays: below 1 a border is filled, above 1 one is lost. Nothing is smoothed before
-    an image shrinks. What bicubic interpolation overshoots is cut off at 0 and 1, as in a picture of bytes.
+    The size of the image stays: below 1 a border is filled, above 1 one is lost. Nothing is
+    smoothed before an image shrinks. What bicubic interpolation overshoots is cut off at 0 and 1,
+    as in a picture of bytes. For the elements of a group use :func:`ien.scale` instead.
+
+    Args:
+        images: (N, C, H, W) in [0, 1].
+        factors: (N,), 0.5 to halve.
+        mode: How pixels are interpolated.
 
     >>> rescale(torch.ones(1, 1, 1, 4), torch.tensor([0.5]), "bilinear")
     tensor([[[[0., 1., 1., 0.]]]])
     """
-    _check("rescale", images, factors, "a factor")
-    scaled = turn_and_scale(images, torch.zeros(len(images)), factors, mode)
-    return scaled.clamp_(0, 1) if mode == "bicubic" else scaled
+    _check_numbers("rescale", images, factors, "a factor")
+    degrees = torch.zeros(len(images))
+    scaled = rotate_and_scale(images, degrees, factors, mode)
+    if mode == "bicubic":
+        scaled.clamp_(0, 1)
+    return scaled
 
 
-def turn_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
-    """Each image (N, C, H, W) turned by its own angle (N,) and scaled by its own factor (N,), in one step.
+def rotate_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
+    """Rotate each image by its own angle and scale it by its own factor, in one resampling.
 
-    About the centre, with zeros from outside. Bicubic is that of torch and of ``ien.scale``: Keys' kernel
-    with a = -0.75. It may leave the range of the image.
+    About the centre, with zeros from outside. A pixel at (x, y) of the result is read from
+
+        x' = (x cos α - y sin α) / s
+        y' = (x sin α + y cos α) / s
+
+    with rows that count downwards. Bicubic is that of torch and of ``ien.scale``, Keys' kernel with
+    a = -0.75; it may leave the range of the image.
+
+    Args:
+        images: (N, C, H, W), floating point.
+        degrees: The angles α (N,), counter-clockwise.
+        factors: The factors s (N,).
+        mode: How pixels are interpolated.
     """
-    _check("turn_and_scale", images, degrees, "an angle")
-    _check("turn_and_scale", images, factors, "a factor")
+    _check_numbers("rotate_and_scale", images, degrees, "an angle")
+    _check_numbers("rotate_and_scale", images, factors, "a factor")
     if mode not in get_args(Mode):
-        raise ValueError(f"mode is {', '.join(get_args(Mode)[:-1])} or {get_args(Mode)[-1]}; got {mode!r}")
-    angle, factor = (values.to("cpu", torch.float64) for values in (degrees, factors))  # not on every device
-    if not bool((factor.isfinite() & (factor > 0)).all()):
-        wrong = factor[~(factor.isfinite() & (factor > 0))][0]
-        raise ValueError(f"factors must be positive and finite, 0.5 to halve; got {float(wrong):g}")
+        *modes, last = get_args(Mode)
+        raise ValueError(f"mode is {', '.join(modes)} or {last}; got {mode!r}")
+    # on the CPU, since not every device has float64
+    angle = degrees.to("cpu", torch.float64)
+    factor = factors.to("cpu", torch.float64)
+    usable = factor.isfinite() & (factor > 0)
+    if not bool(usable.all()):
+        wrong = float(factor[~usable][0])
+        raise ValueError(f"factors must be positive and finite, 0.5 to halve; got {wrong:g}")
     if images.numel() == 0:
         return images.clone()
-    dtype = images.dtype if images.dtype == torch.float64 else torch.float32
-    cos, sin = angle.deg2rad().cos() / factor, angle.deg2rad().sin() / factor
+
+    cos = angle.deg2rad().cos() / factor
+    sin = angle.deg2rad().sin() / factor
     zero = torch.zeros_like(angle)
     height, width = images.shape[-2:]
-    # from a pixel of the result to where it is read, in sides of length 2 and rows that count downwards
-    first = torch.stack([cos, -sin * height / width, zero], dim=1)
-    second = torch.stack([sin * width / height, cos, zero], dim=1)
-    matrix = torch.stack([first, second], dim=1).to(images.device, dtype)  # (N, 2, 3)
-    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
-    return F.grid_sample(images.to(dtype), grid, mode=mode, align_corners=False).to(images.dtype)
+    # affine_grid counts in half sides, so x and y have different units unless the image is square
+    x_row = torch.stack([cos, -sin * height / width, zero], dim=1)  # (N, 3)
+    y_row = torch.stack([sin * width / height, cos, zero], dim=1)  # (N, 3)
+    dtype = images.dtype if images.dtype == torch.float64 else torch.float32
+    matrix = torch.stack([x_row, y_row], dim=1).to(images.device, dtype)  # (N, 2, 3)
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)  # (N, H, W, 2)
+    resampled = F.grid_sample(images.to(dtype), grid, mode=mode, align_corners=False)
+    return resampled.to(images.dtype)
 
 
 def shift(images: Tensor, offsets: Tensor) -> Tensor:
-    """Each image (N, C, H, W) moved by whole pixels (N, 2), down and to the right, filled with zeros.
+    """Move each image by its own whole number of pixels, with zeros from outside.
 
-    With offsets drawn from -12 to 12 this is a random crop of the image with 12 pixels of zeros around it.
+    With offsets drawn from -12 to 12 this is a random crop of the image with 12 pixels of zeros
+    around it.
+
+    Args:
+        images: (N, C, H, W).
+        offsets: Pixels down and to the right (N, 2).
 
     >>> shift(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([[1, -1]]))
     tensor([[[[0, 0],
@@ -81,17 +118,27 @@ def shift(images: Tensor, offsets: Tensor) -> Tensor:
     _check_pixels("shift", images, offsets, "an offset")
     if images.numel() == 0:
         return images.clone()
-    limit = torch.tensor(images.shape[-2:], device=offsets.device)
-    # further than its own size an image is gone
-    down, right = torch.minimum(torch.maximum(offsets, -limit), limit).to(images.device).unbind(1)
-    most, furthest = int(down.abs().max()), int(right.abs().max())
-    padded = F.pad(images, (furthest, furthest, most, most))
-    crops = padded.unfold(2, images.shape[2], 1).unfold(3, images.shape[3], 1)  # (N, C, rows, columns, H, W)
-    return crops[torch.arange(len(images), device=images.device), :, most - down, furthest - right]
+    height, width = images.shape[-2:]
+    # further than by its own size an image is gone
+    limit = torch.tensor([height, width], device=offsets.device)
+    offsets = torch.minimum(torch.maximum(offsets, -limit), limit).to(images.device)
+    down, right = offsets.unbind(1)  # (N,) each
+    rows = int(down.abs().max())
+    columns = int(right.abs().max())
+    padded = F.pad(images, (columns, columns, rows, rows))
+    # every window of the size of an image, of which each image takes one
+    windows = padded.unfold(2, height, 1)  # (N, C, 2 * rows + 1, W + 2 * columns, H)
+    windows = windows.unfold(3, width, 1)  # (N, C, 2 * rows + 1, 2 * columns + 1, H, W)
+    which = torch.arange(len(images), device=images.device)
+    return windows[which, :, rows - down, columns - right]  # (N, C, H, W)
 
 
 def mirror(images: Tensor, flags: Tensor) -> Tensor:
-    """The images (N, C, H, W) whose flag (N,) is true mirrored left to right, the others as they are.
+    """Mirror the images whose flag is true left to right, and leave the others as they are.
+
+    Args:
+        images: (N, C, H, W).
+        flags: (N,) of bool.
 
     >>> mirror(torch.tensor([[[[1, 2]]], [[[3, 4]]]]), torch.tensor([True, False])).flatten()
     tensor([2, 1, 3, 4])
@@ -101,15 +148,22 @@ def mirror(images: Tensor, flags: Tensor) -> Tensor:
             f"mirror needs images (N, C, H, W) and true or false for each (N,); "
             f"got {tuple(images.shape)} and {flags.dtype} {tuple(flags.shape)}"
         )
-    return torch.where(flags.to(images.device).view(-1, 1, 1, 1), images.flip(3), images)
+    chosen = flags.to(images.device).view(-1, 1, 1, 1)
+    return torch.where(chosen, images.flip(3), images)
 
 
 def cutout(images: Tensor, centres: Tensor, size: int, fill: float | Sequence[float] | Tensor) -> Tensor:
-    """Each image (N, C, H, W) with a square of ``size`` pixels around its own pixel (N, 2) filled.
+    """Fill a square in each image, around its own pixel.
 
-    A centre is a row and a column. The square reaches ``size // 2`` pixels up and left of it, and ends at the
-    border of the image. ``fill`` is one value, or one for each channel: the mean of the data, where the
-    published order is to normalise first and then to fill with zeros.
+    The square reaches ``size // 2`` pixels up and left of the pixel, and ends at the border of the
+    image.
+
+    Args:
+        images: (N, C, H, W).
+        centres: Row and column of the pixel (N, 2).
+        size: Pixels along each side of the square.
+        fill: One value, or one for each channel. Where the published order is to normalise first
+            and then to fill with zeros, this is the mean of the data.
 
     >>> cutout(torch.ones(1, 1, 3, 4), torch.tensor([[0, 2]]), 2, 0.5)
     tensor([[[[1.0000, 0.5000, 0.5000, 1.0000],
@@ -118,24 +172,26 @@ def cutout(images: Tensor, centres: Tensor, size: int, fill: float | Sequence[fl
     """
     _check_pixels("cutout", images, centres, "a pixel")
     colour = torch.as_tensor(fill, dtype=images.dtype, device=images.device).flatten()
-    if len(colour) not in (1, images.shape[1]):
-        raise ValueError(
-            f"fill is one value or one for each of {images.shape[1]} channels; got {len(colour)}"
-        )
+    channels = images.shape[1]
+    if len(colour) not in (1, channels):
+        raise ValueError(f"fill is one value or one for each of {channels} channels; got {len(colour)}")
     if size < 1:
         raise ValueError(f"the square needs a size of at least 1 pixel; got {size}")
-    first = centres.to(images.device) - size // 2
-    row, column = (
-        (place >= start[:, None]) & (place < start[:, None] + size)  # (N, side)
-        for start, place in zip(
-            first.unbind(1), (torch.arange(n, device=images.device) for n in images.shape[-2:]), strict=True
-        )
-    )
-    inside = row[:, None, :, None] & column[:, None, None, :]  # (N, 1, H, W)
+    top, left = (centres.to(images.device) - size // 2).unbind(1)  # (N,) each
+    in_rows = _between(top, size, images.shape[2])  # (N, H)
+    in_columns = _between(left, size, images.shape[3])  # (N, W)
+    inside = in_rows[:, None, :, None] & in_columns[:, None, None, :]  # (N, 1, H, W)
     return torch.where(inside, colour.view(1, -1, 1, 1), images)
 
 
-def _check(name: str, images: Tensor, values: Tensor, what: str) -> None:
+def _between(start: Tensor, size: int, side: int) -> Tensor:
+    """Which of the places 0 … side - 1 lie in the interval of each image: (N, side)."""
+    place = torch.arange(side, device=start.device)
+    start = start[:, None]
+    return (place >= start) & (place < start + size)
+
+
+def _check_numbers(name: str, images: Tensor, values: Tensor, what: str) -> None:
     if images.ndim != 4 or not images.is_floating_point() or values.shape != images.shape[:1]:
         raise ValueError(
             f"{name} needs floating-point images (N, C, H, W) and {what} for each (N,); "

@@ -1,4 +1,4 @@
-"""Cache: tensors that take long to make, kept as one memory-mapped file each."""
+"""The cache: tensors that take long to make, each set kept as one memory-mapped file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,30 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["cache_folder", "cached"]
+from .._files import whole_or_nothing
+
+__all__ = ["cache_folder", "cached", "layout_of"]
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+"""Name of a tensor → its dtype and shape."""
 
 
 def cache_folder() -> Path:
-    """``$IEN_CACHE``, else ``$XDG_CACHE_HOME/ien``, else ``~/.cache/ien``."""
+    """Return ``$IEN_CACHE``, else ``$XDG_CACHE_HOME/ien``, else ``~/.cache/ien``."""
     if own := os.environ.get("IEN_CACHE"):
         return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ien"
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "ien"
+
+
+def layout_of(train: int, test: int, image: tuple[int, int, int], dtype: torch.dtype = torch.uint8) -> Layout:
+    """Return the layout of a data set with this many images of shape (C, H, W)."""
+    return {
+        "train_x": (dtype, (train, *image)),
+        "train_y": (torch.int64, (train,)),
+        "test_x": (dtype, (test, *image)),
+        "test_y": (torch.int64, (test,)),
+    }
 
 
 def cached(
@@ -28,14 +42,22 @@ def cached(
     make: Callable[[], Mapping[str, Tensor]],
     about: Mapping[str, object] | None = None,
 ) -> dict[str, Tensor]:
-    """The tensors kept under ``name``; made and written if they are not there whole, as ``layout`` says.
+    """Return the tensors kept under ``name``; make and write them first if they are not there.
 
-    Pages are read when they are used; writing to a tensor changes neither the file nor another process.
-    What the tensors are, ``about``, is kept in the same file, as JSON.
+    Pages are read when they are used. Writing to a tensor changes neither the file nor another
+    process.
+
+    Args:
+        name: The name of the file, which should change with everything that the tensors depend on.
+        layout: What the file must hold.
+        make: Makes the tensors.
+        about: What they are, kept in the same file as JSON.
     """
     path = cache_folder() / f"{name}.safetensors"
-    # one text: the order of several would differ from file to file
-    metadata = {"about": json.dumps(about)} if about else None
+    metadata = None
+    if about:
+        # one text, since safetensors does not keep the order of several
+        metadata = {"about": json.dumps(about)}
     found = _mapped(path, layout, metadata)
     if found is None:
         _write(path, make(), metadata)
@@ -46,35 +68,36 @@ def cached(
 
 
 def _mapped(path: Path, layout: Layout, metadata: dict[str, str] | None) -> dict[str, Tensor] | None:
+    """Map the file into memory; None if it is missing, damaged or holds something else."""
     from safetensors import SafetensorError, safe_open
 
+    tensors = {}
+    found = {}
     try:
         with safe_open(path, framework="pt") as file:  # checks the header against the size of the file
-            tensors = {key: file.get_tensor(key) for key in file.keys()}
+            for key in file.keys():
+                tensor = file.get_tensor(key)
+                tensors[key] = tensor
+                found[key] = (tensor.dtype, tuple(tensor.shape))
             described = file.metadata() or None
     except (FileNotFoundError, NotADirectoryError, SafetensorError):
         return None
-    found = {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in tensors.items()}
-    return tensors if found == dict(layout) and described == metadata else None
+    if found != dict(layout) or described != metadata:
+        return None
+    return tensors
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # of this process alone: several may make the same file at once, and each puts a whole one in place
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    contiguous = {key: tensor.contiguous() for key, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, part, metadata)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with whole_or_nothing(path) as temporary:
+            save_file(contiguous, temporary, metadata)
     except (OSError, SafetensorError) as error:
         raise OSError(
             f"cannot write the cache {path} ({error}): "
-            f"set IEN_CACHE to a folder that can be written and has space"
+            f"set IEN_CACHE to a folder that is writable and has space"
         ) from None
-    finally:
-        if part.is_file():
-            part.unlink()

@@ -1,4 +1,4 @@
-"""Dataset: a data set's images and labels as tensors, and where they are from."""
+"""What a data set is: images and labels as tensors, and where they come from."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["Dataset", "data_folder", "to_float"]
+__all__ = ["Dataset", "check_image_size", "data_folder", "to_float"]
+
+MIN_IMAGE_SIZE = 8
+"""Pixels along each side, below which nothing can be recognised."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Images (N, C, H, W), uint8 or float32 in [0, 1], and labels (N,) int64; they may be memory-mapped."""
+    """Images (N, C, H, W), uint8 or float32 in [0, 1], and labels (N,) int64, to train and test."""
 
     name: str
     source: str
-    """Where the images are from: ``original``, ``subset``, ``generated``, ``embedded-5k``."""
+    """Where the images come from: ``original``, ``subset``, ``generated``, ``embedded-5k``."""
     train_x: Tensor
     train_y: Tensor
     test_x: Tensor
@@ -35,7 +38,7 @@ class Dataset:
 
 
 def to_float(x: Tensor) -> Tensor:
-    """Images as float32 in [0, 1]: bytes are divided by 255, float images are returned as they are.
+    """Convert images of bytes to float32 in [0, 1]; return float images as they are.
 
     >>> to_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([0.0000, 0.2000, 1.0000])
@@ -48,5 +51,17 @@ def to_float(x: Tensor) -> Tensor:
 
 
 def data_folder(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Where data sets are looked for: ``folder``, else ``$IEN_DATA``, else ``data`` in the current folder."""
-    return Path(folder if folder is not None else os.environ.get("IEN_DATA") or "data").expanduser()
+    """Return where data are looked for: ``folder``, else ``$IEN_DATA``, else ``data``."""
+    if folder is None:
+        folder = os.environ.get("IEN_DATA") or "data"
+    return Path(folder).expanduser()
+
+
+def check_image_size(size: int, largest: int, title: str) -> None:
+    """Raise an error if images of ``largest`` pixels cannot be scaled to ``size``."""
+    if not MIN_IMAGE_SIZE <= size <= largest:
+        nearest = min(max(size, MIN_IMAGE_SIZE), largest)
+        raise ValueError(
+            f"image_size must be {MIN_IMAGE_SIZE} to {largest}, the size of {title}; got {size}: "
+            f"use --set image_size={nearest}"
+        )

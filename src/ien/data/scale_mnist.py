@@ -1,4 +1,4 @@
-"""Scale-MNIST: from MNIST or from the embedded digits to digits that are scaled, and scaled and rotated."""
+"""Scale-MNIST, with scaled digits, and Rot-Scale-MNIST, with scaled and rotated ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from .._files import generator
-from .augment import turn_and_scale
-from .cache import cached
+from .augment import rotate_and_scale
+from .cache import cached, layout_of
 from .dataset import Dataset
 from .digits import embedded_digits
-from .download import md5
-from .mnist import FILES, find, mnist
+from .mnist import digests, mnist
 
 __all__ = [
     "Sizes",
@@ -31,10 +30,12 @@ __all__ = [
 ]
 
 NAME, ROTATED = "scale-mnist", "rot-scale-mnist"
-SMALLEST = 0.3
+MIN_FACTOR = 0.3
 """Factors are uniform between this and 1."""
 RECIPE = 1
-"""Part of the name of a cached file: to be raised when the same sources give other tensors."""
+"""Part of the name of a cached file: raise it when the same sources give other tensors."""
+CHUNK = 1000
+"""Images that are scaled at once."""
 
 
 class Sizes(NamedTuple):
@@ -49,122 +50,145 @@ SIZES = Sizes(10_000, 2_000, 50_000)
 
 
 def scale_mnist(folder: str | os.PathLike[str], seed: int = 0) -> Dataset:
-    """Digits of MNIST, each scaled about the centre of its 28×28 pixels by a factor uniform in [0.3, 1].
+    """Make Scale-MNIST: each digit is scaled about the centre of its 28×28 pixels, by 0.3 to 1.
 
-    ``seed`` draws the digits, their order and their factors: no digit is in two parts, and every part has the
-    ten digits in the shares that they have in MNIST. The published protocol averages over six such
-    realisations, here the seeds 0 to 5. There are 12,000 images to train on, 10,000 and after them the 2,000
-    for validation, which ``test_on=validation`` holds out, and 50,000 to test.
+    ``seed`` draws the digits, their order and their factors, which are uniform. No digit is in two
+    parts, and every part has the ten digits in the shares that they have in MNIST. The published
+    protocol averages over six such realisations, here the seeds 0 to 5. There are 12,000 images to
+    train on, 10,000 and after them the 2,000 for validation, which ``test_on=validation`` holds
+    out, and 50,000 to test.
 
-    Bicubic, with zeros from outside, not smoothed before, in bytes. The published images were made with
-    Pillow, whose affine transformation takes Keys' kernel with a = -1; here it is torch's, a = -0.75, as in
-    ``ien.scale`` and in training. Made once and kept in the cache folder, memory-mapped.
+    Bicubic, with zeros from outside, not smoothed before, in bytes. The published images were made
+    with Pillow, whose affine transformation uses Keys' kernel with a = -1; here it is torch's, a =
+    -0.75, as in ``ien.scale`` and in training. Made once and kept in the cache folder,
+    memory-mapped.
     """
     return _made(folder, seed, rotated=False)
 
 
 def rot_scale_mnist(folder: str | os.PathLike[str], seed: int = 0) -> Dataset:
-    """The digits of :func:`scale_mnist`, the same order and factors, each also turned by any angle.
+    """Make Rot-Scale-MNIST: the digits of :func:`scale_mnist`, each also rotated by any angle.
 
-    Turned and scaled in one resampling; the angles are uniform over the circle.
+    Order and factors are the same. Digits are rotated and scaled in one resampling; the angles are
+    uniform over the circle.
     """
     return _made(folder, seed, rotated=True)
 
 
 def embedded(seed: int = 0) -> Dataset:
-    """The embedded digits, scaled: 4,000 to train on and 1,000 to test, as many of each digit."""
+    """Scale the embedded digits: 4,000 to train on and 1,000 to test, equally many of each."""
     return _embedded(seed, rotated=False)
 
 
 def embedded_rotated(seed: int = 0) -> Dataset:
-    """The embedded digits, scaled and turned: those of :func:`embedded`, in the same order."""
+    """Scale and rotate the embedded digits: those of :func:`embedded`, in the same order."""
     return _embedded(seed, rotated=True)
 
 
 def generate(images: Tensor, labels: Tensor, seed: int, sizes: Sizes, rotated: bool) -> dict[str, Tensor]:
-    """Scaled digits from upright ones (N, 1, H, W) uint8, each used at most once, all from ``seed``."""
+    """Make scaled digits from upright ones (N, 1, H, W) uint8; no digit is used twice.
+
+    Args:
+        images: The upright digits.
+        labels: Their labels (N,).
+        seed: Draws the digits, their factors and angles, each from a stream of its own, so that the
+            two data sets differ in the angles alone.
+        sizes: How many digits each part has.
+        rotated: Rotate them too.
+    """
     chosen = torch.cat(stratified(labels, sizes, seed))
-    factors, turns = (
-        torch.rand(len(chosen), generator=_generator(seed, purpose), dtype=torch.float64)
-        for purpose in ("factors", "angles")
-    )
-    factors, degrees = SMALLEST + (1 - SMALLEST) * factors, 360 * turns * rotated
-    # float64: a rounding that differs between machines is then next to impossible
-    parts = [
-        turn_and_scale(images[some].double(), turn, factor).round_().clamp_(0, 255).to(torch.uint8)
-        for some, turn, factor in zip(
-            chosen.split(1000), degrees.split(1000), factors.split(1000), strict=True
-        )
-    ]
-    x, y, train = torch.cat(parts), labels[chosen], sizes.train + sizes.validation
+    count = len(chosen)
+    uniform = torch.rand(count, generator=generator(NAME, "factors", seed, bits=64), dtype=torch.float64)
+    factors = MIN_FACTOR + (1 - MIN_FACTOR) * uniform
+    degrees = torch.zeros(count, dtype=torch.float64)
+    if rotated:
+        turns = torch.rand(count, generator=generator(NAME, "angles", seed, bits=64), dtype=torch.float64)
+        degrees = 360 * turns
+
+    parts = []
+    chunks = zip(chosen.split(CHUNK), degrees.split(CHUNK), factors.split(CHUNK), strict=True)
+    for some, angle, factor in chunks:
+        # float64: a rounding that differs between machines is then next to impossible
+        made = rotate_and_scale(images[some].double(), angle, factor)
+        parts.append(made.round_().clamp_(0, 255).to(torch.uint8))
+    x, y = torch.cat(parts), labels[chosen]
+    train = sizes.train + sizes.validation
     return {"train_x": x[:train], "train_y": y[:train], "test_x": x[train:], "test_y": y[train:]}
 
 
 def stratified(labels: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which images train, validation and test have, drawn by ``seed``, in random order; none is in two.
+    """Draw which images train, validation and test have, in random order; none is in two.
 
-    Every part has each label in its share of those that are left, rounded so that the sum is right: rounded
-    down, and one more for the largest remainders. The test images are dealt out first.
+    Every part has each label in its share of those that are left, in whole numbers: rounded down,
+    and one more for the largest remainders. The test images are dealt out first.
+
+    Returns:
+        Indices into ``labels`` for train, validation and test.
     """
     if sum(sizes) > len(labels):
         needed = " + ".join(map(str, sizes))
         raise ValueError(f"{needed} different digits cannot be drawn from {len(labels)}")
-    left = torch.bincount(labels)
-    test = _shares(left, sizes.test)
-    train = _shares(left - test, sizes.train)
-    validation = _shares(left - test - train, sizes.validation)
+    counts = torch.bincount(labels)
+    test = _shares(counts, sizes.test)
+    train = _shares(counts - test, sizes.train)
+    validation = _shares(counts - test - train, sizes.validation)
     ends = torch.stack([test, train, validation]).cumsum(0)  # (3, labels)
-    drawn = torch.randperm(len(labels), generator=_generator(seed, "digits"))
+
+    # deal out each label's images in random order: the first to test, the next to train and so on
+    drawn = torch.randperm(len(labels), generator=generator(NAME, "digits", seed, bits=64))
     drawn = drawn[labels[drawn].argsort(stable=True)]  # label by label
-    rank = torch.arange(len(labels)) - (left.cumsum(0) - left)[labels[drawn]]  # among those of its label
+    label = labels[drawn]
+    starts = counts.cumsum(0) - counts
+    rank = torch.arange(len(labels)) - starts[label]  # among the images of the same label
     part = torch.empty_like(drawn)
-    part[drawn] = (rank >= ends[:, labels[drawn]]).sum(0)  # 0 test, 1 train, 2 validation, 3 none
-    # mixed anew: in the order of the draw, train would begin with the few labels of which test is full first
-    order = torch.randperm(len(labels), generator=_generator(seed, "order"))
-    order_part = part[order]
-    return order[order_part == 1], order[order_part == 2], order[order_part == 0]
+    part[drawn] = (rank >= ends[:, label]).sum(0)  # 0 test, 1 train, 2 validation, 3 none
+
+    # mixed again: in the order drawn, each part would hold one label after the other
+    order = torch.randperm(len(labels), generator=generator(NAME, "order", seed, bits=64))
+    part = part[order]
+    return order[part == 1], order[part == 2], order[part == 0]
 
 
 def cache_name(folder: Path, seed: int | Literal["*"], rotated: bool = False) -> str:
-    """Kind, seed (``*`` to match any) and a digest of the sources: other files never meet an old cache."""
-    digest = hashlib.md5(f"{RECIPE} {SMALLEST} {tuple(SIZES)}".encode(), usedforsecurity=False)
-    place = find(folder)
-    for file in FILES:
-        digest.update(md5(place / file.name).encode())
-    return f"{ROTATED if rotated else NAME}-generated-seed{seed}-{digest.hexdigest()}"
+    """Return the name of the cached file, by the seed (``*`` matches any) and the sources."""
+    recipe = f"{RECIPE} {MIN_FACTOR} {tuple(SIZES)}{digests(folder)}"
+    digest = hashlib.md5(recipe.encode(), usedforsecurity=False).hexdigest()
+    return f"{_name(rotated)}-generated-seed{seed}-{digest}"
 
 
 def _made(folder: str | os.PathLike[str], seed: int, rotated: bool) -> Dataset:
     folder = Path(folder)
-    train, test = SIZES.train + SIZES.validation, SIZES.test
-    layout = {
-        "train_x": (torch.uint8, (train, 1, 28, 28)),
-        "train_y": (torch.int64, (train,)),
-        "test_x": (torch.uint8, (test, 1, 28, 28)),
-        "test_y": (torch.int64, (test,)),
-    }
 
     def make() -> Mapping[str, Tensor]:
-        return generate(*mnist(folder), seed, SIZES, rotated)
+        images, labels = mnist(folder)
+        return generate(images, labels, seed, SIZES, rotated)
 
+    layout = layout_of(SIZES.train + SIZES.validation, SIZES.test, (1, 28, 28))
     tensors = cached(cache_name(folder, seed, rotated), layout, make)
-    return Dataset(ROTATED if rotated else NAME, "generated", **tensors, classes=10)
+    return Dataset(_name(rotated), "generated", **tensors, classes=10)
 
 
 def _embedded(seed: int, rotated: bool) -> Dataset:
     x, y = embedded_digits(seed)
-    tensors = generate((255 * x).round().to(torch.uint8), y, seed, Sizes(4000, 0, 1000), rotated)
-    return Dataset(ROTATED if rotated else NAME, "embedded-5k", **tensors, classes=10)
+    images = (255 * x).round().to(torch.uint8)
+    tensors = generate(images, y, seed, Sizes(4000, 0, 1000), rotated)
+    return Dataset(_name(rotated), "embedded-5k", **tensors, classes=10)
+
+
+def _name(rotated: bool) -> str:
+    if rotated:
+        return ROTATED
+    return NAME
 
 
 def _shares(counts: Tensor, size: int) -> Tensor:
-    """``size`` divided among the labels as ``counts`` are, in whole numbers, by largest remainders."""
+    """Divide ``size`` among the labels in the proportions of ``counts``, by largest remainders.
+
+    share_k = ⌊size · count_k / Σ count⌋, and 1 more for the labels with the largest remainders
+    """
     total = max(int(counts.sum()), 1)
-    share, rest = size * counts // total, size * counts % total
-    share[rest.argsort(descending=True, stable=True)[: size - int(share.sum())]] += 1
+    share = size * counts // total
+    remainder = size * counts % total
+    left = size - int(share.sum())
+    share[remainder.argsort(descending=True, stable=True)[:left]] += 1
     return share
-
-
-def _generator(seed: int, purpose: str) -> torch.Generator:
-    # each purpose its own stream; both data sets share them, so that they differ in the angles alone
-    return generator(NAME, purpose, seed, bits=64)

@@ -1,4 +1,4 @@
-"""STL-10: from the published archive to its folder, and from the binary files there to images and labels."""
+"""STL-10: the published archive → its folder, and the binary files there → images and labels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .cache import cached
-from .dataset import Dataset
-from .download import RemoteFile, check_path, unpacking
+from .cache import cached, layout_of
+from .dataset import Dataset, check_image_size
+from .download import RemoteFile, check_path, how_to_get, published_folder, unpacking
 
 __all__ = ["ARCHIVE", "STL10", "cache_name", "find", "place_in", "stl10", "unpack"]
 
@@ -34,12 +35,14 @@ TRAIN, TEST = 5_000, 8_000
 """Labelled images, as published."""
 CLASSES, SIZE = 10, 96
 """Classes, which the files number from 1, and pixels along each side of every image."""
-BYTES = 3 * SIZE * SIZE
+BYTES_PER_IMAGE = 3 * SIZE * SIZE
+FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 UNLABELED = "unlabeled_X.bin"
 """100,000 images without labels, 2.8 GB, that nothing here uses: they stay in the archive."""
 RECIPE = 1
-"""Part of the name of a cached file: to be raised when the same sources give other tensors."""
+"""Part of the name of a cached file: raise it when the same sources give other tensors."""
 CHUNK = 100
+"""Images that are scaled at once."""
 
 
 @dataclass(frozen=True)
@@ -52,67 +55,70 @@ class STL10:
 
     @property
     def whole(self) -> bool:
-        """Is this all that was published with labels, and not a part of it?"""
+        """Whether this is all that was published with labels, and not a part of it."""
         return (self.train, self.test) == (TRAIN, TEST)
 
     def __str__(self) -> str:
-        part = "" if self.whole else f" (published: {TRAIN:,} and {TEST:,})"
-        return f"{self.train:,} train and {self.test:,} test images{part}"
+        text = f"{self.train:,} train and {self.test:,} test images"
+        if not self.whole:
+            text += f" (published: {TRAIN:,} and {TEST:,})"
+        return text
 
 
 def stl10(folder: str | os.PathLike[str], seed: int = 0, image_size: int = SIZE) -> Dataset:
-    """The labelled images of STL-10 in the order of the files, which mixes the classes; labels from 0.
+    """Load the labelled images of STL-10, with labels from 0.
 
-    Source ``original``, or ``subset`` where the files hold other numbers of images than the published ones.
-    ``image_size`` below 96 makes each pixel the mean of the area that it covers. Nothing is random: ``seed``
-    is there because every data set takes one. Kept in the cache folder, row after row, memory-mapped.
+    They are in the order of the files, which mixes the classes.
+
+    Source ``original``, or ``subset`` where the files hold other numbers of images than the
+    published ones. Kept in the cache folder, row after row, memory-mapped.
+
+    Args:
+        folder: Where ``stl10_binary`` is.
+        seed: Ignored: nothing is random, but every data set takes a seed.
+        image_size: Below 96, each pixel is the mean over the area that it covers.
     """
-    if not 8 <= image_size <= SIZE:
-        raise ValueError(
-            f"image_size must be 8 to {SIZE}, the size of STL-10; got {image_size}: "
-            f"take --set image_size={min(max(image_size, 8), SIZE)}"
-        )
+    check_image_size(image_size, SIZE, "STL-10")
     found = find(folder)
-    counts = {"train": found.train, "test": found.test}
-    layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    for part, count in counts.items():
-        layout[f"{part}_x"] = (torch.uint8, (count, 3, image_size, image_size))
-        layout[f"{part}_y"] = (torch.int64, (count,))
 
     def make() -> Mapping[str, Tensor]:
+        place = found.folder
         return {
-            **{f"{part}_x": _images(found.folder / f"{part}_X.bin", image_size) for part in counts},
-            **{f"{part}_y": _labels(found.folder / f"{part}_y.bin") for part in counts},
+            "train_x": _images(place / "train_X.bin", image_size),
+            "train_y": _labels(place / "train_y.bin"),
+            "test_x": _images(place / "test_X.bin", image_size),
+            "test_y": _labels(place / "test_y.bin"),
         }
 
+    source = "original" if found.whole else "subset"
+    layout = layout_of(found.train, found.test, (3, image_size, image_size))
     tensors = cached(cache_name(found, image_size), layout, make)
-    return Dataset("stl10", "original" if found.whole else "subset", **tensors, classes=CLASSES)
+    return Dataset("stl10", source, **tensors, classes=CLASSES)
 
 
 def find(folder: str | os.PathLike[str]) -> STL10:
-    """What ``stl10_binary`` in ``folder`` holds, or ``folder`` itself if it has that name.
+    """Check ``stl10_binary`` in ``folder``, or ``folder`` itself if it has that name.
 
-    Any number of images will do. Sizes and labels are checked, pixels are not read.
+    Any number of images is fine. Sizes and labels are checked, pixels are not read.
     """
     place = place_in(folder)
     if not place.is_dir():
         raise FileNotFoundError(f"no STL-10: there is no folder {place}. {_remedy(place)}")
-    paths = {name: place / name for part in ("train", "test") for name in (f"{part}_X.bin", f"{part}_y.bin")}
-    if missing := [name for name, path in paths.items() if not path.is_file()]:
+    missing = [name for name in FILES if not (place / name).is_file()]
+    if missing:
         raise FileNotFoundError(
             f"STL-10 in {place} is incomplete, without {', '.join(missing)}. {_remedy(place)}"
         )
-    return STL10(place, *(_rows(place, part) for part in ("train", "test")))
+    return STL10(place, _count(place, "train"), _count(place, "test"))
 
 
 def place_in(folder: str | os.PathLike[str]) -> Path:
-    """Where :func:`find` looks."""
-    folder = Path(folder)
-    return folder if folder.name == FOLDER and not (folder / FOLDER).exists() else folder / FOLDER
+    """Return where :func:`find` looks."""
+    return published_folder(folder, FOLDER)
 
 
 def cache_name(found: STL10, image_size: int | str) -> str:
-    """Size (``*`` to match any) and a digest of the files: others never meet an old cache."""
+    """Return the name of the cached file, by the size (``*`` matches any) and the files."""
     digest = md5(f"{RECIPE} {found.folder.resolve()}".encode(), usedforsecurity=False)
     for part in ("train", "test"):
         state = (found.folder / f"{part}_X.bin").stat()  # too large to be read at every start
@@ -124,12 +130,22 @@ def cache_name(found: STL10, image_size: int | str) -> str:
 def unpack(
     archive: Path, folder: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> Path:
-    """The archive's folder in ``folder``, there whole or not at all; ``progress(bytes_read, bytes_total)``.
+    """Unpack the archive into ``folder``, whole or not at all, without the unlabelled images.
 
-    The images without labels stay in the archive. One with a path that leads elsewhere, or with a link, is
-    refused, and nothing of it stays.
+    An archive with a path that leads elsewhere, or with a link, is refused, and nothing of it
+    stays.
+
+    Args:
+        archive: The published archive.
+        folder: Where its folder is put.
+        progress: Called with the bytes of the archive that are read, and with all.
+
+    Returns:
+        The unpacked folder.
     """
-    place, total = Path(folder) / FOLDER, archive.stat().st_size
+    report = progress or (lambda done, total: None)
+    place = Path(folder) / FOLDER
+    total = archive.stat().st_size
     with (
         unpacking(archive, place) as part,
         archive.open("rb") as file,
@@ -140,71 +156,86 @@ def unpack(
             check_path(archive, member.name, FOLDER)
             if not (member.isfile() or member.isdir()):
                 raise ValueError(f"{archive} is refused: {member.name!r} is a link or a device, not a file")
-            path = PurePosixPath(member.name)
-            (part / (path if member.isdir() else path.parent)).mkdir(parents=True, exist_ok=True)
-            content = opened.extractfile(member)
-            if content is None or path.name == UNLABELED:
+            target = part / PurePosixPath(member.name)
+            if member.isdir():
+                target.mkdir(parents=True, exist_ok=True)
                 continue
-            with (part / path).open("wb") as out:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content: Any = opened.extractfile(member)
+            if target.name == UNLABELED:
+                continue
+            with target.open("wb") as out:
                 while chunk := content.read(1 << 20):
                     out.write(chunk)
-                    if progress:
-                        progress(file.tell(), total)
+                    report(file.tell(), total)
         while stream.read(1 << 20):  # to the checksum at its end
             pass
-        if progress:
-            progress(total, total)
+        report(total, total)
     return place
 
 
-def _rows(place: Path, part: str) -> int:
-    path = place / f"{part}_X.bin"
-    size, labels = path.stat().st_size, np.fromfile(place / f"{part}_y.bin", np.uint8)
-    rows, rest = divmod(size, BYTES)
-    if rest or not rows:
+def _count(place: Path, part: str) -> int:
+    """Return the number of images of one part, after checking that its two files fit together."""
+    images = place / f"{part}_X.bin"
+    size = images.stat().st_size
+    count, rest = divmod(size, BYTES_PER_IMAGE)
+    if rest or not count:
         raise ValueError(
-            f"{path} is damaged: {size:,} bytes are {rows:,} images of {BYTES:,} and {rest:,} bytes more. "
-            f"{_remedy(place)}"
+            f"{images} is damaged: {size:,} bytes are {count:,} images of {BYTES_PER_IMAGE:,} bytes and "
+            f"{rest:,} bytes more. {_remedy(place)}"
         )
-    if len(labels) != rows:
+    path = place / f"{part}_y.bin"
+    labels = np.fromfile(path, np.uint8)
+    if len(labels) != count:
         raise ValueError(
-            f"{path} holds {rows:,} images and {part}_y.bin {len(labels):,} labels: they are not of one set. "
-            f"{_remedy(place)}"
+            f"{images} holds {count:,} images but {path.name} {len(labels):,} labels: they do not belong "
+            f"together. {_remedy(place)}"
         )
-    if len(wrong := np.flatnonzero((labels < 1) | (labels > CLASSES))):
+    wrong = np.flatnonzero((labels < 1) | (labels > CLASSES))
+    if len(wrong):
+        first = wrong[0]
         raise ValueError(
-            f"{place / f'{part}_y.bin'} is damaged: image {wrong[0] + 1} has the label {labels[wrong[0]]}, "
-            f"and they go from 1 to {CLASSES}. {_remedy(place)}"
+            f"{path} is damaged: image {first + 1} has the label {labels[first]}, but labels go from 1 to "
+            f"{CLASSES}. {_remedy(place)}"
         )
-    return rows
+    return count
 
 
 def _labels(path: Path) -> Tensor:
-    return torch.from_numpy(np.fromfile(path, np.uint8).astype(np.int64) - 1)
+    labels = np.fromfile(path, np.uint8).astype(np.int64)
+    return torch.from_numpy(labels - 1)
 
 
 def _images(path: Path, size: int) -> Tensor:
+    """Read images (N, 3, size, size), each pixel the mean over the area that it covers.
+
+    With A from :func:`_overlaps`, the image X becomes A X Aᵀ / 96².
+    """
     columns_first = np.memmap(path, np.uint8, "r").reshape(-1, 3, SIZE, SIZE)
-    made = torch.empty(len(columns_first), 3, size, size, dtype=torch.uint8)
-    area = _area(size)
-    for start in range(0, len(made), CHUNK):
-        x = torch.from_numpy(columns_first[start : start + CHUNK].copy()).transpose(2, 3)
-        # whole numbers up to the division: a half is a half on every machine
-        scaled = x if size == SIZE else (area @ x.double() @ area.T).div_(SIZE * SIZE).round_()
-        made[start : start + CHUNK] = scaled.to(torch.uint8)
-    return made
+    images = torch.empty(len(columns_first), 3, size, size, dtype=torch.uint8)
+    overlaps = _overlaps(size)
+    for start in range(0, len(images), CHUNK):
+        stop = start + CHUNK
+        x = torch.from_numpy(columns_first[start:stop].copy()).transpose(2, 3)  # (n, 3, 96, 96)
+        if size != SIZE:
+            # whole numbers up to the division: a half is a half on every machine
+            sums = overlaps @ x.double() @ overlaps.T
+            x = sums.div_(SIZE * SIZE).round_()
+        images[start:stop] = x.to(torch.uint8)
+    return images
 
 
-def _area(size: int) -> Tensor:
-    """How much of each pixel (96) lies in each of ``size`` equal parts of a side, in 1/96 of a part."""
-    part, pixel = SIZE * torch.arange(size).view(-1, 1), size * torch.arange(SIZE)
-    both = torch.minimum(part + SIZE, pixel + size) - torch.maximum(part, pixel)
-    return both.clamp_(min=0).double()
+def _overlaps(size: int) -> Tensor:
+    """How much of each of 96 pixels lies in each of ``size`` equal parts of a side: (size, 96).
+
+    In units in which a pixel is ``size`` long and a part 96, so all are whole numbers.
+    """
+    part = SIZE * torch.arange(size).view(-1, 1)  # where each part starts
+    pixel = size * torch.arange(SIZE)  # where each pixel starts
+    end = torch.minimum(part + SIZE, pixel + size)
+    start = torch.maximum(part, pixel)
+    return (end - start).clamp_(min=0).double()
 
 
 def _remedy(place: Path) -> str:
-    folder = place.parent
-    return (
-        f"Run `ien data get stl10 --data {folder}`"
-        f"{' after moving it away' if place.exists() else ''}, or put the published {FOLDER} into {folder}"
-    )
+    return how_to_get("stl10", place)

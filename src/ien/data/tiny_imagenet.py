@@ -1,4 +1,4 @@
-"""Tiny ImageNet: from the published archive to its folder, and from there to files by class and to pixels."""
+"""Tiny ImageNet: the published archive → its folder → files by class → pixels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .download import RemoteFile, check_path, unpacking
+from .download import RemoteFile, check_path, how_to_get, published_folder, unpacking
 
 __all__ = ["ARCHIVE", "TinyImageNet", "find", "need_pillow", "place_in", "read_images", "unpack"]
 
@@ -31,70 +31,69 @@ CLASSES, TRAIN, VAL = 200, 500, 50
 SIZE = 64
 """Pixels along each side of every image."""
 
+Files = Mapping[str, tuple[Path, ...]]
+"""Class id → its image files, in order."""
+
 
 @dataclass(frozen=True)
 class TinyImageNet:
-    """The image files by class id, in order; every class has equally many."""
+    """The image files by class id; every class has equally many."""
 
     folder: Path
-    train: Mapping[str, tuple[Path, ...]]
-    val: Mapping[str, tuple[Path, ...]]
+    train: Files
+    val: Files
 
     @property
     def whole(self) -> bool:
-        """Is this all that was published, and not a part of it?"""
-        counts = [{len(files) for files in part.values()} for part in (self.train, self.val)]
-        return len(self.train) == CLASSES and counts == [{TRAIN}, {VAL}]
+        """Whether this is all that was published, and not a part of it."""
+        train_counts = {len(files) for files in self.train.values()}
+        val_counts = {len(files) for files in self.val.values()}
+        return len(self.train) == CLASSES and train_counts == {TRAIN} and val_counts == {VAL}
 
     @property
     def fingerprint(self) -> str:
-        """Of place, names and classes of all files and the last change to their folders; none is opened."""
+        """A digest of all file names and the last change to their folders; no file is opened."""
         digest = md5(str(self.folder.resolve()).encode(), usedforsecurity=False)
         for part in (self.train, self.val):
             for name, files in part.items():
-                digest.update(f"{name} {len(files)} {files[0].parent.stat().st_mtime_ns}\n".encode())
+                changed = files[0].parent.stat().st_mtime_ns
+                digest.update(f"{name} {len(files)} {changed}\n".encode())
                 digest.update("\n".join(file.name for file in files).encode())
         return digest.hexdigest()
 
     def __str__(self) -> str:
-        train, val = (sum(map(len, part.values())) for part in (self.train, self.val))
+        train = sum(map(len, self.train.values()))
+        val = sum(map(len, self.val.values()))
         return f"{len(self.train)} of {CLASSES} classes, {train:,} train and {val:,} val images"
 
 
 def find(folder: str | os.PathLike[str]) -> TinyImageNet:
-    """The files of ``tiny-imagenet-200`` in ``folder``, or of ``folder`` itself if it has that name.
+    """List the files of ``tiny-imagenet-200`` in ``folder``, or of ``folder`` if it has that name.
 
-    The classes are those of ``wnids.txt`` that have training images, so that a part of the classes will do.
-    A class of which images are missing is an error.
+    The classes are those of ``wnids.txt`` that have training images, so some of the classes are
+    enough. A class that lacks some of its images is an error.
     """
     place = place_in(folder)
     if not place.is_dir():
         raise FileNotFoundError(f"no Tiny ImageNet: there is no folder {place}. {_remedy(place)}")
     needed = ("wnids.txt", "train", "val/images", "val/val_annotations.txt")
-    if missing := [name for name in needed if not (place / name).exists()]:
-        raise FileNotFoundError(
-            f"Tiny ImageNet in {place} is incomplete, without {', '.join(missing)}. {_remedy(place)}"
-        )
+    missing = [name for name in needed if not (place / name).exists()]
+    if missing:
+        raise _incomplete(place, f", without {', '.join(missing)}")
     train = _train_files(place)
     val = _val_files(place, train)
-    for part, files in (("train", train), ("val", val)):
-        counts = sorted((len(some), name) for name, some in files.items())
-        (fewest, least), (most, _) = counts[0], counts[-1]
-        if fewest < max(most, 1):
-            raise ValueError(
-                f"Tiny ImageNet in {place} is incomplete: class {least} has {fewest} {part} images, others "
-                f"have {most or VAL}. Put the missing ones there, or take {least} out of wnids.txt"
-            )
+    _check_counts(place, "train", train)
+    _check_counts(place, "val", val)
     return TinyImageNet(place, train, val)
 
 
 def place_in(folder: str | os.PathLike[str]) -> Path:
-    """Where :func:`find` looks."""
-    folder = Path(folder)
-    return folder if folder.name == FOLDER and not (folder / FOLDER).exists() else folder / FOLDER
+    """Return where :func:`find` looks."""
+    return published_folder(folder, FOLDER)
 
 
 def need_pillow() -> None:
+    """Raise an error that says how to install pillow, if it is not installed."""
     try:
         import PIL  # noqa: F401
     except ModuleNotFoundError:
@@ -102,17 +101,27 @@ def need_pillow() -> None:
 
 
 def read_images(paths: Iterable[Path]) -> Tensor:
-    """The pixels (N, 3, 64, 64) uint8 of these files; grey images get three equal channels."""
+    """Read the pixels (N, 3, 64, 64) uint8 of these files; grey images get three equal channels."""
     need_pillow()
-    return torch.from_numpy(np.stack([_read(path) for path in paths])).permute(0, 3, 1, 2)
+    images = np.stack([_read(path) for path in paths])  # (N, 64, 64, 3)
+    return torch.from_numpy(images).permute(0, 3, 1, 2)
 
 
 def unpack(
     archive: Path, folder: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> Path:
-    """The archive's folder in ``folder``, there whole or not at all; ``progress(files_done, files_total)``.
+    """Unpack the archive into ``folder``, whole or not at all.
 
-    An archive with a path that leads elsewhere, or with a link, is refused before anything is written.
+    An archive with a path that leads elsewhere, or with a link, is refused before anything is
+    written.
+
+    Args:
+        archive: The published archive.
+        folder: Where its folder is put.
+        progress: Called with the number of files that are done, and of all.
+
+    Returns:
+        The unpacked folder.
     """
     place = Path(folder) / FOLDER
     with unpacking(archive, place) as part, zipfile.ZipFile(archive) as opened:
@@ -126,53 +135,67 @@ def unpack(
     return place
 
 
-def _train_files(place: Path) -> dict[str, tuple[Path, ...]]:
-    names = sorted({name for line in _lines(place / "wnids.txt") if (name := line.strip())})
-    folders = {name: place / "train" / name / "images" for name in names}
-    files = {name: _images(folder) for name, folder in folders.items() if folder.is_dir()}
-    found = {name: some for name, some in files.items() if some}
+def _train_files(place: Path) -> Files:
+    names = {line.strip() for line in _lines(place / "wnids.txt")} - {""}
+    found = {}
+    for name in sorted(names):
+        folder = place / "train" / name / "images"
+        if folder.is_dir() and (files := _images(folder)):
+            found[name] = files
     if not found:
-        raise FileNotFoundError(
-            f"Tiny ImageNet in {place} is incomplete: of {len(names)} classes in wnids.txt none has images "
-            f"in train/<class>/images. {_remedy(place)}"
+        raise _incomplete(
+            place, f": none of the {len(names)} classes in wnids.txt has images in train/<class>/images"
         )
     return found
 
 
-def _val_files(place: Path, classes: Iterable[str]) -> dict[str, tuple[Path, ...]]:
-    listed, there = (
-        place / "val" / "val_annotations.txt",
-        {p.name: p for p in _images(place / "val" / "images")},
-    )
+def _val_files(place: Path, classes: Iterable[str]) -> Files:
+    """Sort the validation images by class, which is on a line with their name."""
+    annotations = place / "val" / "val_annotations.txt"
+    paths = {path.name: path for path in _images(place / "val" / "images")}
     found: dict[str, list[Path]] = {name: [] for name in classes}
-    seen: set[str] = set()
-    for number, line in enumerate(_lines(listed), 1):
+    named: set[str] = set()
+    for number, line in enumerate(_lines(annotations), 1):
         file, tab, rest = line.partition("\t")
         name = rest.split("\t")[0]
-        if not tab or not name or file in seen:
-            trouble = f"names {file} twice" if file in seen else "is not a file, a tab and a class"
-            raise ValueError(f"{listed} is damaged: line {number} {trouble}. {_remedy(place)}")
-        seen.add(file)
-        if name in found and file not in there:
-            raise FileNotFoundError(
-                f"Tiny ImageNet in {place} is incomplete: val_annotations.txt names {file}, and there is no "
-                f"{place / 'val' / 'images' / file}. {_remedy(place)}"
-            )
-        if name in found:
-            found[name].append(there[file])
-    if unnamed := sorted(there.keys() - seen):
+        if not tab or not name:
+            raise _damaged(place, annotations, f"line {number} is not a file, a tab and a class")
+        if file in named:
+            raise _damaged(place, annotations, f"line {number} names {file} twice")
+        named.add(file)
+        if name not in found:
+            continue  # a class that is not there
+        if file not in paths:
+            expected = place / "val" / "images" / file
+            raise _incomplete(place, f": val_annotations.txt names {file}, but there is no {expected}")
+        found[name].append(paths[file])
+    unnamed = sorted(paths.keys() - named)
+    if unnamed:
         raise ValueError(
-            f"{listed} is incomplete: of {len(there)} files in val/images it does not name {len(unnamed)}, "
-            f"such as {unnamed[0]}. {_remedy(place)}"
+            f"{annotations} is incomplete: it does not name {len(unnamed)} of the {len(paths)} files "
+            f"in val/images, such as {unnamed[0]}. {_remedy(place)}"
         )
     return {name: tuple(sorted(files)) for name, files in found.items()}
 
 
+def _check_counts(place: Path, part: str, files: Files) -> None:
+    """Raise an error if a class has fewer images than others, or none."""
+    counts = {name: len(some) for name, some in files.items()}
+    smallest = min(counts, key=lambda name: (counts[name], name))
+    most = max(counts.values())
+    if counts[smallest] < max(most, 1):
+        raise ValueError(
+            f"Tiny ImageNet in {place} is incomplete: class {smallest} has {counts[smallest]} {part} images, "
+            f"others have {most or VAL}. Put the missing ones there, or remove {smallest} from wnids.txt"
+        )
+
+
 def _images(folder: Path) -> tuple[Path, ...]:
-    names = sorted(
-        entry.name for entry in os.scandir(folder) if entry.name.upper().endswith((".JPEG", ".JPG"))
-    )
-    return tuple(folder / name for name in names if name[0] != ".")
+    names = []
+    for entry in os.scandir(folder):
+        if entry.name.upper().endswith((".JPEG", ".JPG")) and not entry.name.startswith("."):
+            names.append(entry.name)
+    return tuple(folder / name for name in sorted(names))
 
 
 def _lines(path: Path) -> list[str]:
@@ -187,28 +210,32 @@ def _read(path: Path) -> np.ndarray[Any, Any]:
 
     try:
         with Image.open(path) as file:
-            pixels = np.asarray(file.convert("RGB"))
+            pixels = np.asarray(file.convert("RGB"))  # (H, W, 3)
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as an image ({error}): replace it") from None
-    if pixels.shape != (SIZE, SIZE, 3):
+    height, width, _ = pixels.shape
+    if (height, width) != (SIZE, SIZE):
         raise ValueError(
-            f"{path} has {pixels.shape[1]}×{pixels.shape[0]} pixels, "
-            f"and those of Tiny ImageNet {SIZE}×{SIZE}: replace it"
+            f"{path} has {width}×{height} pixels, but images of Tiny ImageNet have {SIZE}×{SIZE}: replace it"
         )
     return pixels
 
 
 def _check_member(archive: Path, member: zipfile.ZipInfo) -> None:
     name = member.orig_filename
-    kind = stat.S_IFMT(member.external_attr >> 16)
     check_path(archive, name, FOLDER)
-    if kind not in (0, stat.S_IFDIR, stat.S_IFREG):  # 0: made on a system without kinds
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFDIR, stat.S_IFREG):  # 0: packed on a system without kinds
         raise ValueError(f"{archive} is refused: {name!r} is a link or a device, not a file")
 
 
+def _incomplete(place: Path, what: str) -> FileNotFoundError:
+    return FileNotFoundError(f"Tiny ImageNet in {place} is incomplete{what}. {_remedy(place)}")
+
+
+def _damaged(place: Path, path: Path, what: str) -> ValueError:
+    return ValueError(f"{path} is damaged: {what}. {_remedy(place)}")
+
+
 def _remedy(place: Path) -> str:
-    folder = place.parent
-    return (
-        f"Run `ien data get tiny-imagenet --data {folder}`"
-        f"{' after moving it away' if place.exists() else ''}, or put the published {FOLDER} into {folder}"
-    )
+    return how_to_get("tiny-imagenet", place)

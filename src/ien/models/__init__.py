@@ -8,8 +8,9 @@
     cnn3.py           Scale-MNIST: three convolutions
     wide_resnet.py    STL-10: WRN-16-8, built of the blocks of resnet18.py
 
-Every network has ``taps``, the names of the layers that the loss compares, and ``feature_groups``, how
-their channels are grouped. SiamFC, which tracks, lives in ``ien.tracking`` and is built here by name.
+Every network has ``taps``, the names of the layers that the loss compares, and ``feature_groups``,
+how their channels are grouped. SiamFC, which tracks, lives in ``ien.tracking`` and is built here by
+name.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 """Name → the function that builds the network, for all networks that classify images."""
 
 TRACKERS = {"siamfc": "ien.tracking:siamfc"}
-"""Name → where its function is; imported when it is asked for, because ``tracking`` builds on ``models``."""
+"""Name → where its function is: imported when asked for, as ``tracking`` builds on ``models``."""
 
 NAMES = (*MODELS, *TRACKERS)
 """All names that :func:`create` knows."""
@@ -73,8 +74,8 @@ def create(name: str, **options: Any) -> nn.Module:
 
     Args:
         name: ``cnn6``, ``resnet18``, ``vgg``, ``cnn3``, ``wide-resnet`` or ``siamfc``.
-        **options: What its function takes: ``feature_groups``, ``width`` and ``in_channels`` for all,
-            ``num_classes`` for those that classify, ``size`` for ``cnn3``, ``dropout`` for
+        **options: What its function takes: ``feature_groups``, ``width`` and ``in_channels`` for
+            all, ``num_classes`` for those that classify, ``size`` for ``cnn3``, ``dropout`` for
             ``wide-resnet``, ``backbone`` for ``siamfc``.
 
     Returns:
@@ -109,7 +110,8 @@ def channel_share(name: str, feature_groups: Spec, width: float = 1) -> float:
         width: The factor on the paper's feature groups.
 
     Returns:
-        The channels of all layers together with the mix, divided by those with the largest size alone.
+        The channels of all layers together with the mix, divided by those with the largest size
+        alone.
 
     >>> round(channel_share("resnet18", "4-2-1"), 3), channel_share("vgg", 4)
     (0.685, 1.0)

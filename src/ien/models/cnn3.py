@@ -1,4 +1,4 @@
-"""The three-convolution net of the Scale-MNIST experiments: digits in, a score for each class out."""
+"""The three-convolution net of Scale-MNIST: digits in, a score for each class out."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def cnn3(
 ) -> CNN3:
     """Build the net for Scale-MNIST, with freshly drawn weights.
 
-    Three 7×7 convolutions, each with ReLU, max-pool and BatchNorm, the group pool and two linear layers.
-    It takes 28×28 images only.
+    Three 7×7 convolutions, each with ReLU, max-pool and BatchNorm, the group pool and two linear
+    layers. It takes 28×28 images only.
 
     Args:
         feature_groups: Sizes of the feature groups: 1 is the plain net.
@@ -55,7 +55,7 @@ def cnn3(
 
 
 class CNN3(nn.Module):
-    """Three convolutions and two norms from maps to maps, and the layers that make scores of the last.
+    """Three convolutions and two norms, and the layers that turn the last maps into scores.
 
     Built by :func:`cnn3`, and with scale-equivariant layers by ``ien.baselines``.
     """
@@ -105,7 +105,7 @@ class CNN3(nn.Module):
 
 
 def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
-    """Return the feature groups of each layer: 32, 63 and 95 times ``width``, in whole units of the mix.
+    """Return the feature groups of each layer: 32, 63 and 95 times ``width``, in whole units.
 
     >>> num_groups(3, 1), num_groups(3, 1 / 4)
     ((32, 63, 95), (8, 16, 24))

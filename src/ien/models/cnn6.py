@@ -1,4 +1,4 @@
-"""The six-convolution net of the Rot-MNIST experiment: 28×28 images in, a score for each class out."""
+"""The six-convolution net of Rot-MNIST: 28×28 images in, a score for each class out."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def cnn6(
 ) -> CNN6:
     """Build the paper's net for Rot-MNIST, with freshly drawn weights.
 
-    Six convolutions (no bias, BatchNorm, ELU), the group pool, the mean over pixels and two linear layers.
-    Other image sizes than 28×28 work, but not all of them commute with quarter turns: ``ien.doctor`` tells.
+    Six convolutions (no bias, BatchNorm, ELU), the group pool, the mean over pixels and two linear
+    layers. Other image sizes than 28×28 work, but not all of them commute with quarter turns:
+    ``ien.doctor`` tells.
 
     Args:
         feature_groups: Sizes of the feature groups: 4, or a mix such as ``"4-2-1"``.
-        width: A factor on the paper's feature groups, 32, 48, 64, 64, 96 and 128; see :func:`num_groups`.
+        width: A factor on the paper's feature groups, 32, 48, 64, 64, 96 and 128; see
+            :func:`num_groups`.
         num_classes: Scores for each image.
         in_channels: Channels of the images.
 
@@ -84,7 +86,7 @@ class CNN6(nn.Module):
 
 
 def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
-    """Return the feature groups of each layer: the paper's times ``width``, rounded to the mix's unit.
+    """Return the feature groups of each layer: the paper's times ``width``, in whole units.
 
     >>> num_groups(4, 1 / 8), num_groups("4-2-1", 1 / 8)  # 6 lies between 4 and 8
     ((4, 6, 8, 8, 12, 16), (4, 4, 8, 8, 12, 16))

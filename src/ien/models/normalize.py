@@ -1,4 +1,4 @@
-"""Normalisation inside the network: images in [0, 1] in, mean 0 and deviation 1 over a data set out."""
+"""Normalisation inside the network: images in [0, 1] → mean 0 and deviation 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["Normalize"]
 class Normalize(nn.Module):
     """Subtract a mean and divide by a deviation, one of each per channel; both are constants.
 
-    It is part of the network so that everything around it (groups, measurements, export) sees images.
+    It is part of the network so that everything around it (groups, measurements, export) sees
+    images.
 
     Args:
         mean: The mean of each channel over the data set.
@@ -29,7 +30,7 @@ class Normalize(nn.Module):
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         for name, values in (("mean", mean), ("std", std)):
-            # on the CPU even while the network is built on the meta device: constants need their values
+            # on the CPU even for a network on the meta device: constants need their values
             constant = torch.tensor(values, device="cpu").view(1, -1, 1, 1)  # (1, C, 1, 1)
             self.register_buffer(name, constant, persistent=False)
 

@@ -24,8 +24,9 @@ def resnet18(
 ) -> ResNet18:
     """Build the paper's ResNet18 for Rot-TIM, with freshly drawn weights.
 
-    A convolution, four stages of two pre-activation blocks, the group pool, the mean over pixels and a
-    linear layer. It is not torchvision's net, whose stem halves the image twice, and takes no weights of it.
+    A convolution, four stages of two pre-activation blocks, the group pool, the mean over pixels
+    and a linear layer. It is not torchvision's net, whose stem halves the image twice, and takes no
+    weights of it.
 
     Args:
         feature_groups: Sizes of the feature groups; the largest must be 1, 4 or 8.
@@ -53,8 +54,8 @@ def resnet18(
 class ResNet18(nn.Module):
     """A stem and four stages from maps to maps, and the layers that turn the last maps into scores.
 
-    An even height or width is first enlarged by one pixel, 64 to 65, since strides of 2 commute with
-    quarter turns only on odd sizes. Built by :func:`resnet18`, and with steerable blocks by
+    An even height or width is first enlarged by one pixel, 64 to 65, since strides of 2 commute
+    with quarter turns only on odd sizes. Built by :func:`resnet18`, and with steerable blocks by
     :func:`ien.baselines.steerable_resnet18`.
     """
 
@@ -70,7 +71,7 @@ class ResNet18(nn.Module):
         super().__init__()
         self.feature_groups = feature_groups
         self.taps = ("layer1", "layer2", "layer3", "layer4")
-        """The layers that the paper compares: the sums of a stage, in the last after BatchNorm and ReLU."""
+        """The layers that the paper compares: sums of a stage, the last after norm and ReLU."""
         self.stem = stem
         self.layer1 = nn.Sequential(*stages[0])
         self.layer2 = nn.Sequential(*stages[1])

@@ -26,8 +26,9 @@ def vgg(
 ) -> VGG:
     """Build the paper's VGG for Rot-TIM, with freshly drawn weights.
 
-    Eight 3×3 convolutions (no bias, BatchNorm, ELU), the group pool, the mean over pixels and two linear
-    layers. Not for images whose sides are no multiples of 16: its pools then break quarter turns.
+    Eight 3×3 convolutions (no bias, BatchNorm, ELU), the group pool, the mean over pixels and two
+    linear layers. Not for images whose sides are no multiples of 16: its pools then break quarter
+    turns.
 
     Args:
         feature_groups: Sizes of the feature groups; the largest must be 1, 4 or 8.

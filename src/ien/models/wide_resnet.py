@@ -30,8 +30,9 @@ def wide_resnet(
 ) -> WideResNet:
     """Build WRN-16-8 for STL-10, with freshly drawn weights.
 
-    A convolution, three stages of two pre-activation blocks, the group pool, the mean over pixels and a
-    linear layer. It normalises images by the statistics of STL-10: use another net for other kinds of images.
+    A convolution, three stages of two pre-activation blocks, the group pool, the mean over pixels
+    and a linear layer. It normalises images by the statistics of STL-10: use another net for other
+    kinds of images.
 
     Args:
         feature_groups: Sizes of the feature groups: 1 is the plain net.
@@ -85,11 +86,11 @@ def wide_stages(
 
 
 class WideResNet(nn.Module):
-    """A stem and three stages from maps to maps, and the layers that turn the last maps into scores.
+    """A stem and three stages, and the layers that turn the last maps into scores.
 
-    An even height or width is first enlarged by one pixel, 96 to 97, since strides of 2 keep the centre of
-    an image in the centre of the maps only on odd sizes. Built by :func:`wide_resnet`, and with
-    scale-equivariant layers by ``ien.baselines``.
+    An even height or width is first enlarged by one pixel, 96 to 97, since strides of 2 keep the
+    centre of an image in the centre of the maps only on odd sizes. Built by :func:`wide_resnet`,
+    and with scale-equivariant layers by ``ien.baselines``.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class WideResNet(nn.Module):
         super().__init__()
         self.feature_groups: FeatureGroups | Mapping[str, int] = feature_groups
         self.taps = ("layer1", "layer2", "layer3")
-        """The layers that are compared: the sums of a stage, in the last after BatchNorm and ReLU."""
+        """The layers that are compared: sums of a stage, the last after BatchNorm and ReLU."""
         if in_channels == len(MEAN):
             self.normalize = Normalize(MEAN, STD)
         else:
@@ -124,7 +125,7 @@ class WideResNet(nn.Module):
 
 
 def num_groups(feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
-    """Return the feature groups of the stem, 16, and of each stage: 128, 256 and 512 times ``width``.
+    """Return the feature groups of the stem, 16, and of the stages: theirs times ``width``.
 
     >>> num_groups(3, 1 / 8)
     (16, 16, 32, 64)

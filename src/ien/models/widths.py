@@ -1,4 +1,4 @@
-"""How many feature groups each layer gets: the paper's numbers times a width, rounded to whole units."""
+"""How many feature groups each layer gets: the paper's times a width, in whole units."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["of_largest_size", "rounded"]
 def rounded(groups: Sequence[int], feature_groups: Spec, width: float | Fraction) -> tuple[int, ...]:
     """Scale the numbers of feature groups of all layers by ``width``.
 
-    Each result is the nearest multiple of the mix's unit, the smaller one if two are equally near, and at
-    least one unit.
+    Each result is the nearest multiple of the mix's unit, the smaller one if two are equally near,
+    and at least one unit.
 
     Args:
         groups: Feature groups of each layer at width 1.
