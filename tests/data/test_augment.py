@@ -14,50 +14,7 @@ import ien
 from ien.data.augment import cutout, mirror, rescale, rotate, rotate_and_scale, shift
 from ien.models.normalize import Normalize
 
-# rotation
-
-
-def turned(image: np.ndarray, degrees: float) -> np.ndarray:
-    """Bilinear rotation counter-clockwise about the centre, pixel by pixel, zeros outside."""
-    height, width = image.shape
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    result = np.zeros((height, width))
-    for i in range(height):
-        for j in range(width):
-            right, up = j - (width - 1) / 2, (height - 1) / 2 - i
-            column = (width - 1) / 2 + cos * right + sin * up
-            row = (height - 1) / 2 - (-sin * right + cos * up)
-            for r in (math.floor(row), math.floor(row) + 1):
-                for c in (math.floor(column), math.floor(column) + 1):
-                    if 0 <= r < height and 0 <= c < width:
-                        result[i, j] += image[r, c] * (1 - abs(row - r)) * (1 - abs(column - c))
-    return result
-
-
-def keys(distance: float, a: float = -0.75) -> float:
-    """The kernel of cubic convolution."""
-    if distance <= 1:
-        return ((a + 2) * distance - (a + 3)) * distance**2 + 1
-    return a * (((distance - 5) * distance + 8) * distance - 4) if distance < 2 else 0.0
-
-
-def read_through(
-    image: np.ndarray, degrees: float, factor: float, kernel: Callable[[float], float], reach: int
-) -> np.ndarray:
-    """Rotation counter-clockwise and scaling about the centre, pixel by pixel, zeros outside."""
-    height, width = image.shape
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    result = np.zeros((height, width))
-    for i in range(height):
-        for j in range(width):
-            right, up = (j - (width - 1) / 2) / factor, ((height - 1) / 2 - i) / factor
-            column = (width - 1) / 2 + cos * right + sin * up
-            row = (height - 1) / 2 - (-sin * right + cos * up)
-            for r in range(math.floor(row) - reach + 1, math.floor(row) + reach + 1):
-                for c in range(math.floor(column) - reach + 1, math.floor(column) + reach + 1):
-                    if 0 <= r < height and 0 <= c < width:
-                        result[i, j] += image[r, c] * kernel(abs(row - r)) * kernel(abs(column - c))
-    return result
+from ..helpers.resampling import keys, linear, resampled
 
 
 @pytest.mark.parametrize("n", [4, 8])
@@ -65,18 +22,36 @@ def test_rotation_by_elements_of_a_group_is_that_of_the_group(n: int) -> None:
     x, g = torch.rand(2 * n, 3, 9, 9), torch.arange(2 * n) % n
     expected = ien.rotation(n).act(x, g)
     degrees = 360 / n * torch.arange(2 * n)  # the second half goes beyond a full turn
-    torch.testing.assert_close(rotate(x, degrees), expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(rotate(x, degrees - 720), expected, atol=1e-5, rtol=0)
+    for angle in (degrees, degrees - 720):
+        torch.testing.assert_close(rotate(x, angle), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_scaling_by_elements_of_a_group_is_that_of_the_group(mode) -> None:
+    x, g = torch.rand(6, 3, 12, 12), torch.arange(6) % 3
+    group, factors = ien.scale([0.6, 1.5]), torch.tensor([1, 0.6, 1.5]).repeat(2)
+    expected = group.act(x, g, mode=mode).clamp(0, 1)
+    torch.testing.assert_close(rescale(x, factors, mode), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("size", [(7, 7), (6, 9)])
-def test_rotation_equals_a_loop_over_pixels(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("mode", "kernel"), [("bilinear", linear), ("bicubic", keys)])
+def test_resampling_equals_a_loop_over_pixels(size: tuple[int, int], mode, kernel) -> None:
     x = torch.rand(5, 2, *size, dtype=torch.float64)
     degrees = torch.tensor([0.0, 12.3, 133.7, -77.7, 400.1])
-    result = rotate(x, degrees)
+    factors = torch.tensor([0.3, 0.55, 1.0, 1.7, 2.0])
+
+    def expected(k: int, c: int, degrees: float, factor: float) -> Tensor:
+        return torch.from_numpy(resampled(x[k, c].numpy(), degrees, factor, kernel))
+
+    both, scaled = rotate_and_scale(x, degrees, factors, mode), rescale(x, factors, mode)
     for k, c in np.ndindex(5, 2):
-        expected = torch.from_numpy(turned(x[k, c].numpy(), float(degrees[k])))
-        torch.testing.assert_close(result[k, c], expected, atol=1e-9, rtol=0)
+        angle, factor = float(degrees[k]), float(factors[k])
+        torch.testing.assert_close(both[k, c], expected(k, c, angle, factor), atol=1e-9, rtol=0)
+        torch.testing.assert_close(scaled[k, c], expected(k, c, 0, factor).clamp(0, 1), atol=1e-9, rtol=0)
+        if mode == "bilinear":
+            turned = rotate(x[k : k + 1, c : c + 1], degrees[k : k + 1])[0, 0]
+            torch.testing.assert_close(turned, expected(k, c, angle, 1), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("function", [rotate, rescale])
@@ -104,45 +79,12 @@ def test_resampling_says_what_it_needs(images: Tensor, values: Tensor) -> None:
         rescale(images, values)
 
 
-# scaling
-
-
-@pytest.mark.parametrize("size", [(7, 7), (6, 9)])
-@pytest.mark.parametrize(("mode", "kernel", "reach"), [("bilinear", None, 1), ("bicubic", keys, 2)])
-def test_scaling_equals_a_loop_over_pixels(size: tuple[int, int], mode, kernel, reach: int) -> None:
-    x = torch.rand(5, 2, *size, dtype=torch.float64)
-    factors = torch.tensor([0.3, 0.55, 1.0, 1.7, 2.0])
-    result = rescale(x, factors, mode)
-    for k, c in np.ndindex(5, 2):
-        expected = read_through(
-            x[k, c].numpy(), 0, float(factors[k]), kernel or (lambda d: max(0.0, 1 - d)), reach
-        ).clip(0, 1)
-        torch.testing.assert_close(result[k, c], torch.from_numpy(expected), atol=1e-9, rtol=0)
-
-
-def test_turning_and_scaling_at_once_equals_a_loop_over_pixels() -> None:
-    x = torch.rand(4, 1, 6, 9, dtype=torch.float64)
-    degrees, factors = torch.tensor([30.0, -100.0, 77.7, 200.0]), torch.tensor([0.4, 0.8, 1.3, 1.0])
-    result = rotate_and_scale(x, degrees, factors)
-    for k in range(4):
-        expected = read_through(x[k, 0].numpy(), float(degrees[k]), float(factors[k]), keys, 2)
-        torch.testing.assert_close(result[k, 0], torch.from_numpy(expected), atol=1e-9, rtol=0)
-
-
 def test_scaling_in_mode_nearest_takes_the_pixel_that_is_there() -> None:
     x = torch.rand(1, 1, 7, 8)
     result = rescale(x, torch.tensor([1.37]), "nearest")
     for i, j in np.ndindex(7, 8):
         row, column = round(3 + (i - 3) / 1.37), round(3.5 + (j - 3.5) / 1.37)
         assert result[0, 0, i, j] == x[0, 0, row, column]
-
-
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_scaling_by_elements_of_a_group_is_that_of_the_group(mode) -> None:
-    x, g = torch.rand(6, 3, 12, 12), torch.arange(6) % 3
-    group, factors = ien.scale([0.6, 1.5]), torch.tensor([1, 0.6, 1.5]).repeat(2)
-    expected = group.act(x, g, mode=mode).clamp(0, 1)
-    torch.testing.assert_close(rescale(x, factors, mode), expected, atol=1e-5, rtol=0)
 
 
 def test_factor_one_changes_nothing_and_others_fill_or_lose_a_border() -> None:
@@ -176,7 +118,7 @@ def test_scaling_is_that_of_pillow_but_for_the_constant_of_the_kernel(factor: fl
         return np.asarray(made).astype(float)
 
     for a in (-1.0, -0.75, -0.5):
-        expected = read_through(upright, 0, factor, lambda d, a=a: keys(d, a), 2).clip(0, 255)
+        expected = resampled(upright, 0, factor, lambda d, a=a: keys(d, a)).clip(0, 255)
         assert (np.abs(pillow(0) - expected).max() <= 1) == (a == -1.0)
     ours = 255 * rescale(torch.from_numpy(upright / 255)[None, None], torch.tensor([factor]))[0, 0].numpy()
     near, half_a_pixel_off = (np.abs(ours - pillow(offset)).mean() for offset in (0, 0.5))
@@ -187,11 +129,6 @@ def test_scaling_is_that_of_pillow_but_for_the_constant_of_the_kernel(factor: fl
 def test_factors_that_scale_nothing_are_refused(factor: float) -> None:
     with pytest.raises(ValueError, match=rf"positive and finite, 0\.5 to halve; got {factor:g}"):
         rescale(torch.zeros(2, 1, 4, 4), torch.tensor([1.0, factor]))
-
-
-def test_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode is bilinear, bicubic or nearest; got 'cubic'"):
-        rescale(torch.zeros(1, 1, 4, 4), torch.ones(1), "cubic")  # type: ignore[arg-type]
 
 
 # shifts, mirror images and squares
@@ -268,8 +205,7 @@ def test_nothing_is_drawn_and_nothing_written_to() -> None:
 
 
 def test_no_images_are_no_images() -> None:
-    x = torch.zeros(0, 3, 8, 8)
-    pixels = torch.zeros(0, 2, dtype=torch.int64)
+    x, pixels = torch.zeros(0, 3, 8, 8), torch.zeros(0, 2, dtype=torch.int64)
     for made in (shift(x, pixels), mirror(x, torch.zeros(0, dtype=torch.bool)), cutout(x, pixels, 3, 0.0)):
         assert made.shape == x.shape
 
@@ -280,6 +216,7 @@ IMAGES = torch.zeros(2, 3, 8, 8)
 @pytest.mark.parametrize(
     ("call", "match"),
     [
+        (lambda: rescale(IMAGES, torch.ones(2), "cubic"), "bilinear, bicubic or nearest; got 'cubic'"),
         (lambda: shift(IMAGES, torch.zeros(2, 2)), r"in whole rows and columns \(N, 2\); got .*float32"),
         (lambda: shift(IMAGES, torch.zeros(2, dtype=torch.int64)), r"shift needs images .* and an offset"),
         (lambda: shift(IMAGES[0], torch.zeros(2, 2, dtype=torch.int64)), r"got \(3, 8, 8\)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import signal
 import socket
@@ -15,10 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from ien.cli import data as commands
-from ien.cli import data_sets
 from ien.data.download import RemoteFile, download, download_all
 
 BODY = random.Random(0).randbytes(600_000)
@@ -134,11 +130,6 @@ def test_wrong_content_is_thrown_away(behaviour: str, mirror: Mirror, tmp_path: 
     assert names_in(tmp_path) == []
 
 
-def test_wrong_content_falls_to_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
-    assert download(mirror.file("wrong", "good"), tmp_path).read_bytes() == BODY
-    assert mirror.asked == [("wrong", None), ("good", None)]
-
-
 def test_truncated_body_is_kept_apart_and_continued(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match=r"ended after 300,000 of 600,000 bytes"):
         download(mirror.file("truncated"), tmp_path)
@@ -148,9 +139,10 @@ def test_truncated_body_is_kept_apart_and_continued(mirror: Mirror, tmp_path: Pa
     assert mirror.asked[-1] == ("good", f"bytes={HALF}-") and names_in(tmp_path) == ["file.gz"]
 
 
-def test_missing_file_falls_to_the_next_mirror(mirror: Mirror, tmp_path: Path) -> None:
-    assert download(mirror.file("missing", "good"), tmp_path).read_bytes() == BODY
-    assert mirror.asked == [("missing", None), ("good", None)]
+@pytest.mark.parametrize("first", ["wrong", "missing"])
+def test_the_next_mirror_is_asked(first: str, mirror: Mirror, tmp_path: Path) -> None:
+    assert download(mirror.file(first, "good"), tmp_path).read_bytes() == BODY
+    assert mirror.asked == [(first, None), ("good", None)]
 
 
 def test_without_a_mirror_that_has_it_one_error_names_what_to_put_where(
@@ -176,16 +168,25 @@ def test_no_network_names_what_to_put_where(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("behaviour", ["norange", "refuses"])
-def test_mirror_that_cannot_continue_starts_anew(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
+def test_mirror_that_cannot_continue_starts_again(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
     assert download(mirror.file(behaviour), tmp_path).read_bytes() == BODY
     assert mirror.asked[0] == (behaviour, f"bytes={HALF}-")
 
 
-def test_other_bytes_than_asked_for_are_not_appended(mirror: Mirror, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "match"),
+    [
+        ("shifted", "answered 206 to a request for bytes 300000-"),
+        ("short", "offers 13 bytes where 600000 are needed"),
+    ],
+)
+def test_another_answer_does_not_cost_what_was_downloaded(
+    behaviour: str, match: str, mirror: Mirror, tmp_path: Path
+) -> None:
     (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
-    with pytest.raises(ConnectionError, match="answered 206 to a request for bytes 300000-"):
-        download(mirror.file("shifted"), tmp_path)
+    with pytest.raises(ConnectionError, match=match):
+        download(mirror.file(behaviour), tmp_path)
     assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
 
 
@@ -203,13 +204,6 @@ def test_complete_part_needs_no_request(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(BODY)
     assert download(mirror.file("missing"), tmp_path).read_bytes() == BODY
     assert mirror.asked == []
-
-
-def test_page_of_another_length_does_not_cost_what_was_downloaded(mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
-    with pytest.raises(ConnectionError, match="offers 13 bytes where 600000 are needed"):
-        download(mirror.file("short"), tmp_path)
-    assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
 
 
 def test_stalled_mirror_is_left_for_the_next_one_which_continues(
@@ -235,6 +229,7 @@ def test_redirect_to_another_protocol_is_refused(mirror: Mirror, tmp_path: Path)
         download(mirror.file("redirect"), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system with SIGKILL")
 def test_killed_half_way_leaves_no_file_and_is_continued(mirror: Mirror, tmp_path: Path) -> None:
     file = mirror.file("stalls")
@@ -267,43 +262,3 @@ def test_folder_that_cannot_be_made_is_named(mirror: Mirror, tmp_path: Path) -> 
     (tmp_path / "taken").write_text("")
     with pytest.raises(OSError, match=r"cannot write .*taken/file\.gz \(File exists\)"):
         download(mirror.file("good"), tmp_path / "taken")
-
-
-def get(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(commands.app, ["get", "mnist", "--data", str(folder), *arguments])
-    return done.exit_code, done.stdout, done.stderr
-
-
-def test_command_downloads_and_tells_the_files(
-    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = tuple(mirror.file("good", name=name) for name in ("a.gz", "b.gz"))
-    monkeypatch.setitem(data_sets.DOWNLOADS, "mnist", files)
-    code, out, err = get(tmp_path)
-    assert (code, err) == (0, "") and out.splitlines() == [
-        "a.gz: 600,000 bytes",
-        "b.gz: 600,000 bytes",
-        f"mnist: 2 files in {tmp_path / 'mnist'}, 1.2 MB, checked",
-    ]
-    assert names_in(tmp_path / "mnist") == ["a.gz", "b.gz"]
-    assert get(tmp_path)[0] == 0 and len(mirror.asked) == 2
-
-
-def test_command_fails_in_one_line(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = tuple(mirror.file("missing", name=name) for name in ("a.gz", "b.gz"))
-    monkeypatch.setitem(data_sets.DOWNLOADS, "mnist", files)
-    code, out, err = get(tmp_path)
-    assert (code, out) == (2, "") and err.startswith("error: cannot download a.gz")
-    assert err.count("\n") == 1 and "b.gz (600,000 bytes" in err and f"{tmp_path / 'mnist'}" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        (["get", "mnits"], "did you mean mnist"),
-        (["get", "mnist", "--data", "embedded"], "come with the installation"),
-    ],
-)
-def test_command_knows_what_can_be_downloaded(arguments: list[str], match: str) -> None:
-    done = CliRunner().invoke(commands.app, arguments)
-    assert done.exit_code == 2 and match in done.stderr and os.linesep not in done.stderr.rstrip()

@@ -8,13 +8,45 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from ien.data import Dataset
+from ien.data.cache import cache_folder
+
+COUNTS = {"train": (12, 8, 10, 10, 10, 10, 10, 10, 10, 10), "t10k": (2, 3, 1, 2, 2, 2, 2, 2, 2, 2)}
+"""Images of each digit in a small MNIST."""
+
+
+def cache_files() -> list[Path]:
+    """The files in the cache folder."""
+    if not cache_folder().exists():
+        return []
+    return sorted(cache_folder().iterdir())
+
+
+def tensors_of(data: Dataset) -> list[Tensor]:
+    return [data.train_x, data.train_y, data.test_x, data.test_y]
+
+
+def same(a: Dataset, b: Dataset) -> bool:
+    """Whether two data sets have the same images and labels."""
+    return all(map(torch.equal, tensors_of(a), tensors_of(b)))
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Path → content of all files below a folder, None for folders."""
+    found = {}
+    for path in folder.rglob("*"):
+        found[str(path.relative_to(folder))] = path.read_bytes() if path.is_file() else None
+    return found
 
 
 def make_tiny_imagenet(folder: Path, classes: int = 4, train: int = 6, val: int = 3) -> Path:
     """``tiny-imagenet-200`` in ``folder``, as published: 64 px, one grey image, some classes without images.
 
     Every image has a dark frame, the tint of its class, a colour of its own in the middle and a bright bar in
-    the upper right, so that one can tell which it is and how it was turned.
+    the upper right, so that one can tell which it is and how it was rotated.
     """
     from PIL import Image
 

@@ -114,7 +114,8 @@ def test_one_process_at_a_time_holds_a_folder(cut: Path) -> None:
 
 def test_other_data_under_the_same_name_are_refused(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = toy.dataset(seed=1)
-    monkeypatch.setitem(ien.data.DATASETS, "toy", ien.data.Loader(lambda path, seed: other, lambda seed: other))
+    loader = ien.data.Loader(lambda path, seed: other, lambda seed: other)
+    monkeypatch.setitem(ien.data.DATASETS, "toy", loader)
     assert_refused(cut, r"was begun on other data \(random from embedded, now random from embedded\)")
 
 

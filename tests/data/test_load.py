@@ -1,0 +1,80 @@
+"""Loading by name: where data are looked for, and what is said of names and settings that are wrong."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ien.data import CLIP_SETS, DATASETS, SETTINGS, Dataset, load, to_float
+from ien.tracking.data.sets import SETS
+
+from ..helpers.tiny import make_stl10, make_tiny_imagenet, same
+
+
+def test_the_folder_is_the_argument_then_ien_data_then_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_stl10(tmp_path / "data")
+    expected = load("stl10", tmp_path / "data")
+    monkeypatch.setenv("IEN_DATA", str(tmp_path / "data"))
+    assert same(load("stl10"), expected)
+    monkeypatch.delenv("IEN_DATA")
+    monkeypatch.chdir(tmp_path)
+    assert same(load("stl10"), expected)
+
+
+def test_a_dataset_says_what_it_is() -> None:
+    x, y = torch.zeros(1200, 3, 8, 9), torch.zeros(1200, dtype=torch.int64)
+    text = "Dataset(mine, subset: 1,200 train and 7 test images 3×8×9 float32, 4 classes)"
+    assert str(Dataset("mine", "subset", x, y, x[:7], y[:7], classes=4)) == text
+
+
+def test_to_float_divides_bytes_and_leaves_floats() -> None:
+    x = torch.arange(256, dtype=torch.uint8)
+    assert to_float(x).tolist() == (np.arange(256, dtype=np.float32) / np.float32(255)).tolist()
+    y = torch.rand(3)
+    assert to_float(y) is y
+    with pytest.raises(ValueError, match=r"uint8 or floating point; got torch\.int64"):
+        to_float(torch.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "settings", "match"),
+    [
+        ("rotmnist", ".", {}, "no data set 'rotmnist'; did you mean rot-mnist"),
+        ("got10", ".", {}, "no data set 'got10'; did you mean got10k"),
+        ("got10k", ".", {}, "got10k holds clips, not images: .*load_clips"),
+        ("rot-mnist", ".", {"classes": 4}, "rot-mnist takes no setting 'classes'; it takes none"),
+        ("stl10", ".", {"mask": True}, "stl10 takes no setting 'mask'; did you mean image_size"),
+        ("rot-tim", ".", {"clases": 4}, "rot-tim takes no setting 'clases'; did you mean classes"),
+        ("rot-tim", ".", {}, "100 classes were asked for, but .*-200 holds 4: use --set classes=4, or add"),
+        ("rot-tim", ".", {"classes": 1}, "1 classes were asked for, but .* use --set classes=4$"),
+        ("rot-tim", ".", {"classes": 4, "image_size": 65}, "must be 8 to 64.* --set image_size=64"),
+        ("r2-tim", ".", {"classes": 4, "image_size": 2}, "must be 8 to 64.* --set image_size=8"),
+        ("stl10", ".", {"image_size": 97}, "must be 8 to 96.* got 97: use --set image_size=96"),
+        ("r2-tim", "embedded", {}, "r2-tim cannot be made from .*`ien data get tiny-imagenet`"),
+        ("stl10", "embedded", {}, "stl10 cannot be made from .*`ien data get stl10`"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_in_one_line(
+    name: str, folder: str, settings: dict[str, int], match: str, tmp_path: Path
+) -> None:
+    make_tiny_imagenet(tmp_path)
+    with pytest.raises(ValueError, match=match) as caught:
+        load(name, tmp_path if folder == "." else folder, **settings)
+    assert "\n" not in str(caught.value) and not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_settings_are_those_that_the_function_takes(name: str) -> None:
+    first, second, *others = inspect.signature(DATASETS[name].from_folder).parameters
+    assert (first, second) == ("folder", "seed")
+    assert SETTINGS[name] == tuple(setting for setting in others if setting != "reflect")
+
+
+def test_the_sets_of_clips_are_those_of_tracking() -> None:
+    assert CLIP_SETS == SETS
