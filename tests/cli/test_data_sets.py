@@ -141,12 +141,12 @@ def test_digits_are_listed_with_what_is_made_of_them(monkeypatch: pytest.MonkeyP
 def test_images_are_listed_with_what_is_made_of_them() -> None:
     place = make_tiny_imagenet(Path("data"))
     make_stl10(Path("data"))
-    load("r2-tim", "data", seed=3, classes=3, image_size=9, mask=False)
+    load("r2-tim", "data", seed=3, classes=3, image_size=9)
     load("stl10", "data", image_size=24)
     text = listed("data")
     assert "tiny-imagenet 248.1 MB 4 of 200 classes, 24 train and 12 val images in" in text
     assert "rot-tim generated made from tiny-imagenet r2-tim generated made from tiny-imagenet cached" in text
-    assert "cached seed3-3classes-9px-unmasked," in text
+    assert "cached seed3-3classes-9px," in text
     assert "stl10 2640.4 MB 7 train and 5 test images (published: 5,000 and 8,000) in" in text
     assert "cached 24px, " in text
     (place / "val/val_annotations.txt").write_text("val_9")

@@ -16,7 +16,6 @@ from ien.data import load, rot_tim
 from ien.data.tiny_imagenet import find, read_images
 
 from ..helpers import real
-from ..helpers.resampling import resampled
 from ..helpers.tiny import cache_files, make_tiny_imagenet, same
 
 Image = pytest.importorskip("PIL.Image", reason="images are read with pillow: pip install 'ien[plots]'")
@@ -80,12 +79,11 @@ def test_training_images_come_once_and_validation_images_twice(name: str, folder
     assert not any(torch.equal(a, b) for a, b in data.test_x.view(2, half, 3, 64, 64).unbind(1))
 
 
-@pytest.mark.parametrize("mask", [True, False])
 @pytest.mark.parametrize("size", [64, 33])
-def test_images_are_those_that_pillow_rotates(size: int, mask: bool, folder: Path, monkeypatch) -> None:
+def test_images_are_those_that_pillow_rotates(size: int, folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(rot_tim, "CHUNK", 5)  # not a divisor of 24
     bilinear = Image.Resampling.BILINEAR
-    data = load("rot-tim", folder, 5, classes=CLASSES, image_size=size, mask=mask)
+    data = load("rot-tim", folder, 5, classes=CLASSES, image_size=size)
     for name, plan in plans(folder, 5).items():
         images = getattr(data, f"{name}_x").permute(0, 2, 3, 1).numpy().astype(int)
         for image, path, degrees in zip(images, plan.paths, plan.degrees.tolist(), strict=True):
@@ -93,14 +91,7 @@ def test_images_are_those_that_pillow_rotates(size: int, mask: bool, folder: Pat
             rotated = np.asarray(upright.rotate(degrees, bilinear)).astype(int)
             difference = np.abs(image - rotated)[disc(size)]
             assert difference.max() <= 3 and difference.mean() < 0.5
-            assert (image[~disc(size)] == 0).all() or not mask
-
-
-def test_unmasked_images_are_rotated_with_zeros_from_outside(folder: Path) -> None:
-    data, plan = load("rot-tim", folder, 5, classes=CLASSES, mask=False), plans(folder, 5)["test"]
-    for k in (0, 13):
-        expected = resampled(pixels(plan.paths[k])[:, :, 1].astype(float), float(plan.degrees[k]))
-        assert np.abs(data.test_x[k, 1].numpy() - expected).max() <= 0.5 + 1e-6
+            assert (image[~disc(size)] == 0).all()
 
 
 @pytest.mark.parametrize("size", [64, 33, 32])
@@ -160,35 +151,35 @@ def test_the_cached_file_tells_the_classes_and_settings(folder: Path) -> None:
 
     data = load("rot-tim", folder, 7, classes=3, image_size=17)
     (path,) = cache_files()
-    assert path.name.startswith("rot-tim-seed7-3classes-17px-masked-")
+    assert path.name.startswith("rot-tim-seed7-3classes-17px-")
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["about"])
     known = sorted(find(folder).train)
     chosen = list(rot_tim.draw_classes(known, 3, 7))
-    assert about == {"seed": 7, "image_size": 17, "mask": True, "reflect": False, "classes": chosen}
+    assert about == {"seed": 7, "image_size": 17, "reflect": False, "classes": chosen}
     colours, labels = sources(folder, "train")
     found = [known[k] for k in labels[numbers(load("rot-tim", folder, 7, classes=3).train_x, colours)]]
     assert [chosen[y] for y in data.train_y] == found
 
 
 def test_every_setting_and_other_files_have_a_cache_of_their_own(folder: Path) -> None:
-    settings = [{}, {"mask": False}, {"image_size": 32}, {"classes": 3}, {"seed": 1}]
+    settings = [{}, {"image_size": 32}, {"classes": 3}, {"seed": 1}]
     for k, change in enumerate(settings, 1):
         load("rot-tim", folder, **{"classes": CLASSES, **change})
         assert len(cache_files()) == k
     place = folder / "tiny-imagenet-200"
     for where in (folder, place):  # the same files
         load("r2-tim", where, classes=CLASSES)
-        assert len(cache_files()) == 6
+        assert len(cache_files()) == 5
     images = place / "train/n00001000/images"
     (images / "n00001000_5.JPEG").rename(images / "n00001000_6.JPEG")
     load("r2-tim", folder, classes=CLASSES)
-    assert len(cache_files()) == 7
+    assert len(cache_files()) == 6
     text = (place / "val/val_annotations.txt").read_text()
     swapped = text.replace("n00001000", "x").replace("n00001037", "n00001000").replace("x", "n00001037")
     (place / "val/val_annotations.txt").write_text(swapped)
     load("r2-tim", folder, classes=CLASSES)
-    assert len(cache_files()) == 8
+    assert len(cache_files()) == 7
 
 
 def test_a_replaced_image_or_folder_is_not_served_from_the_cache(folder: Path, tmp_path: Path) -> None:
@@ -218,7 +209,7 @@ def test_real_images_are_rotated_without_a_preferred_angle() -> None:
     assert {len(files) for files in source.train.values()} == {500}
     few = {name: files[:100] for name, files in list(source.train.items())[:5]}
     plan = rot_tim._plan(few, list(few), 0, "train", 1, False)
-    mean = rot_tim._make(plan, 32, True).double().mean((0, 1))
+    mean = rot_tim._make(plan, 32).double().mean((0, 1))
     upright = read_images([file for files in few.values() for file in files]).double().mean((0, 1))
     assert float((mean - mean.rot90()).abs().max()) < 25 and int((mean == 0).sum()) == int((~disc(32)).sum())
     assert abs(float(mean[disc(32)].mean()) - float(upright[disc(64)].mean())) < 3

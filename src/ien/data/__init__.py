@@ -41,8 +41,8 @@ class Loader(NamedTuple):
 
 DATASETS = {
     "rot-mnist": Loader(rot_mnist.rot_mnist, rot_mnist.embedded),
-    "rot-tim": Loader(rot_tim.rot_tim, None, ("classes", "image_size", "mask"), "tiny-imagenet"),
-    "r2-tim": Loader(rot_tim.r2_tim, None, ("classes", "image_size", "mask"), "tiny-imagenet"),
+    "rot-tim": Loader(rot_tim.rot_tim, None, ("classes", "image_size"), "tiny-imagenet"),
+    "r2-tim": Loader(rot_tim.r2_tim, None, ("classes", "image_size"), "tiny-imagenet"),
     "scale-mnist": Loader(scale_mnist.scale_mnist, scale_mnist.embedded),
     "rot-scale-mnist": Loader(scale_mnist.rot_scale_mnist, scale_mnist.embedded_rotated),
     "stl10": Loader(stl10.stl10, None, ("image_size",), "stl10"),
@@ -65,7 +65,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0,
         folder: Where its files are; by default ``$IEN_DATA``, else ``data`` in the current folder.
             ``"embedded"`` makes it from the 5,000 digits that come with the installation.
         seed: Decides everything random about a data set that is made and not read.
-        **settings: ``classes``, ``image_size`` and ``mask`` for ``rot-tim`` and ``r2-tim``,
+        **settings: ``classes`` and ``image_size`` for ``rot-tim`` and ``r2-tim``,
             ``image_size`` for ``stl10``.
 
     Raises:

@@ -34,15 +34,15 @@ def rot_tim(
     seed: int = 0,
     classes: int = 100,
     image_size: int = SIZE,
-    mask: bool = True,
     reflect: bool = False,
 ) -> Dataset:
     """Make Rot-TIM: training images rotated by one angle each, validation images by two.
 
-    Images are rotated about their centre, bilinearly, with zeros from outside. Labels follow the
-    ids of the drawn classes. Of N test images, i and i + N/2 show the same. Made once and kept in
-    the cache folder, memory-mapped; the ids of the drawn classes and the settings are in the
-    metadata of the file.
+    Images are rotated about their centre, bilinearly, and black outside the disc through the middle
+    pixel of each side, whose pixels all come from inside the image. Labels follow the ids of the
+    drawn classes. Of N test images, i and i + N/2 show the same. Made once and kept in the cache
+    folder, memory-mapped; the ids of the drawn classes and the settings are in the metadata of the
+    file.
 
     Args:
         folder: Where ``tiny-imagenet-200`` is.
@@ -50,8 +50,6 @@ def rot_tim(
             classes.
         classes: How many classes are drawn.
         image_size: Below 64, the upright image is scaled down first, bilinear and antialiased.
-        mask: Set what is outside the disc to 0: the disc through the middle pixel of each side,
-            whose pixels all come from inside the image.
         reflect: Flip images too; see :func:`r2_tim`.
     """
     source = find(folder)
@@ -64,11 +62,10 @@ def rot_tim(
         need_pillow()
         train = _plan(source.train, chosen, seed, "train", 1, reflect)
         test = _plan(source.val, chosen, seed, "test", 2, reflect)
-        return _build(name, train, test, image_size, mask)
+        return _build(name, train, test, image_size)
 
-    masked = "masked" if mask else "unmasked"
-    settings = f"seed{seed}-{classes}classes-{image_size}px-{masked}"
-    about = {"seed": seed, "image_size": image_size, "mask": mask, "reflect": reflect, "classes": chosen}
+    settings = f"seed{seed}-{classes}classes-{image_size}px"
+    about = {"seed": seed, "image_size": image_size, "reflect": reflect, "classes": chosen}
     train = classes * len(source.train[chosen[0]])
     test = 2 * classes * len(source.val[chosen[0]])
     layout = layout_of(train, test, (3, image_size, image_size))
@@ -81,7 +78,6 @@ def r2_tim(
     seed: int = 0,
     classes: int = 100,
     image_size: int = SIZE,
-    mask: bool = True,
 ) -> Dataset:
     """Make R2-TIM: the images of :func:`rot_tim`, some of them flipped.
 
@@ -91,7 +87,7 @@ def r2_tim(
     shares: here a third stays as it is, a third is mirrored left to right and a third upside down,
     after being rotated. The arguments are those of :func:`rot_tim`.
     """
-    return rot_tim(folder, seed, classes, image_size, mask, reflect=True)
+    return rot_tim(folder, seed, classes, image_size, reflect=True)
 
 
 def draw_classes(known: Sequence[str], count: int, seed: int) -> tuple[str, ...]:
@@ -144,7 +140,7 @@ def _plan(files: Files, chosen: Sequence[str], seed: int, part: str, rotations: 
     return _Plan([paths[k] for k in order.tolist()], torch.tensor(labels)[order], degrees, flips)
 
 
-def _build(title: str, train: _Plan, test: _Plan, image_size: int, mask: bool) -> dict[str, Tensor]:
+def _build(title: str, train: _Plan, test: _Plan, image_size: int) -> dict[str, Tensor]:
     """Make the images of both parts, with a progress bar on a terminal."""
     images = []
     with progress_bar(f"making {title}", len(train.paths) + len(test.paths)) as advance:
@@ -152,21 +148,20 @@ def _build(title: str, train: _Plan, test: _Plan, image_size: int, mask: bool) -
             made = torch.empty(len(plan.paths), 3, image_size, image_size, dtype=torch.uint8)
             # in one process: reading and rotating all of Tiny ImageNet takes less than a minute
             for chunk, pixels in zip(plan.chunks(), made.split(CHUNK), strict=True):
-                pixels.copy_(_make(chunk, image_size, mask))
+                pixels.copy_(_make(chunk, image_size))
                 advance(len(pixels))
             images.append(made)
     return {"train_x": images[0], "train_y": train.labels, "test_x": images[1], "test_y": test.labels}
 
 
-def _make(plan: _Plan, image_size: int, mask: bool) -> Tensor:
+def _make(plan: _Plan, image_size: int) -> Tensor:
     """Read, scale, rotate, mask and flip the images of a plan."""
     # float64: a rounding that differs between machines is then next to impossible
     x = read_images(plan.paths).double()
     if image_size != SIZE:
         x = F.interpolate(x, (image_size, image_size), mode="bilinear", antialias=True)
     x = rotate(x, plan.degrees).round_().clamp_(0, 255).to(torch.uint8)
-    if mask:
-        x *= _disc(image_size)
+    x *= _disc(image_size)
     for flip, axis in ((LEFT_TO_RIGHT, 3), (UPSIDE_DOWN, 2)):
         some = plan.flips == flip
         x[some] = x[some].flip(axis)
