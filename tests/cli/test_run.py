@@ -129,7 +129,7 @@ def test_show_prefers_an_experiment_to_a_folder_of_its_name() -> None:
         ("run rot-mnist/ien-r4 --set schedule=two-cycle", "one-cycle, exponential"),
         ("run rot-mnist/ien-r4 --set group=rot", "rot4xflip"),
         ("run rot-mnist/ien-r4 --precision half", "float32 or bf16; got 'half'"),
-        ("run rot-mnist/e2cnn --precision bf16", "bf16 is not supported by e2cnn"),
+        ("run rot-mnist/e2cnn --precision bf16", "e2cnn-cnn6 does not support precision=bf16"),
         ("run rot-mnist/ien-r4 --seeds 1-", "write seeds as 1, 1-3 or 1,2,5; got '1-'"),
         ("run rot-mnist/ien-r4 --seeds 3-1", "got '3-1'"),
         ("run rot-mnist/ien-r4 --seeds 1,x", "got '1,x'"),
@@ -187,7 +187,7 @@ def test_run_takes_several_rows_and_seeds_each_once(digits: None) -> None:
 def test_a_diverging_run_ends_with_1_and_says_which_loss(
     digits: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ien.training.loop._DIVERGED_TASK", 0.0)
+    monkeypatch.setattr("ien.training.loop.MAX_TASK_LOSS", 0.0)
     done = invoke(*R4, *SMOKE, code=1)
     assert re.fullmatch(r"error: the task loss became [^\n]+\n", done.stderr)
 
