@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ien.experiments import queue
 from ien.tracking import Tracker, footage, score, track
 from ien.tracking import demo as demo_module
 from ien.tracking.data.clips import Clip, otb
 from ien.tracking.data.rot_otb import rotated, write
 from ien.tracking.data.synthetic import synthetic
 from ien.tracking.demo import tracker_of
-from ien.tracking.recording import make
+from ien.tracking.recording import record_with_table
 from ien.tracking.training.config import TrackingConfig
 from ien.tracking.video import write_video
 from ien.training import Config
@@ -164,15 +165,15 @@ def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(
         ("VIDEO --run RUN --box 1,2,0,4", "w and h above 0"),
         ("VIDEO --run RUN --box 128,2,9,9", "128×96 pixels"),
         ("VIDEO --run RUN --box -9,2,8,9", "128×96 pixels"),
-        ("VIDEO --run RUN --box BOX --start 8", "start is 0 to 7; got 8"),
+        ("VIDEO --run RUN --box BOX --start 8", "start must be 0 to 7; got 8"),
         ("VIDEO --run RUN --box BOX --fps 5", "has its own frame rate"),
         ("VIDEO --run RUN --box BOX --out x.avi", "name it x.mp4"),
         ("VIDEO --run RUN --box BOX --out VIDEO", "would overwrite the video that is read"),
         ("VIDEO --run RUN --box BOX --csv x.txt", "the table is a csv file; got x.txt"),
         ("gone.mp4 --run RUN --box BOX", "there is no video or folder gone.mp4"),
         ("RUN --run RUN --box BOX", "holds no images"),
-        ("SEQUENCE --run RUN --fps -1", "fps is the number of frames"),
-        ("SEQUENCE --run RUN --start 99", "start is 0 to 7; got 99"),
+        ("SEQUENCE --run RUN --fps -1", "fps must be a number of frames"),
+        ("SEQUENCE --run RUN --start 99", "start must be 0 to 7; got 99"),
         ("VIDEO --demo", "--demo makes its own clip"),
     ],
 )
@@ -229,7 +230,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_half_video(
 def test_a_line_shows_frame_speed_score_and_angle_on_a_terminal(clip: Clip, run: Path) -> None:
     seen = io.StringIO()
     console = Console(file=seen, force_terminal=True, width=120)
-    make(tracker_of(run), footage(clip), clip.boxes[0], Path("a.mp4"), Path("a.csv"), console)
+    record_with_table(tracker_of(run), footage(clip), clip.boxes[0], Path("a.mp4"), Path("a.csv"), console)
     plain = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", seen.getvalue())
     assert re.search(r"synthetic-4 .+ 8/8 \d+\.\d fps  score [01]\.\d\d  angle +\d+°", plain)
 
@@ -242,11 +243,11 @@ def test_the_demo_writes_video_table_and_strip_and_prints_three_scores(
     trained = Path(shutil.copytree(run, "trained"))
     config = read_config(trained)
     save_weights(trained, build(with_values(config, seed=7)))  # others than it begins with
-    monkeypatch.setattr(demo_module, "FRAMES", FRAMES)
+    monkeypatch.setattr(demo_module, "CLIP_FRAMES", FRAMES)
     text = invoke("track", "--demo", "--run", trained, "--out", "demo", columns=400).output
     written = sorted(path.name for path in Path("demo").iterdir())
     assert written == ["turning.csv", "turning.mp4", "turning.png"]
-    clip = synthetic(demo_module.SEED, FRAMES, distractors=2, alike=True, speed=1.5)
+    clip = synthetic(demo_module.CLIP_SEED, FRAMES, distractors=2, alike=True, speed=1.5)
     found, before = table("demo/turning.csv"), track(Tracker(build(config), 4), clip)
     expected = {
         "the tracker": score(found["box"], clip.boxes, found["angle"], clip.angles),
@@ -266,7 +267,7 @@ def test_the_demo_writes_video_table_and_strip_and_prints_three_scores(
 
 
 def test_the_demo_asks_for_what_it_needs_before_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module, "run_all", lambda *arguments, **settings: pytest.fail("it trains"))
+    monkeypatch.setattr(queue, "run_all", lambda *arguments, **settings: pytest.fail("it trains"))
     there = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "av" else there(name))
     assert 'needs av: pip install "ien[track]"' in error_of("track", "--demo")
@@ -288,10 +289,10 @@ def test_the_demo_trains_the_smallest_tracker_and_resumes_it(
             raise Stopped(runs)
         shutil.copytree(run, runs / "trained")
 
-    monkeypatch.setattr(demo_module, "FRAMES", 2)
-    monkeypatch.setattr(demo_module, "plan", plan)
-    monkeypatch.setattr(demo_module, "run_all", run_all)
-    monkeypatch.setattr(demo_module, "run_name", lambda config: "trained")
+    monkeypatch.setattr(demo_module, "CLIP_FRAMES", 2)
+    monkeypatch.setattr(queue, "plan", plan)
+    monkeypatch.setattr(queue, "run_all", run_all)
+    monkeypatch.setattr(queue, "run_name", lambda config: "trained")
     assert "the same command resumes" in invoke("track", "--demo", "-o", "demo", code=130).stderr
     invoke("track", "--demo", "-o", "demo")
     assert asked == [(["tracking/ien-siamfc"], "demo", [1])] * 2 and Path("demo/turning.mp4").exists()

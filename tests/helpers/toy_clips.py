@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ien.tracking.data.sets import Clips, turned
+from ien.tracking.data.sets import Clips, with_rotated
 from ien.tracking.data.synthetic import synthetic
 from ien.tracking.training.config import TrackingConfig
 
 
 def clips(count: int = 3, frames: int = 6, tests: int = 2) -> Clips:
     made = [synthetic(seed, frames, (120, 160), turning=False) for seed in range(count + tests)]
-    return Clips("synthetic-clips", "generated", made[:count], turned("clips", made[count:]))
+    return Clips("synthetic-clips", "generated", made[:count], with_rotated("clips", made[count:]))
 
 
 def config(**changes: Any) -> TrackingConfig:

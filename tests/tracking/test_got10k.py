@@ -1,109 +1,139 @@
-"""Clips from folders like those of GOT-10k, and which of their frames are fit to train on."""
+"""The GOT-10k toolkit: its own experiment runs a tracker of ours and scores it as we do."""
 
 from __future__ import annotations
 
+import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ien.tracking.data.clips import Clip, got10k, usable
+from ien.tracking import score, summarise
+from ien.tracking.got10k import as_got10k
+from ien.tracking.results import read_result
 
-from .test_clips import REAL, make_frames, rows
-
-needs_got10k = pytest.mark.skipif(not (REAL / "got10k").is_dir(), reason="there is no got10k/ in IEN_DATA")
-
-
-def make_got10k(folder: Path, boxes: str, count: int, **labels: list[int]) -> Path:
-    make_frames(folder, range(1, count + 1), digits=8)
-    (folder / "groundtruth.txt").write_text(boxes)
-    for name, values in labels.items():
-        (folder / f"{name}.label").write_text("".join(f"{v}\n" for v in values))
-    with (folder.parent / "list.txt").open("a") as listed:
-        listed.write(f"{folder.name}\n")
-    return folder.parent
+Image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip install 'ien[plots]'")
 
 
-def test_labels_say_where_the_target_is_visible(tmp_path: Path) -> None:
-    cover, absence = [8, 2, 3, 8, 8, 1, 0, 8], [0, 0, 0, 1, 0, 0, 0, 0]
-    boxes = "".join(f"{i}.5,2,30,40\n" for i in range(1, 5)) + "nan,nan,nan,nan\n" + rows(3)
-    make_got10k(tmp_path / "A", boxes, 8, cover=cover, absence=absence, cut_by_image=[0, 1] * 4)
-    make_got10k(tmp_path / "B", rows(3), 3, cover=[1, 2, 3])
-    make_got10k(tmp_path / "C", rows(2), 2)
-    a, b, c = got10k(tmp_path)
-    known = [True] * 4 + [False] + [True] * 3
-    expected = [
-        k and not gone and eighths > max(1, 0.3 * 8)
-        for k, gone, eighths in zip(known, absence, cover, strict=True)
-    ]
-    assert a.visible.tolist() == expected == [True, False, True, False, False, False, False, True]
-    assert a.boxes[0].tolist() == [0.5, 1, 30, 40] and np.isnan(a.boxes[4]).all() and a.angles is None
-    assert b.visible.tolist() == [False, True, True] and c.visible.all()
-    assert [clip.name for clip in (a, b, c)] == ["A", "B", "C"] and (b.frame(2) == 3).all()
+class Follows:
+    """Moves its box by a pixel to the right and half a pixel down a frame, and notes what it was given."""
+
+    def __init__(self, broken: Any = None) -> None:
+        self.images: list[np.ndarray] = []
+        self.broken = broken
+
+    def init(self, image: np.ndarray, box: np.ndarray) -> None:
+        self.images.append(image)
+        self.first = self.box = box
+
+    def update(self, image: np.ndarray) -> tuple[Any, float, float]:
+        self.images.append(image)
+        self.box = self.box + np.array([1, 0.5, 0, 0])
+        return self.box if self.broken is None else self.broken, 0.9, 0.0
 
 
-def test_of_the_test_part_only_the_first_box_is_known(tmp_path: Path) -> None:
-    (clip,) = got10k(make_got10k(tmp_path / "A", rows(1), 4))
-    assert clip.visible.tolist() == [True, False, False, False] and np.isnan(clip.boxes[1:]).all()
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with the one class that is needed, for where the real one is not installed."""
+
+    class Tracker:
+        def __init__(self, name: str, is_deterministic: bool = False) -> None:
+            self.name, self.is_deterministic = name, is_deterministic
+
+    trackers = types.ModuleType("got10k.trackers")
+    trackers.Tracker = Tracker  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "got10k", types.ModuleType("got10k"))
+    monkeypatch.setitem(sys.modules, "got10k.trackers", trackers)
 
 
-def test_got10k_counts_that_differ_are_errors(tmp_path: Path) -> None:
-    for name, boxes, labels, message in (
-        ("a", 5, {}, "5 boxes for 4 frames"),
-        ("b", 3, {}, "3 boxes for 4 frames"),
-        ("c", 1, {"cover": [8]}, "1 boxes for 4 frames"),
-        ("d", 4, {"absence": [0] * 3}, "absence.label has 3 labels for 4 frames"),
-        ("e", 4, {"cut_by_image": [0] * 5}, "cut_by_image.label has 5 labels for 4 frames"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            got10k(make_got10k(tmp_path / name / "A", rows(boxes), 4, **labels))
+@pytest.mark.usefixtures("stand_in")
+def test_boxes_are_converted_both_ways_and_images_are_rgb_arrays() -> None:
+    ours = Follows()
+    theirs = as_got10k(ours, "ours")
+    assert theirs.name == "ours" and theirs.is_deterministic
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    theirs.init(Image.fromarray(pixels), np.array([1, 1, 4, 5]))
+    assert ours.first.tolist() == [0, 0, 4, 5]
+    assert theirs.update(Image.fromarray(pixels[..., 0])).tolist() == [2, 1.5, 4, 5]
+    coloured, grey = ours.images
+    assert np.array_equal(coloured, pixels) and coloured.dtype == np.uint8
+    assert np.array_equal(grey, np.repeat(pixels[..., :1], 3, axis=2)) and grey.flags.writeable
 
 
-def test_a_list_that_does_not_fit_the_folder_is_told_so(tmp_path: Path) -> None:
-    make_got10k(tmp_path / "train" / "A", rows(2), 2)
-    with pytest.raises(FileNotFoundError, match=r"there is no .*list\.txt: did you mean .*train\?"):
-        got10k(tmp_path)
-    for listed, message in (("A\nB\n", "names B, and there is no folder"), ("A\nA\n", "names A twice")):
-        (tmp_path / "train" / "list.txt").write_text(listed)
-        with pytest.raises((ValueError, FileNotFoundError), match=message):
-            got10k(tmp_path / "train")
-    (tmp_path / "train" / "list.txt").write_text("A\n")
-    (tmp_path / "train" / "A" / "groundtruth.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no .*groundtruth\.txt"):
-        got10k(tmp_path / "train")
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("broken", [[1, 2, np.nan, 4], [[1, 2, 3, 4]], [1, 2, 3]])
+def test_what_is_not_a_box_is_an_error_that_names_the_tracker(broken: Any) -> None:
+    theirs = as_got10k(Follows(broken), "ours")
+    theirs.init(Image.new("RGB", (8, 6)), np.array([1, 1, 4, 5]))
+    with pytest.raises(ValueError, match="ours"):
+        theirs.update(Image.new("RGB", (8, 6)))
 
 
-def test_usable_frames_are_those_a_loop_over_the_rules_finds() -> None:
-    draw = np.random.default_rng(0)
-    boxes = np.concatenate([draw.random((400, 2)) * 100, np.exp(draw.random((400, 2)) * 6 + 1)], 1).round()
-    edges = [
-        (20, 20),
-        (19.9, 20),
-        (500, 300),
-        (501, 300),
-        (1000, 300),
-        (20, 80),
-        (20, 81),
-        (80, 20),
-        (81, 20),
-    ]
-    boxes = np.concatenate([boxes, [[0, 0, *side] for side in edges], np.full((1, 4), np.nan)])
-    visible = draw.random(len(boxes)) < 0.9
-    visible[400:] = True
-    clip = Clip("any", [np.zeros((600, 1500, 3), np.uint8)] * len(boxes), boxes, visible)
-    expected = [
-        seen
-        and all(20 <= side <= 500 and 0.01 <= side / whole <= 0.5 for side, whole in ((w, 1500), (h, 600)))
-        and 0.25 <= w / h <= 4
-        for (_, _, w, h), seen in zip(boxes.tolist(), visible.tolist(), strict=True)
-    ]
-    assert usable(clip).tolist() == expected and 20 < sum(expected) < 380
-    assert expected[400:] == [True, False, True, False, False, True, False, True, False, False]
-    assert usable(clip, sides=(19, 500))[401] and not usable(clip, shares=(0.01, 0.3))[402]
-    assert usable(clip, aspects=(0.1, 4))[406]
+def test_without_the_toolkit_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "got10k", None)
+    monkeypatch.delitem(sys.modules, "got10k.trackers", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="needs the got10k package: pip install got10k") as error:
+        as_got10k(Follows(), "ours")
+    assert error.value.name == "got10k"
 
 
-@needs_got10k
-def test_sequences_to_train_on_have_usable_frames() -> None:
-    clips = got10k(REAL / "got10k" / "train")
-    assert sum(usable(clip).sum() >= 2 for clip in clips) > len(clips) // 2
+class Sequences:
+    """What the toolkit's experiment asks of a data set: pictures and boxes counted from 1."""
+
+    seq_names = ("s0", "s1")
+
+    def __init__(self, folder: Path) -> None:
+        rng = np.random.default_rng(1)
+        self.files, self.truth = [], []
+        for name, frames in zip(self.seq_names, (12, 7), strict=True):
+            (folder / name).mkdir()
+            paths = [folder / name / f"{i:04d}.png" for i in range(frames)]
+            for path in paths:
+                Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path)
+            moves = np.cumsum(rng.integers(-1, 3, (frames, 2)), axis=0)
+            self.files.append([str(path) for path in paths])
+            self.truth.append(np.column_stack([moves + 3.0, np.full((frames, 2), (9, 6))]))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, i: int) -> tuple[list[str], np.ndarray]:
+        if i >= len(self):
+            raise IndexError(i)
+        return self.files[i], self.truth[i].copy()
+
+
+@pytest.mark.filterwarnings("ignore")  # the toolkit is old
+def test_the_toolkits_experiment_runs_and_scores_it_as_we_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("got10k", reason="pip install got10k to run inside it")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    from got10k.experiments import ExperimentOTB
+    from got10k.trackers import Tracker
+
+    experiment = ExperimentOTB.__new__(ExperimentOTB)  # its own __init__ would download OTB
+    experiment.dataset = Sequences(tmp_path)
+    experiment.nbins_iou, experiment.nbins_ce = 21, 51
+    experiment.result_dir, experiment.report_dir = str(tmp_path / "results"), str(tmp_path / "reports")
+    monkeypatch.setattr(experiment, "plot_curves", lambda names: None, raising=False)
+    theirs = as_got10k(Follows(), "ours")
+    assert isinstance(theirs, Tracker)
+    experiment.run(theirs)
+    report = experiment.report(["ours"])["ours"]
+    scores = {}
+    for name, truth in zip(Sequences.seq_names, experiment.dataset.truth, strict=True):
+        boxes, seconds, _ = read_result(tmp_path / "results" / "ours", name)
+        assert boxes[3].tolist() == (truth[0] + (2, 0.5, 0, 0)).tolist()  # from 1 to 0, and three moves
+        scores[name] = score(boxes, truth - (1, 1, 0, 0), seconds=seconds)
+        theirs_of_it = report["seq_wise"][name]
+        assert np.array_equal(scores[name].success_curve, theirs_of_it["success_curve"])
+        assert np.array_equal(scores[name].precision_curve, theirs_of_it["precision_curve"])
+        assert scores[name].success == theirs_of_it["success_score"]
+        assert scores[name].fps <= theirs_of_it["speed_fps"]  # the mean of 1 / seconds is never less
+    overall, ours = report["overall"], summarise(scores)
+    assert abs(ours.success - overall["success_score"]) < 1e-15
+    assert abs(ours.precision - overall["precision_score"]) < 1e-15
+    assert 0.1 < ours.success < 20 / 21

@@ -12,6 +12,8 @@ from .errors import INTERRUPTED, fail
 from .run import resume_hint
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..tracking.data.boxes import Array
     from ..tracking.data.clips import Clip
     from ..tracking.sources import Source
@@ -87,14 +89,14 @@ def track(
     Example: ien track data/otb/Crossing --run runs/tracking/ien-siamfc/small-seed1 --out crossing.mp4
     """
     with resume_hint():
-        from ..tracking.demo import how_to_train, track_demo, tracker_of
+        from ..tracking.demo import how_to_train, tracker_of
 
         if demo:
             if source or box or csv or fps or start:
                 raise ValueError(
                     "--demo makes its own clip: it takes --run, --templates and --out, and no other option"
                 )
-            track_demo(out or DEMO_FOLDER, run, templates)
+            _demonstrate(out or DEMO_FOLDER, run, templates)
             return
         if source is None:
             raise ValueError("name a video, a folder of images or a sequence of OTB; or try --demo")
@@ -102,6 +104,40 @@ def track(
             raise ValueError(f"tracking needs a trained tracker, --run RUN: {how_to_train()}")
         tracker = tracker_of(run, templates)
         _follow(tracker, source, box, out, csv, fps, start)
+
+
+def _demonstrate(out: Path, run: Path | None, templates: int | None) -> None:
+    """Train a small tracker, or take that of ``run``, and let it follow a target that rotates."""
+    from rich.console import Console
+
+    from ..tracking.demo import check_packages, track_demo
+
+    console = Console()
+    check_packages()
+    if run is None:
+        console.print(
+            f"A small SiamFC learns to follow textured objects in generated clips, with the equivariance "
+            f"loss, in minutes. Then it follows one that it has not seen. Everything is kept in {out}; "
+            f"training is not repeated, and continues where it was stopped.",
+            highlight=False,
+            markup=False,
+        )
+        run = _trained(out, console)
+    track_demo(run, out, templates, console)
+
+
+def _trained(out: Path, console: Console) -> Path:
+    """Train the tracker of the demo, unless it is trained already, and return its run folder."""
+    from ..experiments.queue import plan, run_all, run_name
+    from ..tracking.demo import EXPERIMENT
+    from ..training import Stopped
+
+    (config,) = plan([EXPERIMENT], "demo", [1])
+    try:
+        run_all([config], out, out / "results", console=console)
+    except Stopped:  # `ien resume` would not end with a video; the same command again does
+        raise KeyboardInterrupt from None
+    return out / run_name(config)
 
 
 def _follow(
@@ -116,23 +152,24 @@ def _follow(
     """Track the target, write the video and the table, and say where they are."""
     from rich.console import Console
 
-    from ..tracking.recording import make
+    from ..tracking.recording import record_with_table
     from ..tracking.sources import open_source
 
     source = open_source(path, fps, start)
     video, table = _output_paths(path, source.frames.name, out, csv)
     first_box = _first_box(source, path, box, start)
     try:
-        made = make(tracker, source.frames, first_box, video, table, Console(stderr=True), start)
+        console = Console(stderr=True)
+        written = record_with_table(tracker, source.frames, first_box, video, table, console, start)
     except KeyboardInterrupt:
         fail("stopped; nothing was written", INTERRUPTED)
-    for warning in made.warnings:
+    for warning in written.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    typer.echo(made.text)
+    typer.echo(written.text)
 
     # the true boxes are those of one target, and the user's box may be around another
     if source.clip is not None and box is None:
-        _print_scores(made.track, source.clip, tracker)
+        _print_scores(written.track, source.clip, tracker)
 
 
 def _print_scores(found: Track, clip: Clip, tracker: Tracker) -> None:

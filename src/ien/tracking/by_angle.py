@@ -1,4 +1,4 @@
-"""Where a target that turns is lost: from boxes and true angles to the mean overlap at each angle."""
+"""Overlap by angle: at which orientations a tracker loses a target that rotates."""
 
 from __future__ import annotations
 
@@ -11,60 +11,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .data.boxes import Array
-from .data.clips import Clip
+from .data.clip import Clip
 from .scoring import frame_overlaps
 
 __all__ = ["Bin", "ByAngle", "overlap_by_angle"]
 
-STEP = 15
-"""Degrees from one angle at which frames are gathered to the next."""
+BIN_WIDTH = 15
+"""Degrees from the middle of one bin to that of the next."""
 
 
 class Bin(NamedTuple):
-    """The frames around an angle."""
+    """The frames around one angle."""
 
     degrees: float
     overlap: float
-    """The mean over the frames of a sequence, and then over the sequences that have some."""
+    """The mean over the frames of each sequence, then over the sequences that have such frames."""
     frames: int
 
 
 class ByAngle(NamedTuple):
-    """From the smallest angle to the largest; angles that no target has are left out."""
+    """Bins from the smallest angle to the largest; angles that no target has are left out."""
 
     orientation: list[Bin]
-    """0° to 345°: whole turns are taken off."""
+    """0° to 345°: full turns are taken off."""
     turned: list[Bin]
-    """How far the target has turned since the first frame, either way, as far as half of the targets turn."""
+    """Rotation since the first frame, either way, as far as half of the targets get."""
 
 
-def overlap_by_angle(tracks: Iterable[tuple[Array, Clip]]) -> ByAngle:
-    """Of predicted boxes (T, 4) and their clips, those without angles left out; empty if no target turns."""
-    around, onward = [], []
-    for boxes, clip in tracks:
-        if clip.angles is not None and np.ptp(clip.angles) > 0:
-            overlaps = frame_overlaps(boxes, clip.boxes)
-            known = ~np.isnan(overlaps)
-            around.append((_steps(clip.angles[known]) % (360 // STEP), overlaps[known]))
-            onward.append((_steps(np.abs(clip.angles[known])), overlaps[known]))
-    if not around:
+class _Binned(NamedTuple):
+    """The frames of one sequence that are scored."""
+
+    bins: NDArray[np.int64]
+    """(T,): index of the bin of each frame."""
+    overlaps: Array
+    """(T,)."""
+
+
+def overlap_by_angle(predictions: Iterable[tuple[Array, Clip]]) -> ByAngle:
+    """Average the overlap of predicted boxes over frames of similar angles.
+
+    Args:
+        predictions: Boxes (T, 4), each with its clip; clips without angles are ignored.
+
+    Returns:
+        The bins; none if no target rotates.
+    """
+    by_orientation: list[_Binned] = []
+    by_rotation: list[_Binned] = []
+    for boxes, clip in predictions:
+        if clip.angles is None or np.ptp(clip.angles) == 0:
+            continue
+        overlaps = frame_overlaps(boxes, clip.boxes)
+        known = ~np.isnan(overlaps)
+        angles, overlaps = clip.angles[known], overlaps[known]
+        by_orientation.append(_Binned(_nearest_bin(angles) % (360 // BIN_WIDTH), overlaps))
+        by_rotation.append(_Binned(_nearest_bin(np.abs(angles)), overlaps))
+    if not by_orientation:
         return ByAngle([], [])
-    farthest = sorted((int(steps.max()) for steps, _ in onward), reverse=True)
-    reached = STEP * farthest[(len(farthest) - 1) // 2]
-    return ByAngle(_bins(around), [one for one in _bins(onward) if one.degrees <= reached])
+
+    # the farthest bin that at least half of the targets reach
+    farthest = sorted((int(one.bins.max()) for one in by_rotation), reverse=True)
+    reached = BIN_WIDTH * farthest[(len(farthest) - 1) // 2]
+    turned = [one for one in _averaged(by_rotation) if one.degrees <= reached]
+    return ByAngle(_averaged(by_orientation), turned)
 
 
-def _steps(degrees: Array) -> NDArray[np.int64]:
-    """Which multiple of ``STEP`` is the nearest."""
-    return np.floor(degrees / STEP + 0.5).astype(np.int64)
+def _nearest_bin(degrees: Array) -> NDArray[np.int64]:
+    """Return the nearest multiple of ``BIN_WIDTH``, divided by it."""
+    return np.floor(degrees / BIN_WIDTH + 0.5).astype(np.int64)
 
 
-def _bins(sequences: Sequence[tuple[NDArray[np.int64], Array]]) -> list[Bin]:
-    values: dict[int, list[list[float]]] = defaultdict(list)
-    for steps, overlaps in sequences:
-        for step in np.unique(steps).tolist():
-            values[step].append(overlaps[steps == step].tolist())
-    return [
-        Bin(float(STEP * step), fmean(map(fmean, values[step])), sum(map(len, values[step])))
-        for step in sorted(values)
-    ]
+def _averaged(sequences: Sequence[_Binned]) -> list[Bin]:
+    means: dict[int, list[float]] = defaultdict(list)  # index of the bin → mean overlap of each sequence
+    frames: dict[int, int] = defaultdict(int)
+    for one in sequences:
+        for index in np.unique(one.bins).tolist():
+            overlaps = one.overlaps[one.bins == index].tolist()
+            means[index].append(fmean(overlaps))
+            frames[index] += len(overlaps)
+    return [Bin(float(BIN_WIDTH * index), fmean(means[index]), frames[index]) for index in sorted(means)]

@@ -1,4 +1,4 @@
-"""The demo of tracking: from nothing to a trained tracker, and a video in which it follows what turns."""
+"""The demo of ``ien track``: a trained tracker follows a generated target that rotates."""
 
 from __future__ import annotations
 
@@ -9,34 +9,41 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from ..experiments.queue import plan, run_all, run_name
-from ..training import Stopped, load
+from ..training import load
 from ..training.run_folder import read_config
-from . import Score, Track, Tracker, footage, score, track
-from .data.clips import Clip
+from .data.clip import Clip
 from .data.crops import Image
-from .data.sets import HARD
+from .data.sets import HARD_CLIP
 from .data.synthetic import synthetic
-from .drawing import annotate, write_strip
-from .recording import make
+from .drawing import WHITE, annotate, write_strip
+from .recording import record_with_table
 from .results import scored
+from .scoring import Score, score
+from .tracker import Tracker
 from .training.config import TrackingConfig
 from .training.task import untrained
-from .trajectory import still
+from .trajectory import Track, still, track
+from .video import footage
 
-__all__ = ["EXPERIMENT", "how_to_train", "track_demo", "tracker_of"]
+__all__ = ["EXPERIMENT", "check_packages", "how_to_train", "track_demo", "tracker_of"]
 
 EXPERIMENT = "tracking/ien-siamfc"
-SEED = 1_000_000
-"""Of the clip: far from those of the clips that runs train on and are tested on."""
-FRAMES = 120
-SPEED = 1.5
+"""The experiment that the demo trains, at its preset ``demo``."""
+CLIP_SEED = 1_000_000
+"""Far from the seeds of the clips that runs train on and are tested on."""
+CLIP_FRAMES = 120
+CLIP_SPEED = 1.5
 """The target moves faster than in the clips of a run."""
-SHOWN = 6
+STRIP_FRAMES = 6
 
 
 def tracker_of(run: Path, templates: int | None = None) -> Tracker:
-    """The tracker of a run: with as many templates as it was tested with, if none are given."""
+    """Return the tracker of a run folder.
+
+    Args:
+        run: The folder of a run that trained a tracker.
+        templates: Number of rotations to try; by default as many as the run was tested with.
+    """
     config = _tracking_config(run)
     return Tracker(load(run), templates or config.rotations)
 
@@ -52,83 +59,79 @@ def _tracking_config(run: Path) -> TrackingConfig:
 
 
 def how_to_train(runs: Path = Path("runs")) -> str:
-    """What to do about a missing run: take one that is there, or train one."""
-    there = sorted(path.parent for path in runs.glob("tracking/*/*/model.safetensors"))
-    known = f"--run {there[0]} is one, and " if there else ""
+    """Say where to get a trained tracker: a run that exists, or the commands that train one."""
+    known = ""
+    for weights in sorted(runs.glob("tracking/*/*/model.safetensors")):
+        known = f"--run {weights.parent} is one, and "
+        break
     return (
         f"{known}ien run {EXPERIMENT} --preset small trains one; "
         f"ien track --demo trains a smaller one, without data"
     )
 
 
-def track_demo(
-    out: Path = Path("runs/track-demo"),
-    run: Path | None = None,
-    templates: int | None = None,
-    console: Console | None = None,
-) -> None:
-    """Train a small tracker, or take that of ``run``, and let it follow a target that turns and scales."""
-    console = console or Console()
-    for package in ("av", "PIL"):  # told before the training, not after it
-        if importlib.util.find_spec(package) is None:
-            name = {"PIL": "pillow"}.get(package, package)
+def check_packages() -> None:
+    """Raise an error if a package that writes the video is missing, before anything is trained."""
+    for module, package in (("av", "av"), ("PIL", "pillow")):
+        if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
-                f'the demo writes a video, which needs {name}: pip install "ien[track]"'
+                f'the demo writes a video, which needs {package}: pip install "ien[track]"'
             )
-    if run is None:
-        console.print(
-            f"A small SiamFC learns to follow textured objects in generated clips, with the equivariance "
-            f"loss, in minutes. Then it follows one that it has not seen. All is kept in {out}; training is "
-            f"not repeated, and goes on where it was stopped.",
-            highlight=False,
-            markup=False,
-        )
-        run = _trained(out, console)
+
+
+def track_demo(run: Path, out: Path, templates: int | None, console: Console) -> None:
+    """Let the tracker of a run follow a target that rotates and scales, and print how well it does.
+
+    Writes ``turning.mp4``, ``turning.csv`` and ``turning.png`` to ``out``.
+
+    Args:
+        run: The folder of the run.
+        out: Where the files go.
+        templates: Number of rotations to try; by default as many as the run was tested with.
+        console: Where to print.
+    """
     tracker = tracker_of(run, templates)
-    before = Tracker(untrained(_tracking_config(run)), tracker.rotations)
-    clip = replace(synthetic(SEED, FRAMES, speed=SPEED, **HARD), name="turning")
-    video, table = out / "turning.mp4", out / "turning.csv"
-    made = make(tracker, footage(clip), clip.boxes[0], video, table, console)
-    _say(console, made.text)
-    turns = tracker.rotations > 1
-    strip = write_strip(out / "turning.png", _pictures(clip, made.track, turns))
-    _say(console, f"strip: {strip}, {SHOWN} of the frames: yellow is the tracker's box, white the true one")
+    use_angles = tracker.rotations > 1
+    clip = synthetic(CLIP_SEED, CLIP_FRAMES, speed=CLIP_SPEED, **HARD_CLIP)
+    clip = replace(clip, name="turning")
+    written = record_with_table(
+        tracker, footage(clip), clip.boxes[0], out / "turning.mp4", out / "turning.csv", console
+    )
+    _print(console, written.text)
+    strip = write_strip(out / "turning.png", _pictures(clip, written.track, use_angles))
+    _print(
+        console,
+        f"strip: {strip}, {STRIP_FRAMES} of the frames: yellow is the tracker's box, white the true one",
+    )
     with console.status("the same with the untrained network"):
-        unlearnt = track(before, clip)
+        network = untrained(_tracking_config(run))
+        before = track(Tracker(network, tracker.rotations), clip)
     scores = {
-        "the tracker": scored(made.track, clip, turns),
-        "its network, untrained": scored(unlearnt, clip, turns),
+        "the tracker": scored(written.track, clip, use_angles),
+        "its network, untrained": scored(before, clip, use_angles),
         "a box that never moves": score(still(clip), clip.boxes),
     }
-    _say(console, _table(scores))
+    _print(console, _table(scores))
 
 
-def _trained(out: Path, console: Console) -> Path:
-    (config,) = plan([EXPERIMENT], "demo", [1])
-    try:
-        run_all([config], out, out / "results", console=console)
-    except Stopped:  # to resume the run would not end with a video; the same command does
-        raise KeyboardInterrupt from None
-    return out / run_name(config)
-
-
-def _pictures(clip: Clip, found: Track, turns: bool) -> list[Image]:
+def _pictures(clip: Clip, found: Track, show_angle: bool) -> list[Image]:
+    """Return some of the frames with the true box and the tracker's."""
     pictures = []
-    for index in np.linspace(0, len(clip) - 1, SHOWN).round().astype(int).tolist():
-        truth = annotate(clip.frame(index), clip.boxes[index], colour=(255, 255, 255))
-        angle = float(found.angles[index]) if turns else None
-        pictures.append(annotate(truth, found.boxes[index], angle, f"frame {index}"))
+    for index in np.linspace(0, len(clip) - 1, STRIP_FRAMES).round().astype(int).tolist():
+        picture = annotate(clip.frame(index), clip.boxes[index], colour=WHITE)
+        angle = float(found.angles[index]) if show_angle else None
+        pictures.append(annotate(picture, found.boxes[index], angle, f"frame {index}"))
     return pictures
 
 
 def _table(scores: dict[str, Score]) -> str:
-    lines = [f"{'':22}  success  precision at 20 px  overlap  turned within 45°"]
+    lines = [f"{'':22}  success  precision at 20 px  overlap  angle within 45°"]
     for name, one in scores.items():
         within = "–" if one.within_45 is None else f"{one.within_45:.0%}"
         numbers = f"{one.success:7.3f}  {one.precision:18.3f}  {one.mean_overlap:7.3f}"
-        lines.append(f"{name:22}  {numbers}  {within:>17}")
+        lines.append(f"{name:22}  {numbers}  {within:>16}")
     return "\n".join(lines)
 
 
-def _say(console: Console, text: str) -> None:
+def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,106 +1,138 @@
-"""Drawing: from frames and where the target is in them to pictures that show it."""
+"""Pictures that show where the target is: a frame with its box drawn in, and strips of frames."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .._files import replace_file
-from .data.boxes import as_boxes
+from .data.boxes import Array, as_boxes, centres
 from .data.crops import Image, check_image
 
-__all__ = ["annotate", "write_strip"]
+__all__ = ["WHITE", "annotate", "write_strip"]
 
 Colour = tuple[int, int, int]
 YELLOW: Colour = (255, 214, 10)
+WHITE: Colour = (255, 255, 255)
 BLACK: Colour = (0, 0, 0)
+STRIP_GAP = 4
+"""White pixels between two frames of a strip."""
+
+
+class _Corners(NamedTuple):
+    """The first and last column and row of a box, in whole pixels."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
 
 
 def annotate(
     frame: Image, box: ArrayLike, angle: float | None = None, label: str = "", colour: Colour = YELLOW
 ) -> Image:
-    """A copy of the frame with the upright box, a label, and a hand that points to what was up at first.
+    """Return a copy of the frame with the box, a label and a hand for the angle drawn in.
 
-    The hand goes from the middle of the box; it is turned by ``angle`` degrees, counter-clockwise, and left
-    out where that is None. The lines have a dark rim, so that they show on any ground.
+    Lines have a dark rim, so that they show on any background.
+
+    Args:
+        frame: (H, W, 3) uint8 RGB.
+        box: x, y, w, h, drawn upright.
+        angle: Of the hand, in degrees: up at 0, then counter-clockwise; None for no hand.
+        label: Text above the box, or below it where there is no room.
+        colour: Of lines and text.
     """
     Image, ImageDraw = _pillow()
     check_image(frame)
     where = as_boxes(box, "box")
     if where.shape != (4,) or not np.isfinite(where).all():
-        raise ValueError(f"a box to draw is four finite numbers x, y, w, h; got {where.tolist()}")
+        raise ValueError(f"a box to draw must be four finite numbers x, y, w, h; got {where.tolist()}")
+    rows, columns = frame.shape[:2]
+    corners = _corners(where, columns, rows)
+    thickness = max(2, round(min(rows, columns) / 160))
     picture = Image.fromarray(frame)
     draw = ImageDraw.Draw(picture)
-    thick = max(2, round(min(frame.shape[:2]) / 160))
-    corners = _corners(where, frame.shape[1], frame.shape[0])
-    x, y = (where[:2] + (where[2:] - 1) / 2).tolist()
-    hand: list[tuple[float, float]] = []
-    if angle is not None:
-        length, radians = 0.42 * float(where[2:].min()), math.radians(angle)
-        hand = [(x, y), (x - length * math.sin(radians), y - length * math.cos(radians))]
-    for tint, extra in ((BLACK, 1), (colour, 0)):
-        left, top, right, bottom = corners
-        wide = thick + 2 * extra
-        draw.rectangle((left - extra, top - extra, right + extra, bottom + extra), outline=tint, width=wide)
-        if hand:
-            draw.line(hand, fill=tint, width=wide)
-            dot = thick + extra
-            draw.ellipse((x - dot, y - dot, x + dot, y + dot), fill=tint)
+    for line_colour, rim in ((BLACK, 1), (colour, 0)):  # the rim first, then the line on it
+        outline = (corners.left - rim, corners.top - rim, corners.right + rim, corners.bottom + rim)
+        draw.rectangle(outline, outline=line_colour, width=thickness + 2 * rim)
+        if angle is not None:
+            _draw_hand(draw, where, angle, thickness, rim, line_colour)
     if label:
-        _write(draw, label, corners, frame.shape, thick, colour)
+        _draw_label(draw, label, corners, (rows, columns), thickness, colour)
     return np.array(picture)
 
 
 def write_strip(path: Path, frames: Sequence[Image], columns: int = 3) -> Path:
-    """Frames of one size, row by row from the first, as one PNG file."""
+    """Write frames of one size as one PNG file, row by row.
+
+    Args:
+        path: The file; it is written completely or not at all.
+        frames: Each (H, W, 3) uint8 RGB.
+        columns: Frames in a row.
+    """
     Image, _ = _pillow()
     for frame in frames:
         check_image(frame)
-    rows, gap = -(-len(frames) // columns), 4
-    high, wide = np.array(frames[0].shape[:2]) + gap
-    sheet = np.full((rows * high - gap, min(columns, len(frames)) * wide - gap, 3), 255, np.uint8)
+    height, width = frames[0].shape[:2]
+    step_down, step_right = height + STRIP_GAP, width + STRIP_GAP
+    num_rows = math.ceil(len(frames) / columns)
+    num_columns = min(columns, len(frames))
+    sheet_size = (num_rows * step_down - STRIP_GAP, num_columns * step_right - STRIP_GAP, 3)
+    sheet = np.full(sheet_size, 255, np.uint8)
     for index, frame in enumerate(frames):
-        top, left = index // columns * high, index % columns * wide
-        sheet[top : top + high - gap, left : left + wide - gap] = frame
+        row, column = divmod(index, columns)
+        top, left = row * step_down, column * step_right
+        sheet[top : top + height, left : left + width] = frame
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: Image.fromarray(sheet).save(temporary, format="PNG"))
     return path
 
 
-def _corners(box: Any, columns: int, rows: int) -> tuple[int, int, int, int]:
-    """The first and last column and row that the box covers, as far as a line there can be drawn."""
-    far = (-columns, -rows, 2 * columns, 2 * rows)
-    ends = (box[0], box[1], box[0] + max(box[2] - 1, 0), box[1] + max(box[3] - 1, 0))
-    left, top, right, bottom = (
-        round(float(np.clip(end, far[i % 2], far[2 + i % 2]))) for i, end in enumerate(ends)
+def _corners(box: Array, columns: int, rows: int) -> _Corners:
+    """Return the corners, moved to where Pillow can draw: at most a frame away from the frame."""
+    x, y, width, height = box.tolist()
+    return _Corners(
+        left=round(min(max(x, -columns), 2 * columns)),
+        top=round(min(max(y, -rows), 2 * rows)),
+        right=round(min(max(x + max(width - 1, 0), -columns), 2 * columns)),
+        bottom=round(min(max(y + max(height - 1, 0), -rows), 2 * rows)),
     )
-    return left, top, right, bottom
 
 
-def _write(
-    draw: Any,
-    label: str,
-    corners: tuple[int, int, int, int],
-    shape: tuple[int, ...],
-    thick: int,
-    colour: Colour,
+def _draw_hand(draw: Any, box: Array, angle: float, thickness: int, rim: int, colour: Colour) -> None:
+    """Draw a line from the middle of the box, straight up at 0°."""
+    x, y = centres(box).tolist()
+    length = 0.42 * float(box[2:].min())
+    radians = math.radians(angle)
+    tip = (x - length * math.sin(radians), y - length * math.cos(radians))
+    draw.line([(x, y), tip], fill=colour, width=thickness + 2 * rim)
+    radius = thickness + rim
+    draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
+
+
+def _draw_label(
+    draw: Any, label: str, corners: _Corners, size: tuple[int, int], thickness: int, colour: Colour
 ) -> None:
-    """The label above the box, or below where there is no room, and always in the frame."""
-    size = max(11, round(min(shape[:2]) / 22))
-    x0, y0, x1, y1 = draw.textbbox((0, 0), label, font_size=size)
-    pad = max(2, size // 5)
-    width, height = x1 - x0 + 2 * pad, y1 - y0 + 2 * pad
-    above, below = corners[1] - thick - height, corners[3] + thick + 1
-    top = above if above >= 0 else below
-    left = min(max(corners[0], 0), max(shape[1] - width, 0))
-    top = min(max(top, 0), max(shape[0] - height, 0))
+    """Write the label above the box, or below it if there is no room, inside the frame."""
+    rows, columns = size
+    font_size = max(11, round(min(rows, columns) / 22))
+    x0, y0, x1, y1 = draw.textbbox((0, 0), label, font_size=font_size)
+    padding = max(2, font_size // 5)
+    width = x1 - x0 + 2 * padding
+    height = y1 - y0 + 2 * padding
+
+    top = corners.top - thickness - height
+    if top < 0:
+        top = corners.bottom + thickness + 1
+    top = min(max(top, 0), max(rows - height, 0))
+    left = min(max(corners.left, 0), max(columns - width, 0))
     draw.rectangle((left, top, left + width - 1, top + height - 1), fill=BLACK)
-    draw.text((left + pad - x0, top + pad - y0), label, fill=colour, font_size=size)
+    draw.text((left + padding - x0, top + padding - y0), label, fill=colour, font_size=font_size)
 
 
 def _pillow() -> tuple[Any, Any]:

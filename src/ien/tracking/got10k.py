@@ -1,4 +1,4 @@
-"""The bridge to the GOT-10k toolkit: from a tracker of ours to one that its experiments run."""
+"""The GOT-10k toolkit: wraps a tracker of ours so that the toolkit's experiments can run it."""
 
 from __future__ import annotations
 
@@ -13,38 +13,48 @@ from .trajectory import TrackerLike
 
 __all__ = ["as_got10k"]
 
-FROM_ONE = np.array([1.0, 1.0, 0.0, 0.0])
+COUNT_FROM_1 = np.array([1.0, 1.0, 0.0, 0.0])
+"""The toolkit counts x and y from 1, and we from 0."""
 
 
 def as_got10k(tracker: TrackerLike, name: str) -> Any:
-    """A ``got10k.trackers.Tracker`` that runs ``tracker``: give it to an experiment's ``run``.
+    """Wrap a tracker as a ``got10k.trackers.Tracker``, to pass to an experiment's ``run``.
 
-    The toolkit's boxes are counted from 1 and ours from 0; they are converted both ways. It is declared
-    deterministic, so GOT-10k's experiment runs it once, not three times.
+    Boxes are converted both ways: the toolkit counts x and y from 1. The tracker is declared
+    deterministic, so GOT-10k's experiment runs it once instead of three times; do not wrap one that
+    draws at random.
+
+    Args:
+        tracker: Has ``init(image, box)`` and ``update(image)``, like :class:`ien.tracking.Tracker`.
+        name: The toolkit's name for it, which also names its folder of results.
+
+    Raises:
+        ModuleNotFoundError: The package got10k, or one that it imports, is not installed.
     """
     try:
         base: Any = importlib.import_module("got10k.trackers").Tracker
     except ModuleNotFoundError as error:
         missing = (error.name or "got10k").split(".")[0]
-        also = "" if missing == "got10k" else f", and {missing}, which it imports"
+        needed = "the got10k package"
+        if missing != "got10k":
+            needed += f", and {missing}, which it imports"
         raise ModuleNotFoundError(
-            f"running in the GOT-10k toolkit needs the got10k package{also}: pip install {missing}",
-            name=missing,
+            f"running in the GOT-10k toolkit needs {needed}: pip install {missing}", name=missing
         ) from error
 
-    class Bridged(base):  # type: ignore[misc]
+    class Wrapped(base):  # type: ignore[misc]
         def init(self, image: Any, box: Any) -> None:
-            tracker.init(_pixels(image), as_boxes(box, "box") - FROM_ONE)
+            tracker.init(_as_array(image), as_boxes(box, "box") - COUNT_FROM_1)
 
         def update(self, image: Any) -> Array:
-            box = as_boxes(tracker.update(_pixels(image))[0], f"the box of {name}")
+            box = as_boxes(tracker.update(_as_array(image))[0], f"the box of {name}")
             if box.shape != (4,) or np.isnan(box).any():
-                raise ValueError(f"{name} returned the box {box.tolist()}: four finite numbers are needed")
-            return box + FROM_ONE
+                raise ValueError(f"{name} must return a box of four finite numbers; got {box.tolist()}")
+            return box + COUNT_FROM_1
 
-    return Bridged(name, is_deterministic=True)
+    return Wrapped(name, is_deterministic=True)
 
 
-def _pixels(image: Any) -> NDArray[np.uint8]:
-    """A picture of the toolkit, from Pillow, as an array; some of OTB's are grey."""
+def _as_array(image: Any) -> NDArray[np.uint8]:
+    """Return a Pillow image as an RGB array; some of OTB's frames are grey."""
     return np.array(image.convert("RGB"), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""RE-SiamFC, the steerable twin of SiamFC: a group and a width in, a net that exports to SiamFC out."""
+"""RE-SiamFC: SiamFC with steerable convolutions, which are equivariant by construction."""
 
 from __future__ import annotations
 
@@ -19,25 +19,38 @@ def re_siamfc(
     width: float | Fraction = 1,
     in_channels: int = 3,
 ) -> ReSiamFC:
-    """SiamFC with steerable convolutions, regular fields as feature groups and whole convolutions.
+    """Build SiamFC with steerable convolutions and regular fields as its feature groups.
 
-    RE-SiamFC's own fields were never published. Half the channels of the plain net, 48, 128, 192, 192 and 16
-    (V1: 128), give ``rot4`` about its parameters; other groups have the same fields, and more parameters the
-    more elements. Features are pooled over a field before they are correlated.
+    The fields of RE-SiamFC were never published. Half the channels of the plain network, 48, 128,
+    192, 192 and 16 (V1: 128), give ``rot4`` about as many parameters. Other groups have the same
+    fields, and more parameters the more elements they have. Features are pooled over a field before
+    they are correlated.
+
+    Use :func:`ien.tracking.siamfc` instead where equivariance should be learnt.
+
+    Args:
+        group: The rotations it commutes with, such as ``rot4``.
+        backbone: ``alexnet-v1`` (stride 8) or ``alexnet-v2`` (stride 4).
+        width: Factor on the number of fields.
+        in_channels: Channels of the images.
+
+    >>> re_siamfc(width=1 / 8).feature_groups
+    FeatureGroups.of(4)
     """
     return ReSiamFC(Symmetry.of(group), backbone, width, in_channels)
 
 
 class ReSiamFC(SiamFC):
-    """A :class:`SiamFC` with steerable convolutions and BatchNorms that share statistics within a field."""
+    """SiamFC with steerable convolutions; BatchNorms share statistics within a field."""
 
     def __init__(self, symmetry: Symmetry, backbone: str, width: float | Fraction, in_channels: int) -> None:
         plain = partial(siamfc, backbone, symmetry.members, width, in_channels)
         net = on_meta(plain)
         steer(net, symmetry, E2CNN_DEFAULT)
-        super().__init__([net.get_submodule(tap) for tap in net.taps], net.feature_groups, backbone)
+        blocks = [net.get_submodule(layer) for layer in net.taps]
+        super().__init__(blocks, net.feature_groups, backbone)
         self._plain = plain
 
     def export(self) -> SiamFC:
-        """The plain net that computes the same in eval mode, with weights of its own."""
+        """Return the plain network that computes the same in eval mode, with weights of its own."""
         return exported(self, self._plain)

@@ -1,35 +1,86 @@
-"""Live: from a tracker and a source to a video and a table, with a line that shows how it goes."""
+"""Recordings: track through a video, and write a video that shows it and a table of the boxes."""
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .trajectory import Step, Track, TrackerLike, write_csv
-from .video import Footage, record
+from .._text import progress_bar
+from .data.clip import Clip
+from .data.crops import Image
+from .drawing import annotate
+from .trajectory import Step, Track, TrackerLike, follow, gather, write_csv
+from .video import Footage, footage, write_video
 
-__all__ = ["Made", "make"]
+__all__ = ["Recording", "Written", "record", "record_with_table"]
 
 
-class Made(NamedTuple):
-    """What :func:`make` made, besides its two files."""
+class Recording(NamedTuple):
+    """What :func:`record` returns."""
+
+    track: Track
+    codec: str
+    """Of the video it wrote, such as ``H.264 (libx264)``."""
+
+
+class Written(NamedTuple):
+    """What :func:`record_with_table` returns, besides its two files."""
 
     track: Track
     text: str
-    """What there is to tell: the speed and the files, a line each."""
+    """The speed and the files, a line each."""
     warnings: tuple[str, ...]
     """Such as that the video ends early."""
 
 
-def make(
+def record(
+    tracker: TrackerLike,
+    source: Footage | Clip | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    box: ArrayLike | None = None,
+    watch: Callable[[Step], None] | None = None,
+) -> Recording:
+    """Track through a video, a folder or a clip, and write a video that shows it.
+
+    Frames are read, tracked, drawn and written one by one, at the same frame rate. A label shows
+    the score and, if the tracker tries several rotations, a hand in the box shows the angle. For
+    the boxes alone use :func:`track`.
+
+    Args:
+        tracker: Such as :class:`ien.tracking.Tracker`.
+        source: What :func:`footage` opens, or returned.
+        path: The video to write, which ends in ``.mp4``.
+        box: Where the target is in the first frame; a clip knows it.
+        watch: Called with the step of each frame, after it was written.
+    """
+    if isinstance(source, Clip) and box is None:
+        box = source.boxes[0]
+    frames = source if isinstance(source, Footage) else footage(source)
+    shows_angle = _tries_rotations(tracker)
+    steps: list[Step] = []
+
+    def drawn() -> Iterator[Image]:
+        for step in follow(tracker, frames, box):
+            label, angle = f"{step.score:.2f}", None
+            if shows_angle:
+                label, angle = f"{label}  {step.angle:.0f}°", step.angle
+            yield annotate(step.image, step.box, angle, label)
+            steps.append(step._replace(image=None))  # type: ignore[arg-type]  # frames would fill the memory
+            if watch:
+                watch(step)
+
+    codec = write_video(path, drawn(), frames.fps)
+    return Recording(gather(steps), codec)
+
+
+def record_with_table(
     tracker: TrackerLike,
     frames: Footage,
     box: ArrayLike,
@@ -37,47 +88,52 @@ def make(
     table: Path,
     console: Console,
     start: int = 0,
-) -> Made:
-    """Track through frames, of which the first has the number ``start``, and write the video and the table.
+) -> Written:
+    """Track through frames, write the video and the table, and show the progress on a terminal.
 
-    On a terminal a line shows the frame, the speed of the tracker, its score and, if it has several
-    templates, the angle.
+    Args:
+        tracker: Such as :class:`ien.tracking.Tracker`.
+        frames: What to track in.
+        box: Where the target is in the first of them.
+        video: The video to write.
+        table: The table to write, as :func:`write_csv` does.
+        console: Where to show the frame, the speed of the tracker, the score and the angle.
+        start: Number of the first frame, for the table.
     """
-    table.parent.mkdir(parents=True, exist_ok=True)  # what would stop it at the end is told at once
+    table.parent.mkdir(parents=True, exist_ok=True)  # what would fail at the end should fail at once
+    shows_angle = _tries_rotations(tracker)
     began = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
+    done, tracker_seconds = 0, 0.0
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        progress_bar(frames.name, frames.count, console=console) as advance,
+    ):
         warnings.simplefilter("always")
-        with _line(console, frames, getattr(tracker, "rotations", 1) > 1) as watch:
-            track, codec = record(tracker, frames, video, box, watch=watch)
-    seconds, count = time.perf_counter() - began, len(track.boxes)
-    write_csv(table, track, start)
-    lines = [
-        f"{frames.name}: {count} {'frame' if count == 1 else 'frames'} in {seconds:.1f} s, "
-        f"{count / seconds:.1f} fps; the tracker alone {count / track.seconds.sum():.1f} fps",
-        f"video: {video}, {codec}",
-        f"table: {table}, with the box, score, angle and seconds of each frame",
-    ]
-    return Made(track, "\n".join(lines), tuple(dict.fromkeys(str(each.message) for each in caught)))
-
-
-@contextmanager
-def _line(console: Console, frames: Footage, turns: bool) -> Iterator[Callable[[Step], None]]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(frames.name, total=frames.count, state="")
-        done, seconds = 0, 0.0
 
         def watch(step: Step) -> None:
-            nonlocal done, seconds
-            done, seconds = done + 1, seconds + step.seconds
-            angle = f"  angle {step.angle:3.0f}°" if turns else ""
-            state = f"{done / seconds:.1f} fps  score {step.score:.2f}{angle}"
-            progress.update(task, completed=done, state=state)
+            nonlocal done, tracker_seconds
+            done += 1
+            tracker_seconds += step.seconds
+            state = f"{done / tracker_seconds:.1f} fps  score {step.score:.2f}"
+            if shows_angle:
+                state += f"  angle {step.angle:3.0f}°"
+            advance(state=state)
 
-        yield watch
+        track, codec = record(tracker, frames, video, box, watch)
+    seconds = time.perf_counter() - began
+    write_csv(table, track, start)
+
+    count = len(track.boxes)
+    counted = "1 frame" if count == 1 else f"{count} frames"
+    text = (
+        f"{frames.name}: {counted} in {seconds:.1f} s, {count / seconds:.1f} fps; "
+        f"the tracker alone {count / track.seconds.sum():.1f} fps\n"
+        f"video: {video}, {codec}\n"
+        f"table: {table}, with the box, score, angle and seconds of each frame"
+    )
+    messages = dict.fromkeys(str(each.message) for each in caught)  # each once, in order
+    return Written(track, text, tuple(messages))
+
+
+def _tries_rotations(tracker: TrackerLike) -> bool:
+    return getattr(tracker, "rotations", 1) > 1

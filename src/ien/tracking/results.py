@@ -1,4 +1,4 @@
-"""Result files: from boxes, times and angles to text files as the GOT-10k toolkit has them, and back."""
+"""Result files: boxes, times and angles as text, as the GOT-10k toolkit has them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,49 @@ from numpy.typing import ArrayLike
 from .._files import replace_file
 from .._text import nearest
 from .data.boxes import Array, as_boxes
-from .data.clips import Clip
+from .data.clip import Clip
 from .data.frames import read_numbers
 from .scoring import Score, score
 from .trajectory import Track
 
 __all__ = ["Result", "read_result", "scored", "write_result"]
 
-BESIDE = {"seconds": ("times", "time", ".8f"), "angles": ("angles", "angle", ".3f")}
-"""What may be kept beside boxes → its folder, the end of the file's name, and how a number is written."""
+
+class _Column(NamedTuple):
+    """A file of numbers beside the file of boxes, one number for each box."""
+
+    folder: str
+    ending: str
+    """Of the file's name."""
+    format: str
+
+
+SECONDS = _Column("times", "time", ".8f")
+ANGLES = _Column("angles", "angle", ".3f")
 
 
 class Result(NamedTuple):
-    """What a tracker gave for one sequence."""
+    """What a tracker returned for one sequence."""
 
     boxes: Array
-    """(T, 4), counted from 0."""
+    """(T, 4); x and y are counted from 0."""
     seconds: Array | None = None
-    """(T,), or None where no times were kept."""
+    """(T,), or None if no times were kept."""
     angles: Array | None = None
-    """(T,) degrees, likewise."""
+    """(T,) degrees, or None if none were kept."""
 
 
-def scored(found: Result | Track, clip: Clip, turns: bool) -> Score:
-    """How well it follows the clip's boxes, and its angles if the tracker ``turns`` its template."""
-    return score(found.boxes, clip.boxes, found.angles if turns else None, clip.angles, found.seconds)
+def scored(found: Result | Track, clip: Clip, use_angles: bool) -> Score:
+    """Score a result against the true boxes of its clip.
+
+    Args:
+        found: Boxes, seconds and angles.
+        clip: The sequence they belong to.
+        use_angles: Whether to score the angles as well, which means something if several were
+            tried.
+    """
+    angles = found.angles if use_angles else None
+    return score(found.boxes, clip.boxes, angles, clip.angles, found.seconds)
 
 
 def write_result(
@@ -46,80 +64,117 @@ def write_result(
     seconds: ArrayLike | None = None,
     angles: ArrayLike | None = None,
 ) -> Path:
-    """Write ``<name>.txt`` and, if given, ``times/<name>_time.txt`` and ``angles/<name>_angle.txt``.
+    """Write the boxes of a sequence as ``<name>.txt``.
 
-    A line is x,y,w,h with x and y counted from 1 and three decimals, as the toolkit reads it; it has no files
-    of angles. A file is written whole or not at all, and the boxes last: where they are, all is.
+    Seconds and angles, if given, go to ``times/<name>_time.txt`` and ``angles/<name>_angle.txt``.
+
+    A line is x,y,w,h with three decimals, x and y counted from 1, as the toolkit reads it; the
+    toolkit has no files of angles. Every file is written completely or not at all, the boxes last:
+    if they are there, everything is. For a table with scores use :func:`ien.tracking.write_csv`.
+
+    Args:
+        folder: Where the files go.
+        name: Of the sequence, such as ``Jogging-1``.
+        boxes: Rows x, y, w, h, (T, 4), counted from 0.
+        seconds: How long each frame took, (T,).
+        angles: Degrees, (T,).
+
+    Returns:
+        The file of boxes.
     """
     path = _path(folder, name)
     rows = as_boxes(boxes, "boxes")
     if rows.ndim != 2 or not len(rows) or np.isnan(rows).any():
-        raise ValueError(f"the boxes of {name} must be (T, 4) without NaN, to be written; got {rows.shape}")
-    text = "".join(f"{x + 1:.3f},{y + 1:.3f},{w:.3f},{h:.3f}\n" for x, y, w, h in rows.tolist())
-    columns = {
-        what: None if values is None else _column(name, what, values, len(rows))
-        for what, values in (("seconds", seconds), ("angles", angles))
-    }
+        raise ValueError(f"the boxes of {name} must be (T, 4) without NaN; got shape {rows.shape}")
+    lines = []
+    for x, y, width, height in rows.tolist():
+        lines.append(f"{x + 1:.3f},{y + 1:.3f},{width:.3f},{height:.3f}\n")
+    time_lines = _lines(f"the seconds of {name}", seconds, SECONDS, len(rows), allow_negative=False)
+    angle_lines = _lines(f"the angles of {name}", angles, ANGLES, len(rows))
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    for what, column in columns.items():
-        if column is None:
-            _beside(folder, name, what).unlink(missing_ok=True)  # that of earlier boxes
-        else:
-            _beside(folder, name, what).parent.mkdir(exist_ok=True)
-            _write(_beside(folder, name, what), column)
-    _write(path, text)
+    _write_column(_column_path(folder, name, SECONDS), time_lines)
+    _write_column(_column_path(folder, name, ANGLES), angle_lines)
+    _write(path, lines)
     return path
 
 
 def read_result(folder: str | os.PathLike[str], name: str) -> Result:
-    """What :func:`write_result`, the toolkit or, with tabs or spaces between numbers, others wrote."""
+    """Read what :func:`write_result`, the toolkit or another tool wrote.
+
+    Numbers may be separated by commas, tabs or spaces.
+
+    Args:
+        folder: Where the files are.
+        name: Of the sequence.
+
+    Raises:
+        FileNotFoundError: There is no such result.
+        ValueError: A file is damaged, or has other numbers of lines than there are boxes.
+    """
     path = _path(folder, name)
     if not path.exists():
         known = sorted(other.stem for other in Path(folder).glob("*.txt"))
         hint = nearest(name, known) if known else "there are none in that folder"
         raise FileNotFoundError(f"there is no result file {path}; {hint}")
-    boxes = as_boxes(_numbers(path, 4), str(path)) - (1, 1, 0, 0)
-    columns = {
-        what: _numbers(beside, 1)[:, 0] for what in BESIDE if (beside := _beside(folder, name, what)).exists()
-    }
-    for what, values in columns.items():
-        if len(values) != len(boxes):
-            raise ValueError(
-                f"{_beside(folder, name, what)} has {len(values)} {BESIDE[what][0]} for the {len(boxes)} "
-                f"boxes of {path}: delete it or track again"
-            )
-    return Result(boxes, **columns)
+    boxes = as_boxes(_finite_numbers(path, 4), str(path)) - (1, 1, 0, 0)
+    seconds = _read_column(_column_path(folder, name, SECONDS), path, len(boxes))
+    angles = _read_column(_column_path(folder, name, ANGLES), path, len(boxes))
+    return Result(boxes, seconds, angles)
 
 
 def _path(folder: str | os.PathLike[str], name: str) -> Path:
-    if not name or name != Path(name).name or name[0] == ".":
+    if not name or name != Path(name).name or name.startswith("."):
         raise ValueError(f"{name!r} cannot name a result file: take the sequence's name, such as Jogging-1")
     return Path(folder) / f"{name}.txt"
 
 
-def _beside(folder: str | os.PathLike[str], name: str, what: str) -> Path:
-    place, end, _ = BESIDE[what]
-    return Path(folder) / place / f"{name}_{end}.txt"
+def _column_path(folder: str | os.PathLike[str], name: str, column: _Column) -> Path:
+    return Path(folder) / column.folder / f"{name}_{column.ending}.txt"
 
 
-def _column(name: str, what: str, values: ArrayLike, count: int) -> str:
-    """A line for each number, checked."""
-    each = np.asarray(values, dtype=np.float64)
-    positive = what == "seconds"
-    if each.shape != (count,) or not np.isfinite(each).all() or (positive and (each < 0).any()):
-        also = ", none negative" if positive else ""
-        raise ValueError(f"the {what} of {name} must be {count} finite numbers, one for each box{also}")
-    form = BESIDE[what][2]
-    return "".join(f"{value:{form}}\n" for value in each.tolist())
+def _lines(
+    what: str, values: ArrayLike | None, column: _Column, count: int, allow_negative: bool = True
+) -> list[str] | None:
+    """Return a line for each number, checked; None for no numbers."""
+    if values is None:
+        return None
+    numbers = np.asarray(values, dtype=np.float64)
+    needed = f"{count} finite numbers, one for each box"
+    if not allow_negative:
+        needed += ", none negative"
+    wrong = numbers.shape != (count,) or not np.isfinite(numbers).all()
+    if wrong or (not allow_negative and (numbers < 0).any()):
+        raise ValueError(f"{what} must be {needed}")
+    return [f"{value:{column.format}}\n" for value in numbers.tolist()]
 
 
-def _write(path: Path, text: str) -> None:
-    replace_file(path, lambda temporary: temporary.write_text(text))
+def _write_column(path: Path, lines: list[str] | None) -> None:
+    if lines is None:
+        path.unlink(missing_ok=True)  # it belongs to earlier boxes
+        return
+    path.parent.mkdir(exist_ok=True)
+    _write(path, lines)
 
 
-def _numbers(path: Path, columns: int) -> Array:
+def _write(path: Path, lines: list[str]) -> None:
+    replace_file(path, lambda temporary: temporary.write_text("".join(lines)))
+
+
+def _read_column(path: Path, boxes_path: Path, count: int) -> Array | None:
+    if not path.exists():
+        return None
+    values = _finite_numbers(path, 1)[:, 0]
+    if len(values) != count:
+        raise ValueError(
+            f"{path} has {len(values)} lines for the {count} boxes of {boxes_path}: delete it, or track again"
+        )
+    return values
+
+
+def _finite_numbers(path: Path, columns: int) -> Array:
     rows = read_numbers(path, columns)
-    if not np.isfinite(rows).all():
-        line = int((~np.isfinite(rows)).any(1).argmax()) + 1
-        raise ValueError(f"{path}: line {line} has a number that is not finite: track the sequence again")
+    bad = ~np.isfinite(rows).all(1)
+    if bad.any():
+        raise ValueError(f"{path}: line {int(bad.argmax()) + 1} is not finite: track the sequence again")
     return rows

@@ -1,4 +1,10 @@
-"""Scores of trackers: from predicted and true boxes to success, precision, orientation error and speed."""
+"""Scores of trackers: success, precision, orientation error and speed.
+
+For overlaps o_t and centre errors d_t of the frames t,
+
+    success   = mean over thresholds τ in 0, 0.05, …, 1 of the share of frames with o_t > τ
+    precision = share of frames with d_t ≤ 20 pixels.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .data.boxes import Array, as_boxes, in_frame
+from .data.boxes import Array, as_boxes, centres, in_frame
 
 __all__ = [
     "NORMALISED_THRESHOLDS",
@@ -24,22 +30,28 @@ __all__ = [
 ]
 
 SUCCESS_THRESHOLDS: tuple[float, ...] = tuple(np.linspace(0, 1, 21).tolist())
-"""Overlaps; a frame is a success where its own is strictly greater."""
+"""Overlaps; a frame is a success if its overlap is strictly greater."""
 PRECISION_THRESHOLDS: tuple[float, ...] = tuple(np.arange(51.0).tolist())
-"""Centre errors in pixels; a frame is precise where its own is at most that."""
+"""Centre errors in pixels; a frame is precise if its error is at most that."""
 NORMALISED_THRESHOLDS: tuple[float, ...] = tuple(np.linspace(0, 0.5, 21).tolist())
-"""Centre errors as parts of the true box's sides; likewise."""
+"""Centre errors as shares of the sides of the true box; likewise."""
+CURVES = {
+    "success_curve": SUCCESS_THRESHOLDS,
+    "precision_curve": PRECISION_THRESHOLDS,
+    "normalised_curve": NORMALISED_THRESHOLDS,
+}
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a tracker reached on one sequence or, as :func:`summarise` gives it, on several.
+    """How well a tracker did on one sequence or, from :func:`summarise`, on several.
 
-    Its fields are plain numbers: ``Score(**json.loads(json.dumps(dataclasses.asdict(s))))`` is ``s`` again.
+    All fields are plain numbers: ``Score(**json.loads(json.dumps(dataclasses.asdict(s))))`` equals
+    ``s``.
     """
 
     frames: int
-    """Frames with a true box: the others do not count."""
+    """Frames with a true box; the others do not count."""
     success_curve: tuple[float, ...]
     """Share of frames with an overlap strictly greater than each of :data:`SUCCESS_THRESHOLDS`."""
     precision_curve: tuple[float, ...]
@@ -50,17 +62,17 @@ class Score:
     mean_centre_error: float
     """In pixels."""
     orientation_error: float | None = None
-    """Mean angle, in degrees, between predicted and true orientation; None where these are not known."""
+    """Mean angle between predicted and true orientation in degrees, if known."""
     within_45: float | None = None
     """Share of frames with an orientation error of at most 45°."""
     fps: float | None = None
-    """Frames divided by the seconds they took, the first one included; None where these are not known."""
+    """Frames, including the first, divided by the seconds they took, if known."""
 
     def __post_init__(self) -> None:
-        for name, thresholds in _CURVES.items():
-            curve = tuple(getattr(self, name))  # a list, where it comes from JSON
+        for name, thresholds in CURVES.items():
+            curve = tuple(getattr(self, name))  # a list, if it comes from JSON
             if len(curve) != len(thresholds):
-                raise ValueError(f"{name} has {len(curve)} values: it needs {len(thresholds)}")
+                raise ValueError(f"{name} needs {len(thresholds)} values; got {len(curve)}")
             object.__setattr__(self, name, curve)
 
     @property
@@ -75,33 +87,34 @@ class Score:
 
     @property
     def precision_auc(self) -> float:
-        """Area under the precision curve from 0 to 50 pixels, as the mean of its 51 values."""
+        """Area under the precision curve from 0 to 50 pixels, the mean of its 51 values."""
         return float(np.mean(self.precision_curve))
 
     @property
     def normalised_precision(self) -> float:
-        """Area under the normalised curve from 0 to 0.5, by the trapezoidal rule, as TrackingNet defines it.
+        """Area under the normalised curve from 0 to 0.5, as TrackingNet defines it.
 
-        (That benchmark also rounds boxes to whole pixels; this does not. pysot reports another number of the
-        same name, the curve at 0.2: ``normalised_curve[8]``.)
+        It is taken by the trapezoidal rule. That benchmark also rounds boxes to whole pixels; this
+        does not. pysot calls another number by this name, the curve at 0.2:
+        ``normalised_curve[8]``.
         """
         curve = np.asarray(self.normalised_curve)
         return float((curve[1:] + curve[:-1]).mean() / 2)
 
     def __str__(self) -> str:
-        parts = [f"success {self.success:.3f}", f"precision {self.precision:.3f} at 20 px"]
-        parts += [f"{self.precision_auc:.3f} AUC", f"{self.normalised_precision:.3f} normalised"]
-        parts += [f"overlap {self.mean_overlap:.3f}", f"centre error {self.mean_centre_error:.1f} px"]
+        parts = [
+            f"success {self.success:.3f}",
+            f"precision {self.precision:.3f} at 20 px",
+            f"{self.precision_auc:.3f} AUC",
+            f"{self.normalised_precision:.3f} normalised",
+            f"overlap {self.mean_overlap:.3f}",
+            f"centre error {self.mean_centre_error:.1f} px",
+        ]
         if self.orientation_error is not None and self.within_45 is not None:
             parts.append(f"orientation error {self.orientation_error:.1f}° ({self.within_45:.1%} within 45°)")
-        return ", ".join(parts + ([] if self.fps is None else [f"{self.fps:.1f} fps"]))
-
-
-_CURVES = {
-    "success_curve": SUCCESS_THRESHOLDS,
-    "precision_curve": PRECISION_THRESHOLDS,
-    "normalised_curve": NORMALISED_THRESHOLDS,
-}
+        if self.fps is not None:
+            parts.append(f"{self.fps:.1f} fps")
+        return ", ".join(parts)
 
 
 def score(
@@ -111,55 +124,85 @@ def score(
     true_angles: ArrayLike | None = None,
     seconds: ArrayLike | None = None,
 ) -> Score:
-    """How well the boxes ``predicted`` follow ``truth``, both (T, 4) rows of x, y, w, h.
+    """Score predicted boxes of one sequence against the true ones.
 
-    The first frame counts as correct, as in OTB: the tracker was given it. Frames whose true box is NaN or
-    has no area are left out, as the GOT-10k toolkit leaves out the NaN of UAV123. ``angles`` and
-    ``true_angles``, (T,) in degrees, give the orientation error where both are known, and ``seconds``, (T,),
-    the speed. Boxes may be counted from 0 or from 1, both from the same.
+    The first frame counts as correct, as in OTB, because the tracker was given its box. Frames
+    whose true box is NaN or has no area are left out, as the GOT-10k toolkit does for UAV123. Boxes
+    may be counted from 0 or from 1, if both are counted alike. For several sequences, score each
+    and use :func:`summarise`; do not join their boxes, or long sequences would count more.
+
+    Args:
+        predicted: Rows x, y, w, h, (T, 4).
+        truth: Rows x, y, w, h, (T, 4); unknown boxes are NaN.
+        angles: Predicted orientations in degrees, (T,).
+        true_angles: True orientations in degrees, (T,); unknown ones are NaN.
+        seconds: How long each frame took, (T,).
 
     >>> round(score([[0, 0, 8, 8], [4, 0, 8, 8]], [[0, 0, 8, 8], [0, 0, 8, 8]]).mean_overlap, 3)
     0.667
     """
-    boxes, true, known = _frames(predicted, truth)
+    boxes, true_boxes, known = _frames(predicted, truth)
     if not known.any():
-        raise ValueError("truth has no frame with a box of some area: there is nothing to score")
-    overlaps, errors = overlap(boxes[known], true[known]), centre_error(boxes[known], true[known])
-    offsets = (_centres(boxes[known]) - _centres(true[known])) / true[known, 2:]
-    normalised = np.hypot(offsets[:, 0], offsets[:, 1])
-    turned = _orientation_errors(angles, true_angles, known)
+        raise ValueError("truth has no frame with a box that has an area, so there is nothing to score")
+    speed = _speed(seconds, len(boxes))
+    rotation_errors = _orientation_errors(angles, true_angles, known)
+    boxes, true_boxes = boxes[known], true_boxes[known]
+
+    overlaps = overlap(boxes, true_boxes)
+    errors = centre_error(boxes, true_boxes)
+    offsets = (centres(boxes) - centres(true_boxes)) / true_boxes[:, 2:]  # in sides of the true box
+    normalised_errors = np.hypot(offsets[:, 0], offsets[:, 1])
+    orientation_error = within_45 = None
+    if rotation_errors.size:
+        orientation_error = float(rotation_errors.mean())
+        within_45 = float((rotation_errors <= 45).mean())
     return Score(
-        frames=int(known.sum()),
+        frames=len(boxes),
         success_curve=_shares(overlaps[:, None] > np.asarray(SUCCESS_THRESHOLDS)),
         precision_curve=_shares(errors[:, None] <= np.asarray(PRECISION_THRESHOLDS)),
-        normalised_curve=_shares(normalised[:, None] <= np.asarray(NORMALISED_THRESHOLDS)),
+        normalised_curve=_shares(normalised_errors[:, None] <= np.asarray(NORMALISED_THRESHOLDS)),
         mean_overlap=float(overlaps.mean()),
         mean_centre_error=float(errors.mean()),
-        orientation_error=float(turned.mean()) if turned.size else None,
-        within_45=float((turned <= 45).mean()) if turned.size else None,
-        fps=_speed(seconds, len(boxes)),
+        orientation_error=orientation_error,
+        within_45=within_45,
+        fps=speed,
     )
 
 
 def summarise(scores: Mapping[str, Score]) -> Score:
-    """The mean over sequences of everything but ``frames``, which is their sum; each sequence counts alike.
+    """Average scores over sequences, each of which counts the same; ``frames`` is their sum.
 
-    Curves are so averaged over frames, then sequences, and what is read off them over thresholds at last.
+    Curves are averaged over frames first, then over sequences, and the numbers are read off the
+    mean curves.
+
+    Args:
+        scores: Name of a sequence → its score.
+
+    Raises:
+        ValueError: There are none, or an angle or a speed is known for some sequences only.
     """
     if not scores:
         raise ValueError("there is nothing to summarise: give the score of at least one sequence")
-    curves: dict[str, Any] = {
-        name: tuple(np.mean([getattr(s, name) for s in scores.values()], axis=0).tolist()) for name in _CURVES
-    }
-    numbers = ("mean_overlap", "mean_centre_error", "orientation_error", "within_45", "fps")
-    means: dict[str, Any] = {name: _mean(scores, name) for name in numbers}
-    return Score(frames=sum(s.frames for s in scores.values()), **curves, **means)
+    fields: dict[str, Any] = {"frames": 0}
+    for one in scores.values():
+        fields["frames"] += one.frames
+    for name in CURVES:
+        curves = [getattr(one, name) for one in scores.values()]
+        fields[name] = tuple(np.mean(curves, axis=0).tolist())
+    for name in ("mean_overlap", "mean_centre_error", "orientation_error", "within_45", "fps"):
+        fields[name] = _mean_of(scores, name)
+    return Score(**fields)
 
 
 def overlap(a: ArrayLike, b: ArrayLike) -> Array:
-    """Area of the intersection over that of the union of boxes (..., 4); NaN where a box is not known.
+    """Return the intersection over union of boxes; boxes without area overlap nothing.
 
-    Boxes without area overlap nothing. The leading axes are broadcast.
+    Args:
+        a: Boxes (..., 4).
+        b: Boxes (..., 4); leading axes are broadcast.
+
+    Returns:
+        (...), from 0 to 1; NaN where a box is not known.
 
     >>> overlap([[0, 0, 2, 2], [1, 0, 2, 2]], [0, 0, 2, 2]).tolist()
     [1.0, 0.3333333333333333]
@@ -167,98 +210,115 @@ def overlap(a: ArrayLike, b: ArrayLike) -> Array:
     a, b = as_boxes(a, "a"), as_boxes(b, "b")
     low = np.maximum(a[..., :2], b[..., :2])
     high = np.minimum(a[..., :2] + a[..., 2:], b[..., :2] + b[..., 2:])
-    shared = np.maximum(high - low, 0).prod(-1)
-    union = a[..., 2:].prod(-1) + b[..., 2:].prod(-1) - shared
-    ratio = shared / np.where(union == 0, 1, union)
-    return np.asarray(np.minimum(ratio, 1))  # rounding could lift it above
+    intersection = np.maximum(high - low, 0).prod(-1)
+    union = a[..., 2:].prod(-1) + b[..., 2:].prod(-1) - intersection
+    ratio = intersection / np.where(union == 0, 1, union)
+    return np.asarray(np.minimum(ratio, 1))  # rounding could lift it above 1
 
 
 def centre_error(a: ArrayLike, b: ArrayLike) -> Array:
-    """Distance in pixels between the centres of boxes (..., 4); NaN where a box is not known.
+    """Return the distance in pixels between the centres of boxes.
+
+    Args:
+        a: Boxes (..., 4).
+        b: Boxes (..., 4); leading axes are broadcast.
+
+    Returns:
+        (...); NaN where a box is not known.
 
     >>> centre_error([0, 0, 5, 5], [[3, 4, 5, 5], [0, 0, 7, 5]]).tolist()
     [5.0, 1.0]
     """
-    difference = _centres(as_boxes(a, "a")) - _centres(as_boxes(b, "b"))
+    difference = centres(as_boxes(a, "a")) - centres(as_boxes(b, "b"))
     return np.asarray(np.hypot(difference[..., 0], difference[..., 1]))
 
 
 def frame_overlaps(predicted: ArrayLike, truth: ArrayLike) -> Array:
-    """The overlap (T,) of each frame as :func:`score` counts it: NaN where it leaves the frame out."""
-    boxes, true, known = _frames(predicted, truth)
-    return np.where(known, overlap(boxes, true), np.nan)
+    """Return the overlap (T,) of each frame; NaN where :func:`score` leaves the frame out."""
+    boxes, true_boxes, known = _frames(predicted, truth)
+    return np.where(known, overlap(boxes, true_boxes), np.nan)
 
 
 def _frames(predicted: ArrayLike, truth: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Both as boxes, with the first true one in both, and which frames have truth."""
-    boxes, true = as_boxes(predicted, "predicted"), as_boxes(truth, "truth")
-    for name, given in (("predicted", boxes), ("truth", true)):
+    """Return the boxes, with the first true one, the true boxes, and which of these are known."""
+    boxes = as_boxes(predicted, "predicted")
+    true_boxes = as_boxes(truth, "truth")
+    for name, given in (("predicted", boxes), ("truth", true_boxes)):
         if given.ndim != 2 or not len(given):
-            raise ValueError(f"{name} has shape {given.shape}: (T, 4) is needed, with a row for each frame")
-    _needs_length("predicted", len(boxes), "truth", len(true))
-    if np.isnan(boxes).any():
-        where = in_frame(np.isnan(boxes).any(1))
-        raise ValueError(f"predicted has NaN{where}: a tracker gives a box for every frame (its last one)")
-    known = np.asarray(np.isfinite(true).all(1) & (true[:, 2:] > 0).all(1))
-    return np.concatenate([true[:1], boxes[1:]]), true, known
-
-
-def _centres(boxes: Array) -> Array:
-    return boxes[..., :2] + (boxes[..., 2:] - 1) / 2
+            raise ValueError(f"{name} must be (T, 4), a row for each frame; got shape {given.shape}")
+    _check_length("predicted", len(boxes), "truth", len(true_boxes))
+    nan = np.isnan(boxes).any(1)
+    if nan.any():
+        raise ValueError(
+            f"predicted has NaN{in_frame(nan)}: a tracker gives a box for every frame (repeat its last one)"
+        )
+    known = np.isfinite(true_boxes).all(1) & (true_boxes[:, 2:] > 0).all(1)
+    return np.concatenate([true_boxes[:1], boxes[1:]]), true_boxes, np.asarray(known)
 
 
 def _orientation_errors(
     angles: ArrayLike | None, true_angles: ArrayLike | None, known: NDArray[np.bool_]
 ) -> Array:
-    """Degrees, 0 to 180, for each frame that has truth and a true angle: none if one side is missing."""
-    given = None if angles is None else _per_frame(angles, "angles", len(known))
-    true = None if true_angles is None else _per_frame(true_angles, "true_angles", len(known), unknown=True)
+    """Return degrees, 0 to 180, for each frame with a true box and a true angle."""
+    given = true = None
+    if angles is not None:
+        given = _one_per_frame(angles, "angles", len(known))
+    if true_angles is not None:
+        true = _one_per_frame(true_angles, "true_angles", len(known), allow_nan=True)
     if given is None or true is None:
         return np.empty(0)
-    errors = np.abs((given - true + 180) % 360 - 180)
-    errors[0] *= 0  # the first frame counts as correct, if its angle is known
+    errors = np.abs((given - true + 180) % 360 - 180)  # the short way around the circle
+    errors[0] *= 0  # the first frame counts as correct; its NaN, if its angle is not known, stays
     return np.asarray(errors[known & ~np.isnan(true)])
 
 
 def _speed(seconds: ArrayLike | None, frames: int) -> float | None:
     if seconds is None:
         return None
-    each = _per_frame(seconds, "seconds", frames)
+    each = _one_per_frame(seconds, "seconds", frames)
     if (each < 0).any() or not each.sum() > 0:
-        raise ValueError("seconds must be how long each frame took: not negative, and not all 0")
+        raise ValueError("seconds must say how long each frame took: none negative, and not all 0")
     return float(frames / each.sum())
 
 
-def _per_frame(values: ArrayLike, name: str, frames: int, unknown: bool = False) -> Array:
+def _one_per_frame(values: ArrayLike, name: str, frames: int, allow_nan: bool = False) -> Array:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}: (T,) is needed, a number for each frame")
-    _needs_length(name, len(array), "truth", frames)
-    bad = np.isinf(array) if unknown else ~np.isfinite(array)
+        raise ValueError(f"{name} must be (T,), a number for each frame; got shape {array.shape}")
+    _check_length(name, len(array), "truth", frames)
+    bad = np.isinf(array) if allow_nan else ~np.isfinite(array)
     if bad.any():
         raise ValueError(f"{name} has a value that is not finite{in_frame(bad)}")
     return array
 
 
-def _needs_length(name: str, count: int, other: str, needed: int) -> None:
-    if count != needed:
-        cut = f"{name}[:{needed}]" if count > needed else f"{other}[:{count}]"
-        raise ValueError(
-            f"{name} has {count} frames and {other} {needed}: they must be of the same frames (maybe {cut})"
-        )
+def _check_length(name: str, count: int, other: str, needed: int) -> None:
+    if count == needed:
+        return
+    hint = f"{name}[:{needed}]" if count > needed else f"{other}[:{count}]"
+    raise ValueError(
+        f"{name} has {count} frames and {other} {needed}: they must be of the same frames (maybe {hint})"
+    )
 
 
 def _shares(hits: NDArray[np.bool_]) -> tuple[float, ...]:
+    """Return the share of frames (T, thresholds) that hit, for each threshold."""
     return tuple(hits.mean(0).tolist())
 
 
-def _mean(scores: Mapping[str, Score], field: str) -> float | None:
-    values = {name: getattr(s, field) for name, s in scores.items()}
-    lacking = [name for name, value in values.items() if value is None]
-    if len(lacking) == len(values):
+def _mean_of(scores: Mapping[str, Score], field: str) -> float | None:
+    values, lacking = [], []
+    for name, one in scores.items():
+        value = getattr(one, field)
+        if value is None:
+            lacking.append(name)
+        else:
+            values.append(value)
+    if not values:
         return None
     if lacking:
         raise ValueError(
-            f"{field} is known of some sequences and not of {', '.join(lacking)}: score all with it, or none"
+            f"{field} is known for some sequences but not for {', '.join(lacking)}: "
+            f"score all with it, or none"
         )
-    return float(np.mean(list(values.values())))
+    return float(np.mean(values))

@@ -1,4 +1,4 @@
-"""Settings of trackers: from the name of a backbone to how its tracker searches, as published."""
+"""How a tracker searches: the settings published for each backbone."""
 
 from __future__ import annotations
 
@@ -15,37 +15,63 @@ class Settings(NamedTuple):
     """How a tracker searches. The defaults are those published for AlexNetV2."""
 
     scales: int = 3
-    """Sizes at which the target is looked for, an odd number."""
+    """Sizes at which the target is looked for; odd, so that one of them is its last size."""
     scale_step: float = 1.0816
-    """The ratio of one size to the next."""
+    """Ratio of one size to the next."""
     scale_penalty: float = 0.97
-    """What the peak of a response at another size counts."""
+    """Factor on the peak of a response at another size than the last."""
     scale_damping: float = 0.59
-    """The share of a change in size that is followed at once."""
+    """Share of a change in size that is followed at once."""
     window: float = 0.25
-    """The weight of the Hann window against that of the response."""
+    """Weight of the Hann window; the response has the rest."""
     upsample: int = 8
-    """Places, to a side, for each one of the response."""
-    template_rate: float = 0.0
-    """The weight of the target as it looks now in its template; 0 keeps that of the first frame."""
+    """Factor by which the response is made finer along each axis."""
     exemplar: int = 127
-    """Pixels of the picture of the target, and"""
+    """Pixels to a side of the picture of the target."""
     search: int = 255
-    """of the one in which it is looked for."""
+    """Pixels to a side of the picture in which the target is looked for."""
     context: float = 0.5
-    """What is around the target in its picture, as a part of the sum of its sides, on both sides together."""
+    """Border around the target, both sides together, as a share of width plus height."""
 
 
 SETTINGS = {
     "alexnet-v1": Settings(scale_step=1.0375, scale_penalty=0.9745, window=0.176, upsample=16),
     "alexnet-v2": Settings(),
 }
-"""Published settings by backbone. For V2 a template rate of 0.01 is published too; RE-SiamFC's templates,
-and those of V1, are made once, and so are ours."""
+"""Published settings by backbone."""
+
+
+class _Range(NamedTuple):
+    kind: Any
+    low: float
+    high: float
+    needed: str
+
+
+_WHOLE = _Range(Integral, 1, 10_000, "a whole number, 1 or more")
+_SHARE = _Range(Real, 0, 1, "a number from 0 to 1")
+_RANGES = {
+    "scales": _WHOLE,
+    "scale_step": _Range(Real, 1 + 1e-9, 2, "a number above 1, at most 2"),
+    "scale_penalty": _SHARE,
+    "scale_damping": _SHARE,
+    "window": _SHARE,
+    "upsample": _WHOLE,
+    "exemplar": _WHOLE,
+    "search": _WHOLE,
+    "context": _Range(Real, 0, 10, "a number from 0 to 10"),
+}
 
 
 def settings_for(backbone: str | None, changes: Mapping[str, Any]) -> Settings:
-    """The published settings of a backbone, V2's where it is not known, with ``changes``, checked.
+    """Return the published settings of a backbone with some of them changed.
+
+    Args:
+        backbone: A name in :data:`SETTINGS`; any other, or None, means AlexNetV2.
+        changes: Setting → value.
+
+    Raises:
+        ValueError: A setting does not exist, or its value is out of range.
 
     >>> settings_for("alexnet-v1", {"scales": 1}).window
     0.176
@@ -54,23 +80,16 @@ def settings_for(backbone: str | None, changes: Mapping[str, Any]) -> Settings:
         if name not in Settings._fields:
             raise ValueError(f"a tracker has no setting {name!r}; {nearest(name, Settings._fields)}")
     settings = SETTINGS.get(backbone or "", Settings())._replace(**changes)
+
     for name, value in settings._asdict().items():
-        kind, low, high, needed = _RANGES[name]
-        if not isinstance(value, kind) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(f"{name} is {needed}; got {value!r}")
-    if settings.scales % 2 == 0 or settings.search <= settings.exemplar:
+        allowed = _RANGES[name]
+        is_number = isinstance(value, allowed.kind) and not isinstance(value, bool)
+        if not is_number or not allowed.low <= value <= allowed.high:
+            raise ValueError(f"{name} must be {allowed.needed}; got {value!r}")
+    if settings.scales % 2 == 0:
+        raise ValueError(f"scales must be odd, so that one of them is the last size; got {settings.scales}")
+    if settings.search <= settings.exemplar:
         raise ValueError(
-            f"scales is odd, so that one is the last size, and search is larger than exemplar; got "
-            f"{settings.scales}, {settings.search} and {settings.exemplar}"
+            f"search must be larger than exemplar; got {settings.search} and {settings.exemplar}"
         )
     return settings
-
-
-_WHOLE = (Integral, 1, 10_000, "a whole number of 1 or more")
-_SHARE = (Real, 0, 1, "a number of 0 to 1")
-_RANGES: dict[str, tuple[Any, float, float, str]] = {
-    **dict.fromkeys(("scales", "upsample", "exemplar", "search"), _WHOLE),
-    **dict.fromkeys(("scale_penalty", "scale_damping", "window", "template_rate"), _SHARE),
-    "scale_step": (Real, 1 + 1e-9, 2, "a number above 1, up to 2"),
-    "context": (Real, 0, 10, "a number of 0 to 10"),
-}

@@ -1,4 +1,4 @@
-"""Sources: from the path of a video, a folder of images or a sequence of OTB to frames, and true boxes."""
+"""What a path to track in means: a video, a folder of images or a sequence of OTB."""
 
 from __future__ import annotations
 
@@ -7,36 +7,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .data.clips import Clip, Frames, otb
+from .data.clip import Clip, Frames
+from .data.clips import otb
 from .video import Footage, footage
 
 __all__ = ["Source", "open_source"]
 
 
 class Source(NamedTuple):
-    """What is to be tracked in."""
+    """What to track in."""
 
     frames: Footage
     clip: Clip | None
-    """The same frames with their boxes, where they are a sequence of OTB."""
+    """The same frames with their true boxes, if they are a sequence of OTB."""
 
 
 def open_source(path: str | os.PathLike[str], fps: float | None = None, start: int = 0) -> Source:
-    """The frames at ``path`` from ``start`` on, counted from 0; see :func:`ien.tracking.footage`.
+    """Open what is at ``path``; see :func:`ien.tracking.footage`.
 
-    A folder with ``img`` and ``groundtruth_rect.txt`` is a sequence of OTB, whose true boxes are read too. Of
-    one with two targets the path names one: ``Jogging-1``.
+    Args:
+        path: A video, a folder of images, or a sequence of OTB: a folder with ``img`` and
+            ``groundtruth_rect.txt``. If it has two targets, the path must name one, as
+            ``Jogging-1``.
+        fps: Frame rate of images.
+        start: Number of frames to skip.
     """
     place = Path(path).expanduser()
     clip = _sequence(place)
-    frames = footage(place if clip is None else clip, fps, start)
-    return Source(frames, None if clip is None else _since(clip, start))
+    if clip is None:
+        return Source(footage(place, fps, start), None)
+    return Source(footage(clip, fps, start), _without_first(clip, start))
 
 
 def _sequence(path: Path) -> Clip | None:
-    place = Path(os.path.abspath(path))
-    name, dash, number = place.name.rpartition("-")
-    folder = place.parent / name if dash and number.isdecimal() and not place.exists() else place
+    """Return the clip at a path, or None if it is not a sequence of OTB."""
+    folder = place = Path(os.path.abspath(path))
+    name, _, number = place.name.rpartition("-")
+    if name and number.isdecimal() and not place.exists():
+        folder = place.parent / name  # Jogging-1 is the first target in the folder Jogging
     if not (folder / "img").is_dir() or not any(folder.glob("groundtruth_rect*.txt")):
         return None
     clips = otb(folder.parent, [place.name])
@@ -46,15 +54,19 @@ def _sequence(path: Path) -> Clip | None:
     return clips[0]
 
 
-def _since(clip: Clip, start: int) -> Clip:
+def _without_first(clip: Clip, start: int) -> Clip:
+    """Return the clip from frame ``start`` on, with angles relative to that frame."""
     if not start:
         return clip
-    angles = None if clip.angles is None else clip.angles[start:] - clip.angles[start]
-    return Clip(clip.name, _Later(clip.frames, start), clip.boxes[start:], clip.visible[start:], angles)
+    angles = None
+    if clip.angles is not None:
+        angles = clip.angles[start:] - clip.angles[start]
+    frames = _LaterFrames(clip.frames, start)
+    return Clip(clip.name, frames, clip.boxes[start:], clip.visible[start:], angles)
 
 
 @dataclass(frozen=True, eq=False)
-class _Later:
+class _LaterFrames:
     """Frames without the first ones."""
 
     frames: Frames

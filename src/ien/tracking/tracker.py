@@ -1,11 +1,11 @@
-"""The tracker: from a network, a frame and a box to a box, a score and an angle for every next frame."""
+"""The tracker: a network, a first frame and its box → the box in each next frame."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,52 +14,62 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..groups.families import rotation
-from .data.boxes import Array, as_boxes
+from .data.boxes import Array, as_boxes, centres
 from .data.crops import Image, check_image, crop, exemplar_side, mean_colour
 from .settings import settings_for
 from .siamfc_network import respond_all
 
 __all__ = ["Tracker", "Update"]
 
-SMALLEST = 10
-"""Pixels below which the shorter side of a target does not shrink; pysot's limit."""
-LEAST, MOST = 0.2, 5.0
-"""How much smaller and larger than at first a target becomes; limits of the first SiamFC, in Matlab."""
-FLAT = 1e-6
-"""A response with less relief than this, as a part of its largest value, is rounding error."""
+MIN_SIDE = 10
+"""Pixels below which the shorter side of a target does not shrink, as in pysot."""
+MIN_SCALE, MAX_SCALE = 0.2, 5.0
+"""How much smaller and larger than at first a target can become, as in the first SiamFC."""
+ROUNDING = 1e-6
+"""A response that varies by less, as a share of its largest value, is constant."""
 
 
 class Update(NamedTuple):
     """Where the target is in a frame."""
 
     box: Array
-    """(4,): x, y, w, h, counted from 0."""
+    """(4,): x, y, w, h; x and y are counted from 0."""
     score: float
     """The network's response there as a probability, 0 to 1."""
     angle: float
-    """Degrees, 0 to 360, by which the target is turned since the first frame, counter-clockwise."""
+    """Degrees of rotation since the first frame, counter-clockwise, 0 to 360."""
 
 
 class Tracker:
-    """Follows a target through frames: ``init(image, box)``, then ``update(image)`` for each next frame.
+    """Follows a target through frames.
 
-    ``model`` maps images (B, 3, H, W) in [0, 1] to features and has a ``stride``; see
-    :func:`ien.tracking.siamfc`. Its ``backbone`` says which settings were published for it
-    (:data:`ien.tracking.settings.SETTINGS`); any of them can be given by name. The model is put, and left,
-    in eval mode.
+    Call ``init(image, box)`` with the first frame, and ``update(image)`` with each next one.
 
-    With ``rotations=n`` the template is n pictures of the target, turned by 0, 360 / n, … degrees, with what
-    the frame shows in their corners. The highest of all peaks, over turns and sizes, says the angle and the
-    size. ``max_turn`` keeps the angle within so many degrees of the last one.
+    The template is ``rotations`` pictures of the target, rotated by 0, 360 / rotations, … degrees;
+    their corners show what the frame shows there. Every template is compared with every size of the
+    search picture, and the highest peak gives both the angle and the size.
 
-    As in SiamFC the box is upright and keeps the ratio of its sides, whatever the angle: RE-SiamFC says
-    nothing else. Its centre stays in the frame. Its size stays within 1/5 and 5 times the first one, its
-    shorter side does not shrink below 10 pixels, and none of its sides grows beyond the frame.
+    As in SiamFC, the box is upright and keeps its aspect ratio whatever the angle. Its centre stays
+    in the frame, its size between 1/5 and 5 times the first one; its shorter side does not shrink
+    below 10 pixels, and no side grows beyond the frame.
+
+    Do not expect it to find a target that has left the frame: it only searches near the last box.
+
+    Args:
+        model: Maps images (B, 3, H, W) in [0, 1] to features, and has a ``stride``, such as
+            :func:`ien.tracking.siamfc`. It is put, and left, in eval mode.
+        rotations: Number of angles that are tried; 1 for plain SiamFC.
+        **settings: Any of :class:`ien.tracking.Settings`, in place of what was published for the
+            model's ``backbone``.
+
+    Raises:
+        ValueError: The model has no stride, or a setting does not exist or is out of range.
+
+    >>> Tracker(ien.tracking.siamfc(width=1 / 16), rotations=4, scales=5).settings.scales
+    5
     """
 
-    def __init__(
-        self, model: nn.Module, rotations: int = 1, max_turn: float | None = None, **settings: float
-    ) -> None:
+    def __init__(self, model: nn.Module, rotations: int = 1, **settings: float) -> None:
         stride = getattr(model, "stride", None)
         if not isinstance(stride, int) or stride < 1:
             raise ValueError(
@@ -67,136 +77,164 @@ class Tracker:
                 f'ien.models.create("siamfc"); {type(model).__name__}.stride is {stride!r}'
             )
         if not isinstance(rotations, int | np.integer) or rotations < 1:
-            raise ValueError(f"rotations is how many turns are tried, 1 or more; got {rotations!r}")
-        if max_turn is not None and not (rotations > 1 and max_turn >= 360 / rotations):
-            raise ValueError(
-                f"max_turn is at least one step of the angle, 360 / rotations ({360 / rotations:g}° for "
-                f"{rotations}), where rotations is 2 or more; got {max_turn}°"
-            )
+            raise ValueError(f"rotations must be the number of angles to try, 1 or more; got {rotations!r}")
         self.model = model
         self.rotations: int = int(rotations)
-        self.max_turn = max_turn
         self.settings = settings_for(getattr(model, "backbone", None), settings)
-        if (self.settings.search - self.settings.exemplar) % (2 * stride):
+        search, exemplar = self.settings.search, self.settings.exemplar
+        if (search - exemplar) % (2 * stride):
             raise ValueError(
-                f"search less exemplar must be a multiple of {2 * stride}, twice the stride of the model, "
-                f"for the response to have a middle; got {self.settings.search} and {self.settings.exemplar}"
+                f"search minus exemplar must be a multiple of {2 * stride}, twice the stride of the model, "
+                f"so that the response has a middle; got {search} and {exemplar}"
             )
         self._stride = stride
         self._target: _Target | None = None
 
     @torch.inference_mode()
     def init(self, image: Image, box: ArrayLike) -> None:
-        """Take what is in ``box`` (x, y, w, h, counted from 0) as the target; forget any earlier one."""
+        """Take what is in the box as the target, and forget any earlier one.
+
+        Args:
+            image: The first frame, (H, W, 3) uint8 RGB.
+            box: x, y, w, h in pixels; x and y are counted from 0.
+        """
         self._target = None
         check_image(image)
-        given = _box_in(image, box)
-        centre, sides = given[:2] + (given[2:] - 1) / 2, given[2:]
-        side = float(exemplar_side(given, self.settings.context))
+        first_box = _checked_box(image, box)
+        sides = first_box[2:]
         frame = np.array(image.shape[1::-1])
-        fewest, most = min(1.0, SMALLEST / sides.min()), max(1.0, (frame / sides).min())
-        limits = (max(LEAST, fewest), min(MOST, most))
-        target = _Target(frame, sides, side, limits, mean_colour(image), centre)
+        # a target that starts below or above a limit may keep its size
+        smallest = min(1.0, MIN_SIDE / sides.min())
+        largest = max(1.0, (frame / sides).min())
+        target = _Target(
+            frame=frame,
+            sides=sides,
+            exemplar_side=float(exemplar_side(first_box, self.settings.context)),
+            scale_limits=(max(MIN_SCALE, smallest), min(MAX_SCALE, largest)),
+            fill=mean_colour(image),
+            centre=centres(first_box),
+        )
         target.templates = self._templates(image, target)
         self._target = target
 
     @torch.inference_mode()
     def update(self, image: Image) -> Update:
-        """Find the target in the next frame, which has the size of the first."""
+        """Find the target in the next frame, which must have the size of the first.
+
+        Args:
+            image: The frame, (H, W, 3) uint8 RGB.
+
+        Returns:
+            The box, the score and the angle.
+        """
         target = self._target
         if target is None:
-            raise RuntimeError("update follows init: call init(image, box) with the first frame")
+            raise RuntimeError("call init(image, box) with the first frame before update")
         check_image(image)
-        if (size := np.array(image.shape[1::-1])).tolist() != target.frame.tolist():
+        size = np.array(image.shape[1::-1])
+        if size.tolist() != target.frame.tolist():
             raise ValueError(
                 f"a frame of {size[0]}×{size[1]} pixels came after a first one of "
                 f"{target.frame[0]}×{target.frame[1]}: resize it, or call init again"
             )
+
         options = self.settings
         factors = float(options.scale_step) ** (np.arange(options.scales) - options.scales // 2)
-        sides = target.scale * target.side * factors * (options.search / options.exemplar)
+        sides = target.scale * target.exemplar_side * factors * (options.search / options.exemplar)
         pictures = crop(image, target.centre, sides, options.search, target.fill)
-        turn, size_index, response = self._best(self._responses(target, pictures), target.turn)
-        place = _peak(response, options.window)
-        # in pixels of the response, then of the picture, then of the frame
-        offset = (np.array(place[::-1]) - (len(response) - 1) / 2) / options.upsample * self._stride
+        responses = self._responses(target, pictures)
+        template, size_index = self._best(responses, target.template)
+        response = responses[template, size_index]
+        peak = _peak(response, options.window)
+
+        # from positions of the fine response to pixels of the picture, then to pixels of the frame
+        middle = (len(response) - 1) / 2
+        offset = (np.array(peak[::-1]) - middle) / options.upsample * self._stride
         moved = target.centre + offset * sides[size_index] / options.search
         target.centre = np.clip(moved, 0, target.frame - 1)
         growth = 1 + options.scale_damping * (factors[size_index] - 1)
-        target.scale = float(np.clip(target.scale * growth, *target.limits))
-        target.turn = turn
-        if options.template_rate:
-            now = self._templates(image, target).roll(turn, 0)  # the target in it is turned already
-            target.templates = torch.lerp(target.templates, now, options.template_rate)
-        score = float(torch.sigmoid(response[place].double()))
-        return Update(target.box, score, turn * 360 / self.rotations)
+        target.scale = float(np.clip(target.scale * growth, *target.scale_limits))
+        target.template = template
+
+        score = float(torch.sigmoid(response[peak].double()))
+        return Update(target.box, score, template * 360 / self.rotations)
 
     def _templates(self, image: Image, target: _Target) -> Tensor:
-        """Features of the target in all turns: (rotations, N, h, w)."""
-        size, side = self.settings.exemplar, target.scale * target.side
+        """Return the features of the target at all angles: (rotations, N, h, w)."""
+        size = self.settings.exemplar
+        side = target.exemplar_side
         if self.rotations == 1:
             return self._features(crop(image, target.centre, [side], size, target.fill))
-        margin = math.ceil(size * (math.sqrt(2) - 1) / 2) + 1  # so that a turn brings nothing unknown in
+
+        # cut out a wider picture, rotate it, and keep its middle: the corners then show the frame
+        margin = math.ceil(size * (math.sqrt(2) - 1) / 2) + 1
         wide = size + 2 * margin
         picture = crop(image, target.centre, [side * wide / size], wide, target.fill)
-        turns = torch.arange(self.rotations)
-        turned = rotation(self.rotations).act(picture.expand(self.rotations, -1, -1, -1), turns)
-        return self._features(turned[..., margin:-margin, margin:-margin])
+        views = picture.expand(self.rotations, -1, -1, -1)  # (rotations, 3, wide, wide)
+        rotated = rotation(self.rotations).act(views, torch.arange(self.rotations))
+        return self._features(rotated[..., margin:-margin, margin:-margin])
 
     def _features(self, pictures: Tensor) -> Tensor:
         self.model.eval()
         like = next(self.model.parameters(), pictures)
-        return _finite(self.model(pictures.to(like.device, like.dtype).contiguous()))
+        pictures = pictures.to(like.device, like.dtype).contiguous()
+        return _check_finite(self.model(pictures))
 
     def _responses(self, target: _Target, pictures: Tensor) -> Tensor:
-        """For every turn and size, at every place: (rotations, scales, n, n), upsampled."""
+        """Return the fine response of every template at every size: (rotations, scales, m, m)."""
         options = self.settings
-        raw = respond_all(target.templates, self._features(pictures)).cpu().float()
+        coarse = respond_all(target.templates, self._features(pictures)).cpu().float()
         needed = (options.search - options.exemplar) // self._stride + 1
-        if raw.shape[2:] != (needed, needed):
+        if coarse.shape[2:] != (needed, needed):
             raise ValueError(
-                f"the model has a stride of {self._stride}, so the response to {options.search} pixels "
-                f"should be {needed}×{needed}; it is {raw.shape[2]}×{raw.shape[3]}"
+                f"the model has a stride of {self._stride}, so its response to {options.search} pixels "
+                f"should be {needed}×{needed}; it is {coarse.shape[2]}×{coarse.shape[3]}"
             )
-        finer = _finer(needed, options.upsample)
-        return _finite(finer @ raw @ finer.T)
+        upsample = _upsampling(needed, options.upsample)  # (m, n)
+        return _check_finite(upsample @ coarse @ upsample.T)
 
-    def _best(self, responses: Tensor, last: int) -> tuple[int, int, Tensor]:
-        """The turn and the size with the highest peak, and their response.
+    def _best(self, responses: Tensor, last_template: int) -> tuple[int, int]:
+        """Return the template and the size with the highest peak.
 
-        Of equal ones that which changes least: nothing changes where there is nothing to see.
+        Among equal peaks, the one that changes least wins: nothing changes where there is nothing
+        to see.
         """
         options = self.settings
-        peaks = responses.amax((2, 3)).double().numpy()
-        apart = np.abs(np.arange(options.scales) - options.scales // 2)
-        # as published where a peak is above 0; below, a factor would be a reward
-        peaks = peaks - (1 - options.scale_penalty) * np.abs(peaks) * (apart > 0)
+        peaks = responses.amax((2, 3)).double().numpy()  # (rotations, scales)
+        size_steps = np.abs(np.arange(options.scales) - options.scales // 2)
+        # as published where a peak is above 0; below 0, a factor would be a reward
+        peaks = peaks - (1 - options.scale_penalty) * np.abs(peaks) * (size_steps > 0)
+
+        # steps to the last angle, the short way around the circle
         half = self.rotations / 2
-        turned = np.abs((np.arange(self.rotations) - last + half) % self.rotations - half)
-        if self.max_turn is not None:
-            peaks[turned * 360 / self.rotations > self.max_turn + 1e-9] = -np.inf  # 3 · 360 / 7 is rounded
-        change = np.where(peaks == peaks.max(), apart * self.rotations + turned[:, None], np.inf)
-        turn, size_index = np.unravel_index(int(change.argmin()), change.shape)
-        return int(turn), int(size_index), responses[int(turn), int(size_index)]
+        angle_steps = np.abs((np.arange(self.rotations) - last_template + half) % self.rotations - half)
+        change = size_steps * self.rotations + angle_steps[:, None]  # (rotations, scales)
+        change = np.where(peaks == peaks.max(), change, np.inf)
+        template, size_index = np.unravel_index(int(change.argmin()), change.shape)
+        return int(template), int(size_index)
 
 
 @dataclass
 class _Target:
-    """What is known of the target: the first frame's part, and what changes."""
+    """What the first frame says about the target, and where it was last."""
 
     frame: Array
-    """Columns and rows."""
+    """Columns and rows of all frames."""
     sides: Array
     """(2,): width and height in the first frame."""
-    side: float
-    """Of its exemplar, in the first frame."""
-    limits: tuple[float, float]
-    """Of the scale."""
+    exemplar_side: float
+    """Side in the first frame of the square that its picture shows."""
+    scale_limits: tuple[float, float]
     fill: Array
+    """(3,): colour of what lies outside of the frame."""
     centre: Array
+    """(2,): x and y, last."""
     scale: float = 1.0
-    turn: int = 0
-    templates: Any = None
+    """Last size, as a factor on the first."""
+    template: int = 0
+    """Index of the template that fitted last."""
+    templates: Tensor = None  # type: ignore[assignment]  # set by Tracker.init, once there is a target
+    """(rotations, N, h, w): features of the target at all angles."""
 
     @property
     def box(self) -> Array:
@@ -204,52 +242,64 @@ class _Target:
         return np.concatenate([self.centre - (sides - 1) / 2, sides])
 
 
-def _box_in(image: Image, box: ArrayLike) -> Array:
-    given, (rows, columns) = as_boxes(box, "box"), image.shape[:2]
+def _checked_box(image: Image, box: ArrayLike) -> Array:
+    given = as_boxes(box, "box")
+    rows, columns = image.shape[:2]
+    frame = np.array([columns, rows])
     if given.shape != (4,) or not np.isfinite(given).all() or not (given[2:] > 0).all():
         raise ValueError(
-            f"a tracker starts with one box x, y, w, h of some area and without NaN; got {given.tolist()}"
+            f"a tracker starts from one box x, y, w, h with an area and without NaN; got {given.tolist()}"
         )
-    inside = np.minimum(given[:2] + given[2:], [columns, rows]) - np.maximum(given[:2], 0)
-    if (inside <= 0).any() or (given[2:] > 2 * np.array([columns, rows])).any():
-        wrong = "is outside of" if (inside <= 0).any() else "is more than twice as large as"
-        raise ValueError(
-            f"the box {given.tolist()} {wrong} the frame of {columns}×{rows} pixels: "
-            f"give x, y, w, h, with x and y counted from 0 at the frame's upper left"
-        )
-    return given
+    overlap = np.minimum(given[:2] + given[2:], frame) - np.maximum(given[:2], 0)
+    if (overlap <= 0).any():
+        problem = "lies outside"
+    elif (given[2:] > 2 * frame).any():
+        problem = "is more than twice as large as"
+    else:
+        return given
+    raise ValueError(
+        f"the box {given.tolist()} {problem} the frame of {columns}×{rows} pixels: "
+        f"give x, y, w, h, with x and y counted from 0 at the upper left"
+    )
 
 
-def _finite(maps: Tensor) -> Tensor:
-    """As they are: of a NaN among them would come a NaN in a box, or a score."""
+def _check_finite(maps: Tensor) -> Tensor:
+    """Return the maps unless they have a NaN, which would end up in a box or a score."""
     if not bool(maps.isfinite().all()):
         raise ValueError("the network's features are not finite: its weights are damaged; train it again")
     return maps
 
 
 @lru_cache(maxsize=8)
-def _finer(count: int, factor: int) -> Tensor:
-    """(m, n): what turns n values into m = (n - 1) · factor + 1, bicubically; every so many of them stay.
+def _upsampling(count: int, factor: int) -> Tensor:
+    """Return the matrix (m, n) that makes n values m = (n - 1) · factor + 1, bicubically.
 
-    Published code makes n · factor of them, between which the middle falls, or takes these for those.
+    The n values stay where they are, every ``factor``-th of the m. Published code makes n · factor
+    values, whose middle falls between two of them, or treats these as if they were those.
     """
-    unit = torch.eye(count)[None, None]
+    identity = torch.eye(count)[None, None]  # (1, 1, n, n)
     size = ((count - 1) * factor + 1, count)
-    return F.interpolate(unit, size=size, mode="bicubic", align_corners=True)[0, 0]
+    return F.interpolate(identity, size=size, mode="bicubic", align_corners=True)[0, 0]
 
 
 @lru_cache(maxsize=8)
-def _hann(count: int) -> Tensor:
-    one = torch.from_numpy(np.hanning(count)).float()
-    return torch.outer(one, one) / one.sum() ** 2
+def _hann_window(count: int) -> Tensor:
+    """Return the outer product of two Hann windows, with sum 1: (count, count)."""
+    window = torch.from_numpy(np.hanning(count)).float()
+    return torch.outer(window, window) / window.sum() ** 2
 
 
-def _peak(response: Tensor, window: float) -> tuple[int, int]:
-    """Row and column where response and window together are highest; the middle where nothing shows."""
+def _peak(response: Tensor, window_weight: float) -> tuple[int, int]:
+    """Return the row and column of the highest value of
+
+        (1 - window_weight) · response + window_weight · Hann window,
+
+    both brought to minimum 0 and sum 1, or the middle if the response is constant.
+    """
     lowest, highest = float(response.min()), float(response.max())
     count = len(response)
-    if highest - lowest <= FLAT * max(abs(lowest), abs(highest)):
+    if highest - lowest <= ROUNDING * max(abs(lowest), abs(highest)):
         return count // 2, count // 2
     relief = response - lowest
-    both = (1 - window) * (relief / relief.sum()) + window * _hann(count)
-    return divmod(int(both.argmax()), count)
+    combined = (1 - window_weight) * (relief / relief.sum()) + window_weight * _hann_window(count)
+    return divmod(int(combined.argmax()), count)

@@ -1,10 +1,10 @@
-"""Tracks: from a tracker and frames to a box, a score, an angle and a time for each, and these as a file."""
+"""A track, the trajectory of a target: a box, a score, an angle and a time for each frame."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,19 +13,19 @@ from numpy.typing import ArrayLike
 
 from .._files import replace_file
 from .data.boxes import Array, as_boxes
-from .data.clips import Clip
+from .data.clip import Clip
 from .data.crops import Image
 
 __all__ = ["Step", "Track", "TrackerLike", "follow", "gather", "still", "track", "write_csv"]
 
 
 class TrackerLike(Protocol):
-    """What can be followed with; images are (H, W, 3) uint8 RGB and boxes x, y, w, h counted from 0."""
+    """Anything that tracks; images are (H, W, 3) uint8 RGB and boxes x, y, w, h counted from 0."""
 
     def init(self, image: Image, box: Array) -> object: ...
 
     def update(self, image: Image) -> tuple[Any, Any, Any]:
-        """Box, score and angle."""
+        """Return the box, the score and the angle."""
 
 
 class Step(NamedTuple):
@@ -33,15 +33,15 @@ class Step(NamedTuple):
 
     image: Image
     box: Array
-    """(4,): x, y, w, h, counted from 0."""
+    """(4,): x, y, w, h; x and y are counted from 0."""
     score: float
     angle: float
     seconds: float
-    """What the tracker took, without the reading of the frame."""
+    """How long the tracker took, without reading the frame."""
 
 
 class Track(NamedTuple):
-    """Where a tracker saw the target in T frames. The first is as it was given: score 1, angle 0."""
+    """Where a tracker saw the target in T frames; the first is as given: score 1, angle 0."""
 
     boxes: Array
     """(T, 4)."""
@@ -56,29 +56,39 @@ class Track(NamedTuple):
 def follow(
     tracker: TrackerLike, frames: Clip | Iterable[Image], box: ArrayLike | None = None
 ) -> Iterator[Step]:
-    """Frame by frame, as they are asked for: nothing is kept, so that a video may be of any length.
+    """Follow the target frame by frame, as steps are asked for.
 
-    ``box`` is where the target is in the first frame; of a clip it is known.
+    Nothing is kept, so a video may be endless. For all frames at once use :func:`track`.
+
+    Args:
+        tracker: Such as :class:`ien.tracking.Tracker`.
+        frames: A clip, or images (H, W, 3) uint8.
+        box: Where the target is in the first frame; a clip knows it.
+
+    Raises:
+        ValueError: There is no frame or no box, or the tracker refuses a frame, whose number is
+            given.
     """
     if isinstance(frames, Clip):
-        box = frames.boxes[0] if box is None else box
+        if box is None:
+            box = frames.boxes[0]
         frames = map(frames.frame, range(len(frames)))
     if box is None:
         raise ValueError("give box=(x, y, w, h), where the target is in the first frame")
-    found = False
+    index = -1
     for index, image in enumerate(frames):
         start = time.perf_counter()
         try:
-            if not found:
-                tracker.init(image, as_boxes(box, "box"))
-                here, score, angle = as_boxes(box, "box"), 1.0, 0.0
+            if index == 0:
+                first_box = as_boxes(box, "box")
+                tracker.init(image, first_box)
+                found: tuple[Any, Any, Any] = (first_box, 1.0, 0.0)
             else:
-                here, score, angle = tracker.update(image)
+                found = tracker.update(image)
         except ValueError as error:
             raise ValueError(f"frame {index + 1}: {error}") from error
-        found = True
-        yield Step(image, here, score, angle, time.perf_counter() - start)
-    if not found:
+        yield Step(image, *found, time.perf_counter() - start)
+    if index < 0:
         raise ValueError("there is no frame to track in: give at least one")
 
 
@@ -88,45 +98,62 @@ def track(
     box: ArrayLike | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Track:
-    """Follow the target through all frames, those of a clip or any others (H, W, 3) uint8.
+    """Follow the target through all frames.
 
-    ``progress(frames_done, frames_total)`` is called after each; the total is None where it is not known.
+    For a live video, or one of which nothing should be kept, use :func:`follow`.
+
+    Args:
+        tracker: Such as :class:`ien.tracking.Tracker`.
+        frames: A clip, or images (H, W, 3) uint8.
+        box: Where the target is in the first frame; a clip knows it.
+        progress: Called as ``progress(frames_done, frames_total)`` after each frame; the total is
+            None if it is not known.
+
+    Returns:
+        Boxes, scores, angles and seconds of all frames.
     """
     total = len(frames) if isinstance(frames, Clip | Sized) else None
-    rows: list[tuple[Array, float, float, float]] = []
+    steps = []
     for step in follow(tracker, frames, box):
-        rows.append(step[1:])  # frames would fill the memory
+        steps.append(step._replace(image=None))  # type: ignore[arg-type]  # frames would fill the memory
         if progress:
-            progress(len(rows), total)
-    return gather(rows)
+            progress(len(steps), total)
+    return gather(steps)
 
 
-def gather(rows: Iterable[tuple[Array, float, float, float]]) -> Track:
-    """Arrays of what steps hold besides their images: box, score, angle and seconds."""
-    columns = list(zip(*rows, strict=True))
-    if not columns:
+def gather(steps: Sequence[Step]) -> Track:
+    """Join steps to arrays; their images are not used."""
+    if not steps:
         raise ValueError("there are no steps to gather: follow at least one frame")
-    boxes, scores, angles, seconds = (np.array(column, np.float64) for column in columns)
-    return Track(boxes, scores, angles, seconds)
+    return Track(
+        boxes=np.array([step.box for step in steps], np.float64),
+        scores=np.array([step.score for step in steps], np.float64),
+        angles=np.array([step.angle for step in steps], np.float64),
+        seconds=np.array([step.seconds for step in steps], np.float64),
+    )
 
 
 def still(clip: Clip) -> Array:
-    """The boxes (T, 4) of a tracker that never moves, which any other has to beat."""
+    """Return the boxes (T, 4) of a tracker that never moves, which any other should beat."""
     return np.repeat(clip.boxes[:1], len(clip), 0)
 
 
 def write_csv(path: str | os.PathLike[str], track: Track, first: int = 0) -> Path:
-    """A line for each frame: its number, box, score, angle and seconds; all are counted from 0.
+    """Write a line for each frame: its number, counted from 0, box, score, angle and seconds.
 
-    ``first`` is the number of the first frame. The file is written whole or not at all.
+    For files that other tools read, use :func:`ien.tracking.results.write_result`.
+
+    Args:
+        path: The file; it is written completely or not at all.
+        track: What :func:`track` returns.
+        first: Number of the first frame.
     """
-    lines = ["frame,x,y,w,h,score,angle,seconds"]
-    columns = (track.scores.tolist(), track.angles.tolist(), track.seconds.tolist())
-    for index, (box, *rest) in enumerate(zip(track.boxes.tolist(), *columns, strict=True), first):
-        score, angle, seconds = rest
-        numbers = ",".join(f"{value:.3f}" for value in box)
-        lines.append(f"{index},{numbers},{score:.6f},{angle:.3f},{seconds:.6f}")
+    lines = ["frame,x,y,w,h,score,angle,seconds\n"]
+    for index in range(len(track.boxes)):
+        box = ",".join(f"{value:.3f}" for value in track.boxes[index])
+        score, angle, seconds = track.scores[index], track.angles[index], track.seconds[index]
+        lines.append(f"{first + index},{box},{score:.6f},{angle:.3f},{seconds:.6f}\n")
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(place, lambda temporary: temporary.write_text("\n".join(lines) + "\n"))
+    replace_file(place, lambda temporary: temporary.write_text("".join(lines)))
     return place

@@ -1,33 +1,50 @@
-"""Boxes: rows of x, y, w, h, checked."""
+"""Boxes: rows x, y, w, h; the first column and row, and the numbers of columns and rows."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Array", "as_boxes", "in_frame"]
+__all__ = ["Array", "as_boxes", "centres", "in_frame"]
 
 Array = NDArray[np.float64]
 
 
 def as_boxes(values: ArrayLike, name: str) -> Array:
-    """Boxes (..., 4) as float64; an error where they are none. NaN passes."""
+    """Return boxes (..., 4) as float64; NaN, for a box that is not known, is allowed.
+
+    Args:
+        values: Rows x, y, w, h.
+        name: What they are called in an error.
+
+    Raises:
+        ValueError: They are not rows of four numbers, are infinite, or have a negative side.
+    """
     try:
         boxes = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} are no boxes: rows of the numbers x, y, w, h are needed") from None
+        raise ValueError(f"{name} must be boxes, rows of the numbers x, y, w, h") from None
     if boxes.shape[-1:] != (4,):
         raise ValueError(f"{name} has shape {boxes.shape}: boxes are rows of x, y, w, h, shape (T, 4)")
-    if np.isinf(boxes).any():
-        raise ValueError(f"{name} has infinite numbers{in_frame(np.isinf(boxes).any(-1))}: boxes are finite")
-    if (boxes[..., 2:] < 0).any():
-        bad = in_frame((boxes[..., 2:] < 0).any(-1))
+    infinite = np.isinf(boxes).any(-1)
+    if infinite.any():
+        raise ValueError(f"{name} has infinite numbers{in_frame(infinite)}: boxes are finite")
+    negative = (boxes[..., 2:] < 0).any(-1)
+    if negative.any():
         raise ValueError(
-            f"{name} has a negative width or height{bad}: boxes are x, y, w, h (corners need w = x2 - x1)"
+            f"{name} has a negative width or height{in_frame(negative)}: "
+            f"boxes are x, y, w, h (from corners, w = x2 - x1)"
         )
     return boxes
 
 
+def centres(boxes: Array) -> Array:
+    """Return the middle (..., 2) of each box, x + (w - 1) / 2 and y + (h - 1) / 2, in pixels."""
+    return boxes[..., :2] + (boxes[..., 2:] - 1) / 2
+
+
 def in_frame(bad: ArrayLike) -> str:
-    """Which frame is the first bad one, for an error; of a single box there is nothing to tell."""
-    return f" in frame {int(np.argmax(bad)) + 1}" if np.ndim(bad) == 1 else ""
+    """Return " in frame N", the first bad one, for an error; nothing for a single box."""
+    if np.ndim(bad) != 1:
+        return ""
+    return f" in frame {int(np.argmax(bad)) + 1}"

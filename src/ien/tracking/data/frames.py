@@ -1,4 +1,4 @@
-"""Frames: from folders of numbered image files, and text files of numbers beside them, to arrays."""
+"""Frames on disk: numbered image files, and text files with a line of numbers for each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...measuring.image_folder import SUFFIXES, opened
 
 __all__ = [
     "Files",
+    "count_error",
     "frame_size",
     "image_names",
     "image_number",
-    "miscounted",
     "missing_frame",
     "read_frame",
     "read_numbers",
@@ -29,7 +29,7 @@ StrPath = str | os.PathLike[str]
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Paths, kept as one array of names: a million of them go to workers quickly and take little memory."""
+    """Paths in a folder, held as one array of names: a million are cheap to send to workers."""
 
     folder: str
     names: Array
@@ -42,36 +42,41 @@ class Files:
 
 
 def read_frame(path: StrPath) -> Array:
-    """The image (H, W, 3) uint8 RGB in a file; grey ones get three equal channels."""
+    """Read an image file as (H, W, 3) uint8 RGB; a grey image gets three equal channels."""
     with opened(path, "track") as file:
         return np.array(file.convert("RGB"))
 
 
 def frame_size(path: StrPath) -> tuple[int, int]:
-    """Rows and columns, from the header of an image file."""
+    """Return the rows and columns of an image file, from its header."""
     with opened(path, "track") as file:
         return file.height, file.width
 
 
 def image_names(folder: Path) -> list[str]:
-    """The image files in ``folder``, in the order of their numbers: 9999.jpg is before 10000.jpg."""
+    """List the image files of a folder in the order of their numbers: 9999.jpg, 10000.jpg."""
+    names = []
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES)]
-    return sorted((name for name in names if name[0] != "."), key=lambda name: (image_number(name, -1), name))
+        for entry in entries:
+            if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith("."):
+                names.append(entry.name)
+    return sorted(names, key=lambda name: (image_number(name, -1), name))
 
 
 def image_number(name: str, otherwise: int) -> int:
-    """The number that is the name of an image file.
+    """Return the number in the name of an image file, or ``otherwise`` if the name is not a number.
 
     >>> image_number("0042.jpg", 1), image_number("first.jpg", 1)
     (42, 1)
     """
     stem = name.rpartition(".")[0]
-    return int(stem) if stem.isdecimal() else otherwise
+    if stem.isdecimal():
+        return int(stem)
+    return otherwise
 
 
 def missing_frame(folder: Path, names: list[str]) -> Path | None:
-    """The first file that the numbers of the others leave out, if one is.
+    """Return the path of the first file missing from a numbered series, or None if it has no gap.
 
     >>> missing_frame(Path("img"), ["0007.jpg", "0008.jpg", "0010.jpg"]).name
     '0009.jpg'
@@ -84,38 +89,43 @@ def missing_frame(folder: Path, names: list[str]) -> Path | None:
     return None
 
 
-def miscounted(folder: Path, names: list[str], truth: Path, boxes: int) -> str:
-    """What to say of a folder that has not as many frames as there are boxes."""
+def count_error(folder: Path, names: list[str], truth: Path, boxes: int) -> str:
+    """Write the error for a folder with a different number of frames than of boxes."""
     gap = missing_frame(folder, names)
-    mend = f"put {gap} back" if gap else "put back what is missing, or take out what is too many"
-    return f"{truth} has {boxes} boxes for {len(names)} frames in {folder}: {mend}"
+    if gap:
+        remedy = f"put {gap} back"
+    else:
+        remedy = "put back what is missing, or remove what is too many"
+    return f"{truth} has {boxes} boxes for {len(names)} frames in {folder}: {remedy}"
 
 
 def read_numbers(path: Path, columns: int) -> Array:
-    """The lines of a text file, ``columns`` numbers each, separated by commas, tabs or spaces, as float64."""
+    """Read a text file with ``columns`` numbers on each line, separated by commas, tabs or spaces.
+
+    Returns:
+        (lines, columns) float64.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is empty or damaged, or a line has something else.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no {path}: put it there") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged ({error}): replace it") from None
-    rows = [line.replace(",", " ").split() for line in lines]
-    if not rows:
-        raise ValueError(
-            f"{path} is empty: it needs {columns} {'number' if columns == 1 else 'numbers'} a line"
-        )
-    for number, row in enumerate(rows, 1):
-        if len(row) != columns or not all(map(_is_number, row)):
-            raise ValueError(
-                f"{path}: line {number} is {lines[number - 1].strip()!r}, and {columns} "
-                f"{'number is' if columns == 1 else 'numbers are'} needed"
-            )
+
+    needed = "1 number" if columns == 1 else f"{columns} numbers"
+    if not lines:
+        raise ValueError(f"{path} is empty: it needs {needed} on each line")
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = list(map(float, line.replace(",", " ").split()))
+        except ValueError:
+            row = []
+        if len(row) != columns:
+            raise ValueError(f"{path}: line {number} must have {needed}; it is {line.strip()!r}")
+        rows.append(row)
     return np.array(rows, np.float64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

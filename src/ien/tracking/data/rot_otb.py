@@ -1,16 +1,15 @@
-"""Rot-OTB: from a clip to the same clip with frames that turn, on the fly or as a folder in OTB's layout.
+"""Rot-OTB: a clip whose frames rotate, made on the fly or written as a folder in OTB's layout.
 
-No maker of Rot-OTB is published, and of its rate, direction, centre, canvas, fill and boxes the paper gives
-only "0.5 frames per second". Here that is half a turn a second at 30 frames a second, 6° a frame, counter-
-clockwise about the middle of the frame, on a square canvas on which nothing leaves the picture, filled with
-the mean colour of the frame; the box is the upright hull of the rotated box. All of them are parameters.
+Rot-OTB itself was never published; the paper only says "rotated at a rate of 0.5 frames per
+second". Here that is half a turn a second at 30 frames a second, 6° a frame, counter-clockwise
+about the middle of the frame, on a square canvas that loses no corner, filled with the mean colour
+of the frame. The box is the upright box around the rotated box.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..._files import whole_or_nothing
 from ..._text import nearest
-from .clips import Array, Clip
+from .boxes import centres
+from .clip import Array, Clip
 
-__all__ = ["rotated", "turn", "upright_sides", "write"]
+__all__ = ["cos_sin", "rotated", "upright_sides", "write"]
 
 Point = tuple[float, float]
-Colour = tuple[int, int, int]
+BoxRule = Literal["hull", "ellipse"]
 
 
 def rotated(
@@ -35,71 +36,100 @@ def rotated(
     fps: float = 30,
     direction: Literal["counter-clockwise", "clockwise"] = "counter-clockwise",
     canvas: Literal["diagonal", "same"] = "diagonal",
-    centre: Point | None = None,
-    fill: Literal["mean"] | Colour = "mean",
-    box: Literal["hull", "ellipse"] = "hull",
+    box: BoxRule = "hull",
 ) -> Clip:
-    """The clip with frame i turned by ``360 * turns_per_second * i / fps`` degrees, when it is asked for.
+    """Return the clip with frame i rotated by ``360 * turns_per_second * i / fps`` degrees.
 
-    ``canvas="diagonal"`` is a square in which the frame can turn without losing a corner: as wide as its
-    diagonal when it turns about its middle. ``centre`` (x, y) is then moved by at most half a pixel, to where
-    quarter turns only move pixels. ``canvas="same"`` keeps the size of the frame and cuts off what leaves; a
-    target of which nothing is in view has no box. ``fill`` is the mean colour of each frame, or a colour.
+    Frames are rotated about their middle when they are asked for, bilinearly and once; quarter
+    turns only move pixels. To rotate images for training use a :class:`ien.Group` instead.
 
-    ``box="hull"`` is the upright box around the rotated box, ``"ellipse"`` the one around the rotated ellipse
-    that fills the box. ``angles`` of the result grow beyond 360°; those of ``clip``, if any, are added.
-    Frames are read bilinearly, once.
+    Args:
+        clip: Its frames must have one size. Its angles, if any, are added to those of the result.
+        turns_per_second: The rate, 0 or more.
+        fps: Frames that make a second.
+        direction: ``counter-clockwise`` or ``clockwise``, as seen.
+        canvas: ``diagonal``, a square as wide as the frame's diagonal, from which nothing is cut
+            off; or ``same``, the size of the frame: a target that leaves it has no box.
+        box: ``hull``, the upright box around the rotated box; or ``ellipse``, the one around the
+            rotated ellipse that fills the box.
+
+    Returns:
+        A clip with angles, which grow beyond 360°.
+
+    >>> from ien.tracking.data.synthetic import synthetic
+    >>> rotated(synthetic(0, frames=3, turning=False)).angles.tolist()
+    [0.0, 6.0, 12.0]
     """
     rate = 360 * turns_per_second
     if not (math.isfinite(rate) and rate >= 0 and math.isfinite(fps) and fps > 0):
         raise ValueError(
-            f"a rate needs turns_per_second of 0 or more and fps above 0; got {turns_per_second} and {fps} "
-            f'(the other way round is direction="clockwise")'
+            f"turns_per_second must be 0 or more and fps above 0; got {turns_per_second} and {fps} "
+            f'(to rotate the other way, direction="clockwise")'
         )
-    _check("direction", direction, ("counter-clockwise", "clockwise"))
-    _check("canvas", canvas, ("diagonal", "same"))
-    sign = 1 if direction == "counter-clockwise" else -1
-    degrees = sign * rate * np.arange(len(clip)) / fps
+    _check_choice("direction", direction, ("counter-clockwise", "clockwise"))
+    _check_choice("canvas", canvas, ("diagonal", "same"))
+    if direction == "clockwise":
+        rate = -rate
+    degrees = rate * np.arange(len(clip)) / fps
+
     size = clip.size
-    middle = _point_in(size, centre)
-    frames = _Turned(clip, degrees, size, _colour(fill), size, middle, middle)
-    if canvas == "diagonal":
-        side, pivot = _square(size, middle)
-        frames = _Turned(clip, degrees, size, _colour(fill), (side, side), pivot, ((side - 1) / 2,) * 2)
+    rows, columns = size
+    pivot = ((columns - 1) / 2, (rows - 1) / 2)
+    if canvas == "same":
+        frames = _RotatedFrames(clip, degrees, size, size, pivot, pivot)
+    else:
+        side, pivot = _square_canvas(size, pivot)
+        middle = ((side - 1) / 2, (side - 1) / 2)
+        frames = _RotatedFrames(clip, degrees, size, (side, side), pivot, middle)
+
     boxes = frames.boxes(box)
-    far = (boxes[:, :2] > np.array(frames.canvas[::-1]) - 0.5) | (boxes[:, :2] + boxes[:, 2:] < 0.5)
-    boxes[far.any(1)] = np.nan  # less than half a pixel of it is in view
+    width_height = np.array(frames.canvas[::-1])
+    after_end = boxes[:, :2] > width_height - 0.5
+    before_start = boxes[:, :2] + boxes[:, 2:] < 0.5
+    boxes[(after_end | before_start).any(1)] = np.nan  # less than half a pixel of it is in view
     angles = degrees if clip.angles is None else clip.angles + degrees
     return Clip(clip.name, frames, boxes, clip.visible, angles)
 
 
-def upright_sides(sides: Array, degrees: Array, box: Literal["hull", "ellipse"] = "hull") -> Array:
-    """Width and height (T, 2) of the upright box around a turned box, or around the turned ellipse in it.
+def upright_sides(sides: Array, degrees: Array, box: BoxRule = "hull") -> Array:
+    """Return the sides (T, 2) of the upright box around a rotated box, or the ellipse in it.
+
+        hull:     W = w |cos| + h |sin|,        H = w |sin| + h |cos|
+        ellipse:  W = √(w² cos² + h² sin²),     H = √(w² sin² + h² cos²)
+
+    Args:
+        sides: Width and height before, (T, 2).
+        degrees: Angles (T,).
+        box: ``hull`` or ``ellipse``.
 
     >>> upright_sides(np.array([[30.0, 40.0], [30.0, 40.0]]), np.array([90.0, 0.0]))
     array([[40., 30.],
            [30., 40.]])
     """
-    _check("box", box, ("hull", "ellipse"))
-    cos, sin = turn(degrees)
-    along, across = np.abs(np.stack([cos, sin], 1)), np.abs(np.stack([sin, cos], 1))
-    width, height = sides[:, :1], sides[:, 1:]
-    return width * along + height * across if box == "hull" else np.hypot(width * along, height * across)
+    _check_choice("box", box, ("hull", "ellipse"))
+    cos, sin = cos_sin(degrees)
+    from_width = sides[:, :1] * np.abs(np.stack([cos, sin], 1))  # (T, 2)
+    from_height = sides[:, 1:] * np.abs(np.stack([sin, cos], 1))  # (T, 2)
+    if box == "hull":
+        return from_width + from_height
+    return np.hypot(from_width, from_height)
 
 
-def turn(degrees: Array | float) -> tuple[Array, Array]:
-    """Cosine and sine, exact for quarter turns.
+def cos_sin(degrees: Array | float) -> tuple[Array, Array]:
+    """Return cosine and sine, exact for quarter turns.
 
-    >>> turn(np.array([90.0, -180.0]))
+    >>> cos_sin(np.array([90.0, -180.0]))
     (array([ 0., -1.]), array([1., 0.]))
     """
     degrees = np.asarray(degrees, np.float64)
+    cos = np.cos(np.deg2rad(degrees))
+    sin = np.sin(np.deg2rad(degrees))
     quarters = np.round(degrees / 90)
-    exact = degrees == 90 * quarters
-    at = quarters.astype(np.int64) % 4
-    cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
-    table = np.array([1.0, 0, -1, 0])
-    return np.where(exact, table[at], cos), np.where(exact, table[at - 1], sin)
+    is_quarter = degrees == 90 * quarters
+    index = quarters.astype(np.int64) % 4
+    exact_cos = np.array([1.0, 0, -1, 0])
+    exact_sin = np.array([0.0, 1, 0, -1])
+    return np.where(is_quarter, exact_cos[index], cos), np.where(is_quarter, exact_sin[index], sin)
 
 
 def write(
@@ -108,48 +138,60 @@ def write(
     suffix: Literal[".jpg", ".png"] = ".jpg",
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The clip as the sequence ``folder/<name>`` in OTB's layout, there whole or not at all.
+    """Write a clip as the sequence ``folder/<name>`` in OTB's layout, completely or not at all.
 
-    Images are JPEG of quality 95, as other tools read OTB, or PNG, which keeps every pixel. Boxes have four
-    decimals and count from 1; those not known are NaN. Angles, if any, are in ``angles.txt``, a line each;
-    :func:`ien.tracking.data.clips.otb` reads them. This layout does not say where a target is not visible.
-    ``progress(frames_done, frames_total)`` is called after each frame.
+    Boxes have four decimals and are counted from 1; unknown ones are NaN. Angles, if any, go to
+    ``angles.txt``, one on each line, and :func:`ien.tracking.data.clips.otb` reads them. The layout
+    cannot say where a target is not visible: do not use it to keep clips of GOT-10k.
+
+    Args:
+        clip: Any clip; its name becomes the name of the folder.
+        folder: Where the sequence's folder goes.
+        suffix: ``.jpg``, of quality 95, as other tools read OTB; or ``.png``, which keeps every
+            pixel.
+        progress: Called as ``progress(frames_done, frames_total)`` after each frame.
+
+    Returns:
+        The folder of the sequence.
+
+    Raises:
+        FileExistsError: The folder exists already.
     """
     place = Path(folder).expanduser() / clip.name
     if clip.name in ("", ".", "..") or Path(clip.name).name != clip.name:
-        raise ValueError(f"the clip's name {clip.name!r} is to be the name of a folder")
-    _check("suffix", suffix, (".jpg", ".png"))
+        raise ValueError(f"the clip's name must be usable as the name of a folder; got {clip.name!r}")
+    _check_choice("suffix", suffix, (".jpg", ".png"))
     if place.exists():
-        raise FileExistsError(f"{place} is there already: move or delete it, or write into another folder")
-    part = place.with_name(f".{place.name}.{os.getpid()}.part")  # hidden: no reader takes it for a sequence
-    try:
-        shutil.rmtree(part, ignore_errors=True)
-        (part / "img").mkdir(parents=True)
-        digits = max(4, len(str(len(clip))))
+        raise FileExistsError(f"{place} exists already: move or delete it, or write to another folder")
+
+    digits = max(4, len(str(len(clip))))
+    with whole_or_nothing(place) as part:
+        images = part / "img"
+        images.mkdir(parents=True)
         for index in range(len(clip)):
-            _save(clip.frame(index), part / "img" / f"{index + 1:0{digits}d}{suffix}")
+            _save(clip.frame(index), images / f"{index + 1:0{digits}d}{suffix}")
             if progress:
                 progress(index + 1, len(clip))
-        lines = [",".join(f"{value:.4f}" for value in row) for row in clip.boxes + np.array([1, 1, 0, 0])]
-        (part / "groundtruth_rect.txt").write_text("\n".join(lines) + "\n")
+        with open(part / "groundtruth_rect.txt", "w") as file:
+            for x, y, width, height in clip.boxes.tolist():
+                file.write(f"{x + 1:.4f},{y + 1:.4f},{width:.4f},{height:.4f}\n")
         if clip.angles is not None:
-            (part / "angles.txt").write_text("".join(f"{float(angle)!r}\n" for angle in clip.angles))
-        os.rename(part, place)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+            with open(part / "angles.txt", "w") as file:
+                for angle in clip.angles.tolist():
+                    file.write(f"{angle!r}\n")
     return place
 
 
 @dataclass(frozen=True, eq=False)
-class _Turned:
-    """Frames of a clip turned about ``pivot``, which comes to lie at ``target`` on a canvas."""
+class _RotatedFrames:
+    """Frames of a clip, rotated so that ``pivot`` comes to lie at ``target`` on a canvas."""
 
     source: Clip
     degrees: Array
     size: tuple[int, int]
-    fill: Colour | None
-    """None: the mean of each frame."""
+    """Rows and columns of the frames."""
     canvas: tuple[int, int]
+    """Rows and columns of the result."""
     pivot: Point
     target: Point
 
@@ -158,101 +200,115 @@ class _Turned:
 
     def __getitem__(self, index: int) -> Array:
         image = self.source.frame(index)
-        if image.shape[:2] != self.size:
-            given, first = ("×".join(map(str, size[::-1])) for size in (image.shape[:2], self.size))
+        rows, columns = image.shape[:2]
+        if (rows, columns) != self.size:
             raise ValueError(
-                f"{self.source.name}: frame {index} has {given} pixels and the first {first}; "
-                f"a clip that turns needs frames of one size"
+                f"{self.source.name}: frame {index} has {columns}×{rows} pixels and the first "
+                f"{self.size[1]}×{self.size[0]}; only frames of one size can be rotated"
             )
-        fill = _mean(image) if self.fill is None else np.array(self.fill, np.uint8)
-        corner = self.corner(float(self.degrees[index]))
+        fill = _rounded_mean(image)
+        degrees = float(self.degrees[index])
+        corner = self.corner(degrees)
         if corner is None:
-            return self.resampled(image, fill, float(self.degrees[index]))
-        return _paste(np.rot90(image, round(self.degrees[index] / 90)), fill, self.canvas, *corner)
+            return self.resampled(image, fill, degrees)
+        return _paste(np.rot90(image, round(degrees / 90)), fill, self.canvas, *corner)
 
-    def boxes(self, box: Literal["hull", "ellipse"]) -> Array:
-        """(T, 4): the middle of each box is turned with the frame; its sides are those of an upright box."""
+    def boxes(self, box: BoxRule) -> Array:
+        """Return boxes (T, 4) whose centres rotate with the frame and whose sides are upright."""
         before = self.source.boxes
         sides = upright_sides(before[:, 2:], self.degrees, box)
-        middles = self.moved(before[:, :2] + (before[:, 2:] - 1) / 2, self.degrees)
+        middles = self.moved(centres(before), self.degrees)
         return np.concatenate([middles - (sides - 1) / 2, sides], 1)
 
     def moved(self, points: Array, degrees: Array) -> Array:
-        """Where points (T, 2) of the frame are on the canvas."""
-        cos, sin = turn(degrees)
+        """Return where points (T, 2) of the frame lie on the canvas.
+
+        target + R (point - pivot), where R = [[cos, sin], [-sin, cos]], as y points down
+        """
+        cos, sin = cos_sin(degrees)
         x, y = (points - np.array(self.pivot)).T
         return np.stack([cos * x + sin * y, cos * y - sin * x], 1) + np.array(self.target)
 
     def corner(self, degrees: float) -> tuple[int, int] | None:
-        """Where the first pixel of the turned frame lies, if its pixels lie on those of the canvas."""
+        """Return where the first pixel of the rotated frame lies, or None if it must be resampled.
+
+        It need not be where its pixels lie on those of the canvas, after quarter turns.
+        """
         if degrees % 90:
             return None
         rows, columns = self.size
-        ends = self.moved(np.array([[0.0, 0.0], [columns - 1.0, rows - 1.0]]), np.full(2, degrees)).min(0)
-        return (round(ends[0]), round(ends[1])) if (ends == np.round(ends)).all() else None
+        ends = np.array([[0.0, 0.0], [columns - 1.0, rows - 1.0]])
+        x, y = self.moved(ends, np.full(2, degrees)).min(0).tolist()
+        if x != round(x) or y != round(y):
+            return None
+        return round(x), round(y)
 
     def resampled(self, image: Array, fill: Array, degrees: float) -> Array:
-        (rows, columns), (height, width) = self.size, self.canvas
-        cos, sin = map(float, turn(degrees))
-        x = torch.arange(width, dtype=torch.float64) - self.target[0]
-        y = torch.arange(height, dtype=torch.float64)[:, None] - self.target[1]
-        grid = torch.empty(1, height, width, 2)
-        # in sides of length 2, as grid_sample counts; summed in float64, which leaves no drift
+        """Read each pixel of the canvas from the image at pivot + R⁻¹ (pixel - target)."""
+        rows, columns = self.size
+        height, width = self.canvas
+        cos, sin = map(float, cos_sin(degrees))
+        x = torch.arange(width, dtype=torch.float64) - self.target[0]  # (width,)
+        y = torch.arange(height, dtype=torch.float64)[:, None] - self.target[1]  # (height, 1)
+        # grid_sample counts in sides of length 2; summing in float64 leaves no drift
         across, down = 2 / columns, 2 / rows
-        shift = [across * (self.pivot[0] + 0.5) - 1, down * (self.pivot[1] + 0.5) - 1]
-        torch.add(cos * across * x + shift[0], -sin * across * y, out=grid[0, ..., 0])
-        torch.add(sin * down * x + shift[1], cos * down * y, out=grid[0, ..., 1])
-        # pillow takes as long, and cuts off what should be rounded, which darkens
-        colour = torch.from_numpy(fill).float()[:, None, None]
-        pixels = torch.from_numpy(image).permute(2, 0, 1).float() - colour  # so that what is outside is 0
-        turned = F.grid_sample(pixels[None], grid, align_corners=False)[0]
-        # 0.5: rounded, as the conversion cuts off
-        return turned.add_(colour + 0.5).clamp_(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+        shift_x = across * (self.pivot[0] + 0.5) - 1
+        shift_y = down * (self.pivot[1] + 0.5) - 1
+        grid = torch.empty(1, height, width, 2)
+        torch.add(cos * across * x + shift_x, -sin * across * y, out=grid[0, ..., 0])
+        torch.add(sin * down * x + shift_y, cos * down * y, out=grid[0, ..., 1])
+
+        # Pillow takes as long, and truncates instead of rounding, which darkens
+        colour = torch.from_numpy(fill).float()[:, None, None]  # (3, 1, 1)
+        pixels = torch.from_numpy(image).permute(2, 0, 1).float()  # (3, rows, columns)
+        pixels = pixels - colour  # what lies outside is then 0
+        result = F.grid_sample(pixels[None], grid, align_corners=False)[0]
+        # the conversion to integers truncates: 0.5 makes it round
+        result = result.add_(colour + 0.5).clamp_(0, 255).to(torch.uint8)
+        return result.permute(1, 2, 0).contiguous().numpy()  # (height, width, 3)
 
 
-def _square(size: tuple[int, int], centre: Point) -> tuple[int, Point]:
-    """Side of the canvas, and the point nearest to ``centre`` that can be its middle, pixel upon pixel."""
+def _square_canvas(size: tuple[int, int], middle: Point) -> tuple[int, Point]:
+    """Return the side of the canvas, and the pivot: the point of the frame put at its middle.
+
+    For quarter turns to move pixels onto pixels, both coordinates of the pivot must be whole
+    numbers on a canvas of odd side, or both halves on one of even side. The nearer to ``middle`` of
+    the two is taken.
+    """
     rows, columns = size
-    best: list[tuple[float, int, Point]] = []
-    for odd in (0, 1):
-        x, y = (math.floor(value + 0.5 * odd) + 0.5 * (1 - odd) for value in centre)  # whole, or half, pixels
-        far = math.hypot(max(x + 0.5, columns - 0.5 - x), max(y + 0.5, rows - 0.5 - y))
-        side = math.ceil(2 * far)
-        side += (side - odd) % 2
-        best.append((math.hypot(x - centre[0], y - centre[1]), side, (x, y)))
-    return min(best)[1:]
+    choices: list[tuple[float, int, Point]] = []
+    for parity in (0, 1):
+        if parity:
+            x, y = (math.floor(value + 0.5) for value in middle)
+        else:
+            x, y = (math.floor(value) + 0.5 for value in middle)
+        farthest_corner = math.hypot(max(x + 0.5, columns - 0.5 - x), max(y + 0.5, rows - 0.5 - y))
+        side = math.ceil(2 * farthest_corner)
+        if side % 2 != parity:
+            side += 1
+        away = math.hypot(x - middle[0], y - middle[1])
+        choices.append((away, side, (x, y)))
+    _, side, pivot = min(choices)
+    return side, pivot
 
 
-def _point_in(size: tuple[int, int], centre: Sequence[float] | None) -> Point:
-    rows, columns = size
-    if centre is None:
-        return (columns - 1) / 2, (rows - 1) / 2
-    if len(centre) != 2 or not (-0.5 <= centre[0] <= columns - 0.5 and -0.5 <= centre[1] <= rows - 0.5):
-        raise ValueError(f"centre is a point (x, y) in the frame of {columns}×{rows} pixels; got {centre}")
-    return float(centre[0]), float(centre[1])
-
-
-def _colour(fill: str | Sequence[int]) -> Colour | None:
-    if isinstance(fill, str) and fill == "mean":
-        return None
-    if isinstance(fill, str) or len(fill) != 3 or not all(0 <= value <= 255 for value in fill):
-        raise ValueError(f'fill is "mean" or a colour (red, green, blue) of 0 to 255; got {fill!r}')
-    red, green, blue = fill
-    return int(red), int(green), int(blue)
-
-
-def _mean(image: Array) -> Array:
-    sums = image.reshape(len(image), -1, 3).sum(0, dtype=np.uint32).sum(0, dtype=np.uint64)
+def _rounded_mean(image: Array) -> Array:
+    """Return the mean colour (3,) as uint8."""
+    row_sums = image.reshape(len(image), -1, 3).sum(0, dtype=np.uint32)  # (columns, 3)
+    sums = row_sums.sum(0, dtype=np.uint64)  # (3,)
     return np.round(sums / (image.size // 3)).astype(np.uint8)
 
 
 def _paste(image: Array, fill: Array, canvas: tuple[int, int], x: int, y: int) -> Array:
-    result = np.empty((*canvas, 3), np.uint8)
-    result.reshape(len(result), -1)[:] = np.tile(fill, canvas[1])  # by rows: much faster than by pixels
-    rows, columns = (min(n, m - at) for n, m, at in zip(image.shape, canvas, (y, x), strict=False))
+    """Return a canvas with the image at column x and row y; parts outside of it are cut off."""
+    height, width = canvas
+    result = np.empty((height, width, 3), np.uint8)
+    result.reshape(height, -1)[:] = np.tile(fill, width)  # by rows: much faster than by pixels
     top, left = max(0, -y), max(0, -x)
-    if rows > top and columns > left:
-        result[y + top : y + rows, x + left : x + columns] = image[top:rows, left:columns]
+    bottom = min(image.shape[0], height - y)
+    right = min(image.shape[1], width - x)
+    if bottom > top and right > left:
+        result[y + top : y + bottom, x + left : x + right] = image[top:bottom, left:right]
     return result
 
 
@@ -267,6 +323,6 @@ def _save(image: Array, path: Path) -> None:
         raise OSError(f"cannot write {path} ({error.strerror or error})") from None
 
 
-def _check(what: str, given: str, known: Sequence[str]) -> None:
+def _check_choice(what: str, given: str, known: Sequence[str]) -> None:
     if given not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}; got {given!r}; {nearest(given, known)}")
+        raise ValueError(f"{what} must be one of {', '.join(known)}; got {given!r}; {nearest(given, known)}")

@@ -1,8 +1,7 @@
-"""Sets of clips to train and test trackers: from a name and a folder to sequences, none of them decoded."""
+"""Sets of clips, by name: sequences to train trackers on and to test them on; no frame is read."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,36 +10,48 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ... import _files
 from ..._text import nearest
 from ...data.dataset import data_folder
-from .clips import Clip, got10k, otb
+from .clip import Clip
+from .clips import got10k, otb
 from .frames import Files
 from .rot_otb import rotated
 from .synthetic import synthetic
 
-__all__ = ["SETS", "Clips", "digest", "held_out", "load_clips", "turned"]
+__all__ = [
+    "GENERATED_COUNTS",
+    "HARD_CLIP",
+    "PUBLISHED_COUNTS",
+    "SETS",
+    "Clips",
+    "digest",
+    "held_out",
+    "load_clips",
+    "with_rotated",
+]
 
 SETS = ("got10k", "synthetic-clips")
-PUBLISHED = (9_335, 100)
-"""Sequences of GOT-10k to train on, and targets in OTB."""
-SYNTHETIC = (24, 6)
+PUBLISHED_COUNTS = (9_335, 100)
+"""Sequences of GOT-10k to train on, and targets of OTB to test on."""
+GENERATED_COUNTS = (24, 6)
 """Generated clips to train on and to test on."""
 FRAMES = 60
-"""Of a generated clip: at 6° a frame once around."""
-HARD: dict[str, Any] = {"distractors": 2, "alike": True}
-"""Of a generated clip: colours alone must not tell its target, or there is little to learn."""
+"""Length of a generated clip: once around at 6° a frame."""
+HARD_CLIP: dict[str, Any] = {"distractors": 2, "alike": True}
+"""Options of a generated clip in which colours alone do not give the target away."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clips:
-    """Sequences to train on, and those to test on, by the name of the test."""
+    """Sequences to train on, and sequences to test on, by the name of the test."""
 
     name: str
     source: str
-    """``original``, ``subset`` where there are other numbers than the published, or ``generated``."""
+    """``original``; ``subset`` if there are other numbers than the published; or ``generated``."""
     train: list[Clip]
     tests: dict[str, list[Clip]]
-    """The plain ones first, and then the same ones rotated."""
+    """The plain sequences first, then the same ones rotated."""
 
     def __repr__(self) -> str:
         tests = ", ".join(f"{name} {len(clips)}" for name, clips in self.tests.items())
@@ -53,13 +64,19 @@ def load_clips(
     seed: int = 0,
     test_on: Literal["test", "validation"] = "test",
 ) -> Clips:
-    """A set of clips by name from ``folder``: by default ``$IEN_DATA``, else ``data`` in the current folder.
+    """Load a set of clips by name.
 
-    ``got10k`` is read from ``got10k/train`` (or ``got10k``, ``train`` or the folder itself) in the layout of
-    GOT-10k, and tested on ``otb`` in that of OTB, plain and rotated. ``synthetic-clips`` needs no folder: all
-    is drawn from ``seed``. Its targets do not turn, but in the rotated test they do.
+    ``got10k`` is read from ``got10k/train`` (or ``got10k``, ``train`` or the folder itself) in the
+    layout of GOT-10k, and tested on ``otb`` in that of OTB, plain and rotated. ``synthetic-clips``
+    needs no folder. Its targets do not rotate, except in the rotated test. To read your own
+    sequences alone, use :func:`ien.tracking.data.clips.otb`.
 
-    ``test_on="validation"`` tests on the last tenth of the sequences to train on, and needs no others.
+    Args:
+        name: ``got10k`` or ``synthetic-clips``.
+        folder: By default ``$IEN_DATA``, or else ``data`` in the current folder.
+        seed: Of generated clips.
+        test_on: ``validation`` tests on the last tenth of the training sequences, and needs no
+            others.
 
     >>> load_clips("synthetic-clips")
     Clips(synthetic-clips, generated: 24 sequences to train on; tests clips 6, rot-clips 6)
@@ -67,13 +84,14 @@ def load_clips(
     if name not in SETS:
         raise ValueError(f"there is no set of clips {name!r}; {nearest(name, SETS)}")
     if name == "synthetic-clips":
-        train, test = (
-            [synthetic(1000 * seed + first + k, FRAMES, turning=False, **HARD) for k in range(count)]
-            for first, count in zip((0, 500), SYNTHETIC, strict=True)
-        )
+        train_count, test_count = GENERATED_COUNTS
+        train = _generated(1000 * seed, train_count)
         if test_on == "validation":
-            return Clips(name, "generated", *_split(train))
-        return Clips(name, "generated", train, turned("clips", test))
+            return Clips(name, "generated", *_validation_split(train))
+        return Clips(
+            name, "generated", train, with_rotated("clips", _generated(1000 * seed + 500, test_count))
+        )
+
     place = data_folder(folder)
     if str(place) == "embedded":
         raise ValueError(
@@ -81,14 +99,15 @@ def load_clips(
         )
     train = got10k(_find(place, ("got10k/train", "got10k", "train", "."), "list.txt"))
     if test_on == "validation":
-        return Clips(name, "original" if len(train) == PUBLISHED[0] else "subset", *_split(train))
+        source = "original" if len(train) == PUBLISHED_COUNTS[0] else "subset"
+        return Clips(name, source, *_validation_split(train))
     test = otb(_find(place, ("otb", "OTB", "OTB100"), ""))
-    source = "original" if (len(train), len(test)) == PUBLISHED else "subset"
-    return Clips(name, source, train, turned("otb", test))
+    source = "original" if (len(train), len(test)) == PUBLISHED_COUNTS else "subset"
+    return Clips(name, source, train, with_rotated("otb", test))
 
 
 def held_out(sequences: int) -> int:
-    """How many of the sequences to train on are left for validation: a tenth.
+    """Return how many training sequences are kept for validation: a tenth.
 
     >>> held_out(35), held_out(2)
     (4, 1)
@@ -96,34 +115,45 @@ def held_out(sequences: int) -> int:
     return max(1, round(sequences / 10))
 
 
-def turned(name: str, clips: list[Clip]) -> dict[str, list[Clip]]:
-    """A test and the same with rotated frames, as Rot-OTB is to OTB."""
+def with_rotated(name: str, clips: list[Clip]) -> dict[str, list[Clip]]:
+    """Return a test and the same test with rotated frames, as Rot-OTB is to OTB."""
     return {name: clips, f"rot-{name}": [rotated(clip) for clip in clips]}
 
 
 def digest(clips: Iterable[Clip]) -> str:
-    """Of names, boxes, and the names and sizes of the files that hold the frames; nothing is decoded."""
-    total = hashlib.sha256()
+    """Return a digest of names, boxes, and the names and sizes of frame files."""
+    parts = []
     for clip in clips:
-        total.update(f"{clip.name} {len(clip)}\n".encode())
-        total.update(clip.boxes.tobytes() + clip.visible.tobytes())
+        parts.append(f"{clip.name} {len(clip)}\n".encode())
+        parts.append(clip.boxes.tobytes() + clip.visible.tobytes())
         if isinstance(clip.frames, Files):
-            for path in map(clip.frames.__getitem__, range(len(clip))):
-                total.update(f"{path.name} {os.path.getsize(path)}\n".encode())
-    return total.hexdigest()[:16]
+            lines = []
+            for index in range(len(clip)):
+                path = clip.frames[index]
+                lines.append(f"{path.name} {os.path.getsize(path)}\n")
+            parts.append("".join(lines).encode())
+    return _files.digest(*parts)[:16]
 
 
-def _split(train: list[Clip]) -> tuple[list[Clip], dict[str, list[Clip]]]:
+def _generated(first_seed: int, count: int) -> list[Clip]:
+    clips = []
+    for seed in range(first_seed, first_seed + count):
+        clips.append(synthetic(seed, FRAMES, turning=False, **HARD_CLIP))
+    return clips
+
+
+def _validation_split(train: list[Clip]) -> tuple[list[Clip], dict[str, list[Clip]]]:
+    """Return what is left to train on, and the last tenth as a test."""
     kept = len(train) - held_out(len(train))
     if kept < 1:
         raise ValueError(f"test_on=validation leaves none of {len(train)} sequences to train on")
     for clip in train[kept:]:
         if np.isnan(clip.boxes[0]).any():
             raise ValueError(
-                f"{clip.name} is among the last tenth of the sequences, and has no box in its first frame, "
+                f"{clip.name} is among the last tenth of the sequences but has no box in its first frame, "
                 f"where a tracker starts: move it up in list.txt"
             )
-    return train[:kept], turned("validation", train[kept:])
+    return train[:kept], with_rotated("validation", train[kept:])
 
 
 def _find(place: Path, names: tuple[str, ...], inside: str) -> Path:

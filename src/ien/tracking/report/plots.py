@@ -12,7 +12,7 @@ from ...report.plots.labels import label_ends
 from ...report.plots.runs import row_labels
 from ...report.plots.style import GREY, Look, look, needs, plain, styled, union
 from ...report.records import Row
-from ..by_angle import STEP, Bin
+from ..by_angle import BIN_WIDTH, Bin
 from ..scoring import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS
 from .records import Tracked, averaged, shown_test
 
@@ -106,7 +106,7 @@ def plot_turning(tests: Mapping[str, Mapping[str, Turns]]) -> Figure:
             again = [one._replace(degrees=360.0) for one in score.by_orientation if one.degrees == 0]
             _draw(around, *_line([*score.by_orientation, *again]), mark, name, 6)
             _draw(onward, *_line(score.by_angle), mark, name, 6)
-        farthest = max(STEP, *(score.by_angle[-1].degrees for score in scores.values()))
+        farthest = max(BIN_WIDTH, *(score.by_angle[-1].degrees for score in scores.values()))
         apart = 90 * 2 ** max(0, math.ceil(math.log2(farthest / 630)))  # eight ticks at most
         highest = max(one.overlap for score in scores.values() for one in score.by_angle)
         around.set(ylabel="mean overlap", ylim=(0, min(1, math.ceil(10 * highest + 0.5) / 10)))

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from ...report.records import Record, Row
 from ...report.tables.cells import TEXT_COLUMNS, PaperRow, Table, figures_of, human, number, with_spread
-from ..data.sets import PUBLISHED
+from ..data.sets import PUBLISHED_COUNTS
 from .records import TITLES, Tracked, Tracking, shown_test
 
 __all__ = ["tracking_data", "tracking_notes", "tracking_tables"]
 
-GOT10K, OTB = PUBLISHED
+GOT10K, OTB = PUBLISHED_COUNTS
 PAPERS_TEST = "rot-otb"
 STILL = "box that never moves"
 MEASURES = (

@@ -21,7 +21,7 @@ from ...measuring.measure import measure
 from ...training.evaluate import layer_errors
 from ..by_angle import overlap_by_angle
 from ..data.boxes import Array
-from ..data.clips import Clip
+from ..data.clip import Clip
 from ..data.crops import crop, exemplar_side
 from ..results import Result, read_result, scored, write_result
 from ..scoring import score, summarise

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from ..._files import generator
 from ...training.distributed import Processes
-from ..data.clips import Array, Clip, usable
+from ..data.clip import Array, Clip, usable
 from ..data.crops import crop, exemplar_side
 from .config import TrackingConfig
 

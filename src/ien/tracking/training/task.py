@@ -33,7 +33,7 @@ from ...training.network import (
 )
 from ...training.task import Cost, Description, EpochItems, Forward, TaskKind
 from ..data import sets
-from ..data.clips import Clip
+from ..data.clip import Clip
 from ..data.sets import Clips
 from ..siamfc_network import respond
 from ..tracker import Tracker
@@ -205,7 +205,7 @@ class Track(TaskKind[TrackingConfig, Clips]):
         if train is None:
             train = config.data.train_images
         if train is None:
-            counts = {"got10k": sets.PUBLISHED[0], "synthetic-clips": sets.SYNTHETIC[0]}
+            counts = {"got10k": sets.PUBLISHED_COUNTS[0], "synthetic-clips": sets.GENERATED_COUNTS[0]}
             train = counts[config.data.dataset]
             if config.data.test_on == "validation":
                 train -= sets.held_out(train)

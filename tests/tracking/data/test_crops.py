@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -84,15 +83,8 @@ def test_squares_between_pixels_are_as_pillow_resizes_them(side: float) -> None:
     box = (*(centre + 0.5 - side / 2), *(centre + 0.5 + side / 2))  # pillow counts from the pixel's corner
     picture = images.fromarray(image[..., 1].astype(np.float32))
     resized = np.asarray(picture.resize((size, size), images.Resampling.BILINEAR, box=box)) / 255
-    assert (
-        np.abs(crop(image, centre, [side], size)[0, 1].numpy() - resized).max() < 2e-5
-    )  # its boxes are float32
-
-
-def test_a_crop_of_the_size_of_its_square_copies_pixels() -> None:
-    image = noise(40, 50)
-    found = crop(image, (20.0, 15.0), [17], 17)[0] * 255
-    assert np.abs(found.permute(1, 2, 0).numpy() - image[7:24, 12:29]).max() < 1e-4
+    found = crop(image, centre, [side], size)[0, 1].numpy()
+    assert np.abs(found - resized).max() < 2e-5  # its boxes are float32
 
 
 def test_outside_is_the_mean_colour_or_the_one_that_is_given() -> None:
@@ -101,34 +93,27 @@ def test_outside_is_the_mean_colour_or_the_one_that_is_given() -> None:
     outside = crop(image, (-100.0, 0.0), [10], 5)[0]
     assert np.allclose(outside.mean((1, 2)), image.reshape(-1, 3).mean(0) / 255, atol=1e-6)
     assert outside.std((1, 2)).max() == 0
-    assert crop(image, (-100.0, 0.0), [10], 5, fill=(255, 0, 51))[0, :, 2, 2].tolist() == pytest.approx(
-        [1, 0, 0.2]
-    )
-    over = crop(image, (-0.5, 10.0), [10], 10)[0]
-    assert torch.allclose(over[:, :, :4], outside[:, :1, :1]) and not torch.allclose(
-        over[:, :, 6:], outside[:, :1, :1]
-    )
+    given = crop(image, (-100.0, 0.0), [10], 5, fill=(255, 0, 51))
+    assert given[0, :, 2, 2].tolist() == pytest.approx([1, 0, 0.2])
+    over, fill = crop(image, (-0.5, 10.0), [10], 10)[0], outside[:, :1, :1]
+    assert torch.allclose(over[:, :, :4], fill) and not torch.allclose(over[:, :, 6:], fill)
     assert np.allclose(mean_colour(image), image.reshape(-1, 3).mean(0))
 
 
-def test_fine_stripes_turn_grey_when_they_shrink_and_do_not_alias() -> None:
+def test_fine_stripes_become_grey_when_they_shrink_and_do_not_alias() -> None:
     image = np.zeros((240, 240, 3), np.uint8)
     image[:, ::2] = 255
     middle = crop(image, (119.5, 119.5), [200], 50)[0]
     assert (middle - 0.5).abs().max() < 0.01
 
 
-def test_a_huge_square_needs_no_more_memory_than_the_image_and_stays_finite() -> None:
-    found = crop(noise(30, 40), (15.0, 20.0), [1e9, 1e-9], 9)
-    assert bool(found.isfinite().all()) and 0 <= float(found.min()) and float(found.max()) <= 1
-
-
 def test_values_stay_between_0_and_1_and_the_image_stays_as_it_is() -> None:
+    huge = crop(noise(30, 40), (15.0, 20.0), [1e9, 1e-9], 9)
+    assert bool(huge.isfinite().all()) and 0 <= float(huge.min()) and float(huge.max()) <= 1
     image = np.full((20, 20, 3), 255, np.uint8)
     found = crop(image, (9.7, 3.1), [13.3], 31)
-    assert (
-        float(found.max()) <= 1 and torch.allclose(found, torch.ones(()), atol=1e-6) and (image == 255).all()
-    )
+    assert float(found.max()) <= 1 and torch.allclose(found, torch.ones(()), atol=1e-6)
+    assert (image == 255).all()
 
 
 def test_views_and_read_only_images_are_taken() -> None:
@@ -176,20 +161,11 @@ def test_the_remedy_for_grey_images_works() -> None:
         ((3, 3), [0.0], 4, "above 0"),
         ((3, np.nan), [4.0], 4, "finite"),
         ((3, 3), [np.inf], 4, "finite"),
-        ((3, 3), [4.0], 0, "size 0"),
+        ((3, 3), [4.0], 0, "1 pixel or more; got 0"),
     ],
 )
-def test_squares_that_are_none_are_refused(centres: object, sides: object, size: int, message: str) -> None:
+def test_impossible_squares_are_refused(centres: object, sides: object, size: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         crop(noise(8, 8), centres, sides, size)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="fill"):
         crop(noise(8, 8), (3, 3), [4], 4, fill=(0, 0, 300))
-
-
-def test_a_crop_for_training_takes_less_than_3_milliseconds() -> None:
-    image, taken = noise(240, 320), []
-    for _ in range(12):
-        start = time.process_time()
-        crop(image, (150.2, 110.7), [210.0], 255)
-        taken.append(time.process_time() - start)
-    assert min(taken) < 0.003

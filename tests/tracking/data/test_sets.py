@@ -8,19 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ien.data import load
-from ien.tracking.data.clips import usable
+from ien.tracking.data.clip import usable
 from ien.tracking.data.sets import digest, load_clips
 from ien.tracking.training.pairs import FILTERS
-
-from .test_clips import make_otb, rows
-from .test_got10k import REAL, make_got10k, needs_got10k
+from tests.helpers.sequences import REAL, box_lines, make_got10k, make_otb, needs_got10k
 
 
 def make_data(folder: Path, train: str = "got10k/train") -> Path:
-    make_got10k(folder / train / "A", rows(3), 3)
-    make_got10k(folder / train / "B", rows(2), 2)
-    make_otb(folder / "otb" / "Man", rows(4), range(1, 5), empty=False)
+    make_got10k(folder / train / "A", box_lines(3), 3)
+    make_got10k(folder / train / "B", box_lines(2), 2)
+    make_otb(folder / "otb" / "Man", box_lines(4), range(1, 5), empty=False)
     return folder
 
 
@@ -29,9 +26,9 @@ def test_got10k_is_trained_on_and_otb_tested_on(tmp_path: Path, train: str) -> N
     clips = load_clips("got10k", make_data(tmp_path, train))
     assert [clip.name for clip in clips.train] == ["A", "B"] and clips.source == "subset"
     assert list(clips.tests) == ["otb", "rot-otb"]
-    (plain,), (turned,) = clips.tests.values()
-    assert plain.name == turned.name == "Man" and plain.angles is None
-    assert turned.angles is not None and turned.angles.tolist() == [0, 6, 12, 18]
+    (plain,), (moved,) = clips.tests.values()
+    assert plain.name == moved.name == "Man" and plain.angles is None
+    assert moved.angles is not None and moved.angles.tolist() == [0, 6, 12, 18]
     assert repr(clips) == "Clips(got10k, subset: 2 sequences to train on; tests otb 1, rot-otb 1)"
 
 
@@ -39,25 +36,22 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     needed = r"needs GOT-10k's sequences in \S*got10k/train .* and OTB's in \S*otb to test on"
     with pytest.raises(FileNotFoundError, match=rf"there is no \S*/got10k/train: .*{needed}"):
         load_clips("got10k", tmp_path)
-    make_got10k(tmp_path / "got10k" / "train" / "A", rows(3), 3)
+    make_got10k(tmp_path / "got10k" / "train" / "A", box_lines(3), 3)
     with pytest.raises(FileNotFoundError, match=rf"there is no \S*/otb: .*{needed}"):
         load_clips("got10k", tmp_path)
     with pytest.raises(ValueError, match="got10k is not embedded: give a folder"):
         load_clips("got10k", "embedded")
     with pytest.raises(ValueError, match="there is no set of clips 'got'; did you mean got10k"):
         load_clips("got")
-    with pytest.raises(ValueError, match="got10k holds clips, not images"):
-        load("got10k")
 
 
-def test_validation_holds_out_the_last_tenth_of_the_sequences_and_needs_no_others(tmp_path: Path) -> None:
+def test_validation_holds_out_the_last_tenth_and_needs_no_others(tmp_path: Path) -> None:
     for k in range(12):
-        make_got10k(tmp_path / "got10k" / "train" / f"{k:02}", rows(3), 3)  # and no otb
+        make_got10k(tmp_path / "got10k" / "train" / f"{k:02}", box_lines(3), 3)  # and no otb
     clips = load_clips("got10k", tmp_path, test_on="validation")
     assert [clip.name for clip in clips.train] == [f"{k:02}" for k in range(11)]
-    assert {name: [clip.name for clip in test] for name, test in clips.tests.items()} == {
-        **{"validation": ["11"], "rot-validation": ["11"]}
-    }
+    tests = {name: [clip.name for clip in test] for name, test in clips.tests.items()}
+    assert tests == {"validation": ["11"], "rot-validation": ["11"]}
     assert clips.source == "subset" and clips.tests["rot-validation"][0].angles[1] == 6  # type: ignore[index]
     _, *rest = (truth := tmp_path / "got10k/train/11/groundtruth.txt").read_text().splitlines()
     truth.write_text("\n".join(["NaN,NaN,NaN,NaN", *rest]))
@@ -79,9 +73,9 @@ def test_generated_clips_come_from_their_seed() -> None:
     assert names[0] == names[1] and len(set(names[0] + names[2])) == 2 * len(names[0])
     a, b = first.train[3], again.train[3]
     assert (a.frame(5) == b.frame(5)).all() and (a.boxes == b.boxes).all()
-    plain, turned = first.tests["clips"][0], first.tests["rot-clips"][0]
+    plain, moved = first.tests["clips"][0], first.tests["rot-clips"][0]
     assert plain.angles is not None and not plain.angles.any()
-    assert turned.angles is not None and turned.angles[-1] == 6 * (len(turned) - 1)
+    assert moved.angles is not None and moved.angles[-1] == 6 * (len(moved) - 1)
     assert all(usable(clip).sum() > 30 for clip in first.train)  # by the published filter
 
 
@@ -94,10 +88,8 @@ def test_a_digest_tells_names_boxes_and_files_apart(tmp_path: Path) -> None:
     before = now()
     assert now() == before
     clip = load_clips("got10k", tmp_path).train[0]
-    assert (
-        len({digest([some]) for some in (clip, replace(clip, name="C"), replace(clip, boxes=clip.boxes + 1))})
-        == 3
-    )
+    others = (replace(clip, name="C"), replace(clip, boxes=clip.boxes + 1))
+    assert len({digest([some]) for some in (clip, *others)}) == 3
     (tmp_path / "got10k/train/A/00000002.jpg").write_bytes(b"not a picture")  # nothing is decoded
     assert now() != before
 

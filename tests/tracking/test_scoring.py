@@ -1,4 +1,4 @@
-"""Scores of trackers: against loops in plain Python, closed forms and the GOT-10k toolkit's own numbers."""
+"""Scores of trackers: against loops in plain Python, closed forms and the GOT-10k toolkit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from ien.tracking import Score, centre_error, overlap, score, summarise
 from ien.tracking.scoring import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS, frame_overlaps
 
 NAN = math.nan
-NUMBERS = ("success", "precision", "precision_auc", "normalised_precision", "mean_overlap")
 
 
 def boxes(seed: int, frames: int = 60, near: np.ndarray | None = None) -> np.ndarray:
-    """Random boxes, in quarter pixels so that arithmetic is exact, or a jittered copy of others."""
+    """Random boxes, in quarter pixels so that arithmetic is exact, or others moved a little."""
     rng = np.random.default_rng(seed)
     if near is not None:
         moved = near + rng.integers(-60, 60, near.shape) * rng.choice([0.0, 0.25, 1.0], (len(near), 1))
@@ -27,8 +26,13 @@ def boxes(seed: int, frames: int = 60, near: np.ndarray | None = None) -> np.nda
     return np.concatenate([rng.integers(0, 800, (frames, 2)), rng.integers(20, 400, (frames, 2))], 1) / 4
 
 
+def predicted_and_true(seed: int, frames: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    truth = boxes(seed, frames)
+    return boxes(seed + 100, near=truth), truth
+
+
 def loop_overlap(a: Any, b: Any) -> float:
-    """Intersection over union, one pair of boxes, in words of corners."""
+    """Intersection over union of two boxes, from their corners."""
     width = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
     height = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
     if width <= 0 or height <= 0:
@@ -38,17 +42,16 @@ def loop_overlap(a: Any, b: Any) -> float:
 
 def reference(predicted: Any, truth: Any) -> dict[str, Any]:
     """The protocol written out: OTB's curves with loops over frames and thresholds."""
-    predicted, truth = [list(map(float, p)) for p in predicted], [list(map(float, t)) for t in truth]
-    predicted[0] = truth[0]
-    pairs = [(p, t) for p, t in zip(predicted, truth, strict=True) if t[2] > 0 and t[3] > 0]
-    pairs = [(p, t) for p, t in pairs if not any(math.isnan(v) for v in t)]
-    overlaps = [loop_overlap(p, t) for p, t in pairs]
-    apart = [((p[0] + p[2] / 2) - (t[0] + t[2] / 2), (p[1] + p[3] / 2) - (t[1] + t[3] / 2)) for p, t in pairs]
-    errors = [math.sqrt(x * x + y * y) for x, y in apart]
-    parts = [
-        math.sqrt((x / t[2]) ** 2 + (y / t[3]) ** 2) for (x, y), (_, t) in zip(apart, pairs, strict=True)
-    ]
-    n = len(pairs)
+    overlaps, errors, parts = [], [], []
+    for i, (p, t) in enumerate(zip(predicted.tolist(), truth.tolist(), strict=True)):
+        p = p if i else t  # the first frame is given
+        if any(math.isnan(value) for value in t) or t[2] <= 0 or t[3] <= 0:
+            continue
+        x, y = (p[0] + p[2] / 2) - (t[0] + t[2] / 2), (p[1] + p[3] / 2) - (t[1] + t[3] / 2)
+        overlaps.append(loop_overlap(p, t))
+        errors.append(math.sqrt(x * x + y * y))
+        parts.append(math.sqrt((x / t[2]) ** 2 + (y / t[3]) ** 2))
+    n = len(overlaps)
     success = [sum(o > k / 20 for o in overlaps) / n for k in range(21)]
     precision = [sum(e <= k for e in errors) / n for k in range(51)]
     normalised = [sum(e <= k / 40 for e in parts) / n for k in range(21)]
@@ -73,8 +76,7 @@ def assert_is(result: Score, expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_scores_are_those_of_loops_over_frames_and_thresholds(seed: int) -> None:
-    truth = boxes(seed)
-    predicted = boxes(seed + 100, near=truth)
+    predicted, truth = predicted_and_true(seed)
     expected = reference(predicted, truth)
     assert_is(score(predicted, truth), expected)
     assert 0.05 < expected["success"] < 0.95 and 0.05 < expected["precision"] < 1  # nothing trivial
@@ -86,8 +88,7 @@ def test_scores_are_those_of_the_got10k_toolkit(seed: int) -> None:
     from got10k.experiments import ExperimentOTB
     from got10k.utils.metrics import center_error, rect_iou
 
-    truth = boxes(seed)
-    predicted = boxes(seed + 100, near=truth)
+    predicted, truth = predicted_and_true(seed)
     given = predicted.copy()
     given[0] = truth[0]
     experiment = ExperimentOTB.__new__(ExperimentOTB)  # its own __init__ would download OTB
@@ -104,9 +105,7 @@ def test_scores_are_those_of_the_got10k_toolkit(seed: int) -> None:
 
 
 def test_a_perfect_tracker_scores_20_of_21_and_1_elsewhere() -> None:
-    truth = boxes(0) + np.array(
-        [0.1, 0.2, 0.3, 0.7]
-    )  # not exact in binary: rounding must not lift it above 1
+    truth = boxes(0) + np.array([0.1, 0.2, 0.3, 0.7])  # inexact in binary: rounding must not lift it above 1
     result = score(truth, truth, 3 * np.arange(60), 3 * np.arange(60) - 720)
     assert result.success == 20 / 21 and result.success_curve == (1.0,) * 20 + (0.0,)
     assert result.precision == result.precision_auc == result.normalised_precision == 1
@@ -131,43 +130,36 @@ def test_a_box_that_never_moves_is_lost_as_fast_as_the_target_goes() -> None:
     truth = np.array([[speed * t, 0, side, side] for t in range(frames)], float)
     result = score(np.tile(truth[0], (frames, 1)), truth)
     offsets = [speed * t for t in range(frames)]
-    assert (
-        abs(result.mean_overlap - sum(max(side - d, 0) / (side + min(d, side)) for d in offsets) / frames)
-        < 1e-15
-    )
+    mean = sum(max(side - d, 0) / (side + min(d, side)) for d in offsets) / frames
+    assert abs(result.mean_overlap - mean) < 1e-15
     assert result.precision == sum(d <= 20 for d in offsets) / frames == 11 / 30
     assert result.success_curve[0] == sum(d < side for d in offsets) / frames == 10 / 30
-    assert result.mean_centre_error == speed * (frames - 1) / 2
 
 
-def test_thresholds_are_strict_for_overlap_and_inclusive_for_distance() -> None:
+def test_success_is_strict_and_precision_is_not() -> None:
     truth = np.array([[0, 0, 20, 10]] * 2, float)
-    half = np.array([[0, 0, 20, 10], [0, 0, 10, 10]], float)  # overlap 0.5, centre 5 px away
-    result = score(half, truth)
+    result = score(np.array([[0, 0, 20, 10], [0, 0, 10, 10]], float), truth)  # overlap 0.5, 5 px away
     assert result.success_curve[9] == 1 and result.success_curve[10] == 0.5
     assert result.precision_curve[4] == 0.5 and result.precision_curve[5] == 1
     assert SUCCESS_THRESHOLDS[10] == 0.5 and PRECISION_THRESHOLDS[5] == 5
     for k in range(1, 20):  # an overlap of k/20 is no success at k/20, whatever its last bit
-        part = np.array([[0, 0, 20, 10], [0, 0, k, 10]], float)
-        assert score(part, truth).success_curve[k] == 0.5 == score(part, truth).success_curve[k - 1] - 0.5
+        curve = score(np.array([[0, 0, 20, 10], [0, 0, k, 10]], float), truth).success_curve
+        assert curve[k] == 0.5 and curve[k - 1] == 1
 
 
 def test_counting_from_0_or_from_1_makes_no_difference() -> None:
-    truth = boxes(3)
-    predicted = boxes(4, near=truth)
+    predicted, truth = predicted_and_true(3)
     one = np.array([1, 1, 0, 0])
     assert score(predicted + one, truth + one) == score(predicted, truth)
 
 
 def test_overlap_is_symmetric_broadcasts_and_knows_no_area() -> None:
     a, b = boxes(5), boxes(6)
-    assert np.array_equal(overlap(a, b), overlap(b, a)) and np.array_equal(
-        centre_error(a, b), centre_error(b, a)
-    )
+    assert np.array_equal(overlap(a, b), overlap(b, a))
+    assert np.array_equal(centre_error(a, b), centre_error(b, a))
     table = overlap(a[:, None], b[None])
-    assert table.shape == (60, 60)
-    assert all(table[i, j] == overlap(a[i], b[j]) for i, j in ((0, 0), (3, 50), (59, 7)))
     assert np.abs(table - [[loop_overlap(p, q) for q in b] for p in a]).max() < 1e-15
+    assert table[3, 50] == overlap(a[3], b[50])
     assert overlap([5, 5, 0, 0], [5, 5, 0, 0]) == 0 == overlap([5, 5, 0, 3], [0, 0, 9, 9])
     assert overlap([0, 0, 2, 2], [2, 0, 2, 2]) == 0  # they touch
     assert np.isnan(overlap([NAN] * 4, a)).all() and np.isnan(centre_error(a, [NAN] * 4)).all()
@@ -178,23 +170,19 @@ def test_overlap_is_symmetric_broadcasts_and_knows_no_area() -> None:
 
 
 def test_the_first_frame_counts_as_correct_whatever_was_predicted() -> None:
-    truth = boxes(7)
-    predicted = boxes(8, near=truth)
+    predicted, truth = predicted_and_true(7)
     elsewhere = predicted.copy()
     elsewhere[0] = (900, 900, 1, 1)
-    angles = np.arange(60.0)
     assert score(elsewhere, truth) == score(predicted, truth)
-    turned = np.concatenate([[180.0], angles[1:]])
-    assert score(predicted, truth, turned, angles).orientation_error == 0
+    angles = np.arange(60.0)
+    assert score(predicted, truth, np.concatenate([[180.0], angles[1:]]), angles).orientation_error == 0
 
 
 @pytest.mark.parametrize("blank", [[NAN] * 4, [0, 0, 0, 0], [30, 40, 0, 10], [3, NAN, 5, 5]])
 def test_frames_without_truth_are_left_out(blank: list[float]) -> None:
-    truth = boxes(9)
-    predicted = boxes(10, near=truth)
-    gone = truth.copy()
+    predicted, truth = predicted_and_true(9)
+    gone, rest = truth.copy(), np.delete(np.arange(60), [5, 17, 59])
     gone[[5, 17, 59]] = blank
-    rest = np.delete(np.arange(60), [5, 17, 59])
     result = score(predicted, gone, np.arange(60.0), np.zeros(60))
     assert result == score(predicted[rest], truth[rest], rest.astype(float), np.zeros(57))
     assert result.frames == 57
@@ -206,18 +194,16 @@ def test_frames_without_truth_are_left_out(blank: list[float]) -> None:
     assert score(predicted, gone).frames == 56
 
 
-# --- orientation and speed
+# --- orientation, speed, several sequences
 
 
-def test_orientation_errors_are_the_shorter_way_round() -> None:
+def test_orientation_errors_go_the_shorter_way_round() -> None:
     truth = boxes(11, 6)
-    given = [7, 350, 10, 225, 45, -46]
-    true = [0, 10, 350, 45, 0, 0]
+    given, true = [7, 350, 10, 225, 45, -46], [0, 10, 350, 45, 0, 0]
     result = score(truth, truth, given, true)
     errors = [0, 20, 20, 180, 45, 46]  # the first counts as correct
     assert result.orientation_error == sum(errors) / 6 and result.within_45 == 4 / 6
-    turns = 360 * np.arange(-3, 3)
-    assert score(truth, truth, given + turns, true) == result
+    assert score(truth, truth, given + 360 * np.arange(-3, 3), true) == result
     some = score(truth, truth, given, [0, 10, 350, NAN, 0, 0])
     assert some.orientation_error == (20 + 20 + 45 + 46) / 5
     assert score(truth, truth, given).orientation_error is None
@@ -231,43 +217,81 @@ def test_speed_is_frames_by_seconds() -> None:
     assert score(truth, truth).fps is None
 
 
-# --- several sequences
-
-
 def test_a_summary_is_the_mean_over_sequences_however_long() -> None:
     parts, expected = {}, []
     for i, frames in enumerate((5, 40, 13)):
-        truth = boxes(20 + i, frames)
-        predicted = boxes(30 + i, near=truth)
-        parts[f"s{i}"] = score(
-            predicted, truth, np.full(frames, 10.0 * i), np.zeros(frames), np.full(frames, 0.1)
-        )
+        predicted, truth = predicted_and_true(20 + i, frames)
+        more = np.full(frames, 10.0 * i), np.zeros(frames), np.full(frames, 0.1)
+        parts[f"s{i}"] = score(predicted, truth, *more)
         expected.append(reference(predicted, truth))
     total = summarise(parts)
-    assert total.frames == 58
-    for name in (*NUMBERS, "mean_centre_error", "success_curve", "precision_curve", "normalised_curve"):
-        assert np.allclose(getattr(total, name), np.mean([e[name] for e in expected], axis=0), atol=1e-12), (
-            name
-        )
+    means = {name: np.mean([one[name] for one in expected], axis=0) for name in expected[0]}
+    assert_is(total, means | {"frames": 58, "fps": 10})
     assert total.orientation_error == pytest.approx((0 + 10 * 39 / 40 + 20 * 12 / 13) / 3)
-    assert total.fps == pytest.approx(10)
     assert summarise({"one": parts["s1"]}) == parts["s1"]
-    with pytest.raises(
-        ValueError, match="fps is known of some sequences and not of s1: score all with it, or none"
-    ):
+    with pytest.raises(ValueError, match="fps is known for some sequences but not for s1: score all"):
         summarise(parts | {"s1": replace(parts["s1"], fps=None)})
     with pytest.raises(ValueError, match="nothing to summarise"):
         summarise({})
 
 
 def test_a_score_is_plain_numbers_that_survive_json() -> None:
-    truth = boxes(13)
-    result = score(boxes(14, near=truth), truth, np.zeros(60), np.ones(60), np.full(60, 0.02))
+    predicted, truth = predicted_and_true(13)
+    result = score(predicted, truth, np.zeros(60), np.ones(60), np.full(60, 0.02))
     assert Score(**json.loads(json.dumps(asdict(result)))) == result
     assert hash(result) == hash(replace(result))
     text = str(result)
     assert f"success {result.success:.3f}, precision {result.precision:.3f} at 20 px" in text
     assert text.endswith("orientation error 1.0° (100.0% within 45°), 50.0 fps")  # 59/60 of a degree
     assert "°" not in str(score(truth, truth)) and "fps" not in str(score(truth, truth))
-    with pytest.raises(ValueError, match="success_curve has 3 values: it needs 21"):
+    with pytest.raises(ValueError, match="success_curve needs 21 values; got 3"):
         replace(result, success_curve=(1, 1, 1))
+
+
+# --- input
+
+GOOD = boxes(15, 5)
+
+
+def changed(row: int, column: int, value: float) -> np.ndarray:
+    copy = GOOD.copy()
+    copy[row, column] = value
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("predicted has NaN in frame 4: a tracker gives a box for every frame", (changed(3, 1, NAN), GOOD)),
+        ("predicted has 5 frames and truth 4: .* (maybe predicted[:4])", (GOOD, GOOD[:4])),
+        ("predicted has 4 frames and truth 5: .* (maybe truth[:4])", (GOOD[:4], GOOD)),
+        ("predicted has a negative width or height in frame 3", (changed(2, 2, -1), GOOD)),
+        ("truth has a negative width or height in frame 3", (GOOD, changed(2, 2, -1))),
+        ("truth has infinite numbers in frame 5", (GOOD, changed(4, 0, math.inf))),
+        ("predicted has shape (5, 3): boxes are rows of x, y, w, h, shape (T, 4)", (GOOD[:, :3], GOOD)),
+        ("predicted must be (T, 4), a row for each frame; got shape (4,)", (GOOD[0], GOOD[0])),
+        ("truth must be (T, 4), a row for each frame; got shape (1, 5, 4)", (GOOD, GOOD[None])),
+        ("predicted must be (T, 4), a row for each frame; got shape (0, 4)", (GOOD[:0], GOOD[:0])),
+        ("predicted must be boxes", (["a box"], GOOD)),
+        ("truth has no frame with a box that has an area", (GOOD, np.zeros((5, 4)))),
+        ("angles has 4 frames and truth 5", (GOOD, GOOD, np.zeros(4), np.zeros(5))),
+        ("true_angles must be (T,), .* got shape (5, 1)", (GOOD, GOOD, np.zeros(5), np.zeros((5, 1)))),
+        ("angles has a value that is not finite in frame 2", (GOOD, GOOD, [0, NAN, 0, 0, 0], np.zeros(5))),
+        ("true_angles has a value that is not finite in frame 1", (GOOD, GOOD, None, [math.inf] * 5)),
+        ("seconds has 6 frames and truth 5", (GOOD, GOOD, None, None, np.ones(6))),
+        ("seconds must say how long each frame took", (GOOD, GOOD, None, None, np.zeros(5))),
+        ("seconds must say how long each", (GOOD, GOOD, None, None, [1, 1, -1, 1, 1])),
+    ],
+)
+def test_bad_input_is_one_line_with_what_is_needed(message: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError) as error:
+        score(*arguments)
+    start, _, end = message.partition(".* ")
+    assert start in str(error.value) and end in str(error.value) and "\n" not in str(error.value)
+
+
+def test_nothing_given_is_written_to() -> None:
+    truth, predicted, angles = boxes(16), boxes(17), np.arange(60.0)
+    score(predicted, truth, angles, angles + 5)
+    assert np.array_equal(truth, boxes(16)) and np.array_equal(predicted, boxes(17))
+    assert np.array_equal(angles, np.arange(60.0))

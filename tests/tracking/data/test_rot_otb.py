@@ -1,0 +1,277 @@
+"""Rotated clips: where pixels and boxes come to lie, and what is written and read again."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ien.tracking.data.clip import Clip
+from ien.tracking.data.clips import otb
+from ien.tracking.data.rot_otb import rotated, upright_sides, write
+from tests.helpers.sequences import REAL, needs_otb
+
+Image = pytest.importorskip("PIL.Image", reason="frames are written by pillow: pip install 'ien[track]'")
+
+SIZES = [(24, 32), (25, 33), (24, 33), (25, 32), (40, 17), (31, 31)]
+WAYS = [("counter-clockwise", 1), ("clockwise", -1)]
+QUARTERS: dict[str, Any] = {"turns_per_second": 7.5, "fps": 30}
+
+
+def still(image: np.ndarray, frames: int, box: Any = (3.0, 2.0, 9.0, 6.0)) -> Clip:
+    return Clip("Still", [image] * frames, np.tile(np.array(box, float), (frames, 1)))
+
+
+def noise(size: tuple[int, int], frames: int = 8, box: Any = (3.0, 2.0, 9.0, 6.0)) -> Clip:
+    return still(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8), frames, box)
+
+
+def box_around(box: np.ndarray, degrees: float, centre: complex, outline: str) -> np.ndarray:
+    """The upright box around points of the outline of a box, each rotated about ``centre``."""
+    x, y, w, h = box
+    left, top, right, bottom = x - 0.5, y - 0.5, x + w - 0.5, y + h - 0.5  # the borders of its pixels
+    if outline == "hull":
+        points = np.array([complex(a, -b) for a in (left, right) for b in (top, bottom)])  # y grows upwards
+    else:
+        around = np.linspace(0, 2 * np.pi, 20_001)
+        middle = complex((left + right) / 2, -(top + bottom) / 2)
+        points = middle + w / 2 * np.cos(around) + 1j * h / 2 * np.sin(around)
+    moved = (points - centre.conjugate()) * np.exp(1j * np.deg2rad(degrees)) + centre.conjugate()
+    x, y = moved.real.min() + 0.5, -moved.imag.max() + 0.5
+    return np.array([x, y, np.ptp(moved.real), np.ptp(moved.imag)])
+
+
+# --- boxes
+
+
+@pytest.mark.parametrize("outline", ["hull", "ellipse"])
+@pytest.mark.parametrize(("direction", "sign"), WAYS)
+def test_boxes_are_those_around_rotated_points_of_the_outline(
+    outline: Any, direction: Any, sign: int
+) -> None:
+    draw = np.random.default_rng(1)
+    boxes = np.concatenate([60 + 80 * draw.random((20, 2)), 3 + 40 * draw.random((20, 2))], 1)
+    clip = Clip("any", [np.zeros((240, 260, 3), np.uint8)] * 20, boxes)
+    moved = rotated(clip, 0.8, 25, direction, "same", outline)
+    for i, box in enumerate(boxes):
+        expected = box_around(box, sign * 360 * 0.8 * i / 25, 129.5 + 119.5j, outline)
+        assert np.abs(moved.boxes[i] - expected).max() < 1e-6
+
+
+def test_an_ellipse_needs_no_more_room_than_its_box_and_a_circle_none() -> None:
+    degrees = np.linspace(-400, 400, 161)
+    sides = np.tile([30.0, 12.0], (161, 1))
+    assert (upright_sides(sides, degrees, "ellipse") <= upright_sides(sides, degrees) + 1e-9).all()
+    assert np.allclose(upright_sides(np.full((161, 2), 20.0), degrees, "ellipse"), 20, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_leaves_the_diagonal_canvas_which_is_as_small_as_can_be(size: tuple[int, int]) -> None:
+    rows, columns = size
+    clip = rotated(noise(size, 90, (0, 0, columns, rows)), 1 / 12)  # by 1° a frame
+    side = clip.size[0]
+    assert clip.size == (side, side) and np.hypot(*size) - 1 <= side <= np.hypot(*size) + 3
+    assert (clip.boxes[:, :2] > -1e-9).all() and (clip.boxes[:, :2] + clip.boxes[:, 2:] < side + 1e-9).all()
+    assert rotated(noise((240, 320))).size == (400, 400)
+
+
+def test_on_the_same_canvas_a_target_that_leaves_has_no_box() -> None:
+    clip = rotated(noise((20, 60), 4, (1, 7, 6, 6)), **QUARTERS, canvas="same")
+    assert clip.size == (20, 60) and clip.visible.tolist() == [True, False, True, False]
+    assert np.isnan(clip.boxes[[1, 3]]).all() and clip.boxes[2].tolist() == [53, 7, 6, 6]
+    cut = rotated(noise((20, 60), 2, (15, 7, 10, 6)), **QUARTERS, canvas="same")
+    assert cut.visible.all() and cut.boxes[1].tolist() == [27, 15, 6, 10]  # partly outside, and not cut
+
+
+def test_unknown_boxes_stay_unknown_and_hidden_targets_hidden() -> None:
+    boxes = np.array([[1.0, 2, 3, 4], [np.nan] * 4, [1, 2, 3, 4]])
+    clip = Clip("any", [np.zeros((20, 20, 3), np.uint8)] * 3, boxes, np.array([True, True, False]))
+    moved = rotated(clip)
+    assert np.isnan(moved.boxes).all(1).tolist() == [False, True, False]
+    assert moved.visible.tolist() == [True, False, False]
+
+
+def test_angles_are_as_given_and_add_to_those_of_the_clip() -> None:
+    clip = noise((24, 32), 61)
+    assert rotated(clip).angles.tolist() == [6.0 * i for i in range(61)]
+    assert rotated(clip, 0.25, 10, "clockwise").angles.tolist() == [-9.0 * i for i in range(61)]
+    assert (rotated(clip, 0).angles == 0).all()
+    turning = Clip("t", clip.frames, clip.boxes, angles=np.arange(61.0))
+    assert rotated(turning).angles.tolist() == [7.0 * i for i in range(61)]
+
+
+# --- pixels
+
+
+def painted(size: tuple[int, int], box: tuple[int, int, int, int], shape: str) -> np.ndarray:
+    y, x = np.mgrid[: size[0], : size[1]]
+    x0, y0, w, h = box
+    if shape == "hull":
+        inside = (x >= x0) & (x < x0 + w) & (y >= y0) & (y < y0 + h)
+    else:
+        inside = ((x - x0 - (w - 1) / 2) / (w / 2)) ** 2 + ((y - y0 - (h - 1) / 2) / (h / 2)) ** 2 <= 1
+    return np.where(inside, 250, 10).astype(np.uint8)[..., None].repeat(3, 2)
+
+
+@pytest.mark.parametrize("shape", ["hull", "ellipse"])
+@pytest.mark.parametrize("settings", [{}, {"canvas": "same", "direction": "clockwise"}], ids=str)
+def test_a_painted_target_is_found_where_the_box_is(shape: Any, settings: dict[str, Any]) -> None:
+    box = (42, 38, 30, 20)
+    moved = rotated(still(painted((91, 120), box, shape), 30, box), 0.9, 30, box=shape, **settings)
+    assert moved.visible.all()
+    for i in range(0, 30, 3):
+        # the ground is 10, and what lies outside of the frame the mean, below 60
+        bright = np.clip(moved.frame(i)[..., 0].astype(float) - 60, 0, None) / 190
+        y, x = np.nonzero(bright > 0.37)  # half of the way from 10 to 250
+        left, top, w, h = moved.boxes[i]
+        edges = np.array([x.min() - left, y.min() - top, x.max() + 1 - left - w, y.max() + 1 - top - h])
+        assert np.abs(edges).max() < 1.1, edges  # a corner is blunt, and a painted ellipse has steps
+        middle = [(bright * at).sum() / bright.sum() for at in np.mgrid[: bright.shape[0], : bright.shape[1]]]
+        expected = moved.boxes[i, :2] + (moved.boxes[i, 2:] - 1) / 2
+        assert np.abs(np.array(middle[::-1]) - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("direction", "sign"), WAYS)
+def test_quarter_turns_only_move_pixels(size: tuple[int, int], direction: Any, sign: int) -> None:
+    clip = noise(size, 6)
+    moved = rotated(clip, **QUARTERS, direction=direction)
+    upright, fill = moved.frame(0), np.round(clip.frame(0).reshape(-1, 3).mean(0))
+    x, y = (moved.boxes[0, :2] - clip.boxes[0, :2]).astype(int)
+    shown = (slice(y, y + size[0]), slice(x, x + size[1]))
+    assert (upright[shown] == clip.frame(0)).all()
+    around = np.ones(upright.shape[:2], bool)
+    around[shown] = False
+    assert (upright[around] == fill).all() and around.any()
+    for i in range(6):
+        assert (moved.frame(i) == np.rot90(upright, sign * i)).all()
+        left, top, w, h = moved.boxes[i].astype(int)
+        patch = np.rot90(clip.frame(0)[2:8, 3:12], sign * i)
+        assert (moved.frame(i)[top : top + h, left : left + w] == patch).all()
+
+
+def test_quarter_turns_on_the_same_canvas_are_exact_where_pixels_meet() -> None:
+    clip = noise((20, 30), 2)
+    moved = rotated(clip, **QUARTERS, canvas="same")
+    fill = np.round(clip.frame(0).reshape(-1, 3).mean(0))
+    assert (moved.frame(0) == clip.frame(0)).all()
+    assert (moved.frame(1)[:, 5:25] == np.rot90(clip.frame(0)[:, 5:25])).all()
+    assert (moved.frame(1)[:, :5] == fill).all() and (moved.frame(1)[:, 25:] == fill).all()
+
+
+@pytest.mark.parametrize("size", [(48, 64), (47, 64)])
+@pytest.mark.parametrize(("direction", "sign"), WAYS)
+def test_other_angles_are_bilinear_as_in_pillow(size: tuple[int, int], direction: Any, sign: int) -> None:
+    moved = rotated(noise(size, 20), 0.7, 30, direction)
+    upright = moved.frame(0).astype(np.float32)
+    fill = upright[0, 0].tolist()
+    for i in (1, 7, 19):
+        for channel in range(3):
+            reference = Image.fromarray(upright[..., channel]).rotate(
+                sign * 360 * 0.7 * i / 30, Image.Resampling.BILINEAR, fillcolor=fill[channel]
+            )
+            difference = moved.frame(i)[..., channel] - np.asarray(reference)
+            # 0.5 from rounding to bytes, the rest from grids in single precision
+            assert np.abs(difference).max() < 0.51 and abs(difference.mean()) < 0.02
+
+
+def test_frames_are_made_when_they_are_asked_for_and_the_clip_pickles() -> None:
+    class Counted(list):
+        asked = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            Counted.asked += 1
+            return super().__getitem__(index)
+
+    plain = noise((24, 32), 40)
+    moved = rotated(Clip("Noise", Counted(plain.frames), plain.boxes))
+    before = Counted.asked
+    moved.frame(11)
+    assert before <= 2 and Counted.asked == before + 1  # the size of the first frame, and one frame
+    again = pickle.loads(pickle.dumps(rotated(plain)))
+    assert (again.frame(11) == moved.frame(11)).all() and (again.boxes == moved.boxes).all()
+
+
+def test_a_frame_of_another_size_is_an_error() -> None:
+    frames = [np.zeros((20, 30, 3), np.uint8), np.zeros((30, 20, 3), np.uint8)]
+    moved = rotated(Clip("Mixed", frames, np.array([[1.0, 2, 3, 4]] * 2)))
+    with pytest.raises(ValueError, match="Mixed: frame 1 has 20×30 pixels and the first 30×20"):
+        moved.frame(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"turns_per_second": -1}, 'to rotate the other way, direction="clockwise"'),
+        ({"turns_per_second": np.nan}, "turns_per_second must be 0 or more"),
+        ({"fps": 0}, "fps above 0"),
+        ({"direction": "clock-wise"}, "did you mean clockwise"),
+        ({"canvas": "square"}, "canvas must be one of diagonal, same"),
+        ({"box": "polygon"}, "box must be one of hull, ellipse"),
+    ],
+)
+def test_impossible_settings_are_errors(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rotated(noise((24, 32)), **settings)
+
+
+# --- files
+
+
+@pytest.mark.parametrize(("suffix", "close"), [(".png", 0), (".jpg", 12)])
+def test_a_written_clip_is_read_back_with_its_angles(tmp_path: Path, suffix: Any, close: int) -> None:
+    smooth = np.tile(np.linspace(0, 255, 32), (24, 1)).astype(np.uint8)[..., None].repeat(3, 2)
+    boxes = np.array([[3.3, 2.7, 9, 6]] * 4)
+    boxes[2] = np.nan
+    moved = rotated(Clip("David", [smooth] * 4, boxes), 0.31, 29)
+    told: list[tuple[int, int]] = []
+    place = write(moved, tmp_path / "rot-otb", suffix, lambda done, total: told.append((done, total)))
+    assert place == tmp_path / "rot-otb" / "David" and told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    names = sorted(path.name for path in (place / "img").iterdir())
+    assert names == [f"000{k}{suffix}" for k in (1, 2, 3, 4)]
+    first = (place / "groundtruth_rect.txt").read_text().splitlines()[0].split(",")
+    assert np.abs(np.array(first, float) - moved.boxes[0] - [1, 1, 0, 0]).max() < 1e-4
+    (again,) = otb(tmp_path / "rot-otb")
+    assert again.name == "David" and (again.angles == moved.angles).all()
+    assert np.nanmax(np.abs(again.boxes - moved.boxes)) < 6e-5
+    assert again.visible.tolist() == moved.visible.tolist() == [True, True, False, True]
+    for i in range(4):
+        assert np.abs(again.frame(i).astype(int) - moved.frame(i)).max() <= close
+    with pytest.raises(FileExistsError, match="David exists already"):
+        write(moved, tmp_path / "rot-otb")
+
+
+def test_an_interrupted_writing_leaves_no_sequence(tmp_path: Path) -> None:
+    class Failing(list):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 3:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    plain = noise((24, 32), 6)
+    with pytest.raises(KeyboardInterrupt):
+        write(Clip("Still", Failing(plain.frames), plain.boxes), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    write(plain, tmp_path)
+    assert otb(tmp_path)[0].angles is None and not (tmp_path / "Still" / "angles.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "..", ""])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    clip = noise((24, 32), 1)
+    with pytest.raises(ValueError, match="must be usable as the name of a folder"):
+        write(Clip(name, clip.frames, clip.boxes), tmp_path / "in")
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_otb
+def test_the_target_of_a_real_sequence_rotates_with_its_box() -> None:
+    clip = otb(REAL / "otb", ["Crossing"])[0]
+    moved = rotated(clip)
+    x, y, w, h = np.round(clip.boxes[15]).astype(int)
+    left, top, width, height = np.round(moved.boxes[15]).astype(int)
+    patch = moved.frame(15)[top : top + height, left : left + width]
+    assert (patch == np.rot90(clip.frame(15)[y : y + h, x : x + w])).all()

@@ -1,0 +1,42 @@
+"""Drawing: boxes, hands and labels on frames, and strips of frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ien.tracking.drawing import YELLOW, annotate, write_strip
+
+PIL = pytest.importorskip("PIL.Image", reason="drawing needs pillow: pip install 'ien[track]'")
+
+
+@pytest.mark.parametrize(("angle", "way"), [(0, (0, -1)), (90, (-1, 0)), (180, (0, 1)), (270, (1, 0))])
+def test_the_hand_points_up_rotated_counter_clockwise(angle: float, way: tuple[int, int]) -> None:
+    ground = np.full((121, 161, 3), 90, np.uint8)
+    shown = annotate(ground, (50, 30, 61, 61), angle)
+    assert (ground == 90).all()
+    for x, y in ((0, -1), (-1, 0), (0, 1), (1, 0)):
+        point = shown[60 + 20 * y, 80 + 20 * x].tolist()
+        assert point == (list(YELLOW) if (x, y) == way else [90, 90, 90])
+    assert (annotate(ground, (50, 30, 61, 61))[45:76, 65:96] == 90).all()
+
+
+@pytest.mark.parametrize(
+    "where", [(50, 30, 61, 61), (-20, -20, 50, 50), (150, 100, 60, 60), (0, 0, 1e7, 1e7), (5, 5, 0.1, 0.1)]
+)
+def test_boxes_and_labels_anywhere_are_drawn_in_the_frame(where: tuple[float, ...]) -> None:
+    shown = annotate(np.full((121, 161, 3), 90, np.uint8), where, 33, "0.87  33°")
+    assert shown.shape == (121, 161, 3) and (shown == YELLOW).all(2).sum() > 20
+    with pytest.raises(ValueError, match="finite"):
+        annotate(shown, (np.nan, 0, 5, 5))
+
+
+def test_a_strip_shows_frames_row_by_row(tmp_path: Path) -> None:
+    frames = [np.full((6, 10, 3), 40 * k, np.uint8) for k in range(5)]
+    with PIL.open(write_strip(tmp_path / "new" / "strip.png", frames)) as picture:
+        found = np.array(picture)
+    assert found.shape == (6 + 4 + 6, 10 + 4 + 10 + 4 + 10, 3)
+    assert found[0, ::14].tolist() == [[k] * 3 for k in (0, 40, 80)]
+    assert found[10, ::14].tolist() == [[120] * 3, [160] * 3, [255] * 3] and (found[6:10] == 255).all()
