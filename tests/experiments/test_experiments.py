@@ -52,17 +52,17 @@ def invoke(*arguments: str | Path, code: int = 0) -> Result:
 
 def test_there_is_every_row_of_the_paper_and_every_beta_it_tried() -> None:
     assert find("rot-mnist/*") == [f"rot-mnist/{row}" for row in ALL]
-    betas = {row: config(f"rot-mnist/{row}", "paper").beta for row in ALL}
+    betas = {row: config(f"rot-mnist/{row}", "paper").objective.beta for row in ALL}
     assert betas == {
         **dict.fromkeys(("cnn", "cnn-aug", "cnn-aug-tta", "e2cnn", "recommended"), 0.0),
         **{f"ien-r4-beta{text}": beta for text, beta in BETAS.items()},
         **{"ien-r4": 1.0, "het-ien": 1.0},
     }
-    assert {row: config(f"rot-mnist/{row}", "paper").feature_groups for row in ALL} == {
+    assert {row: config(f"rot-mnist/{row}", "paper").network.feature_groups for row in ALL} == {
         **dict.fromkeys(ALL, "4"),
         "het-ien": "4-2-1",
     }
-    alone = [row for row in ALL if not config(f"rot-mnist/{row}", "paper").augment]
+    alone = [row for row in ALL if not config(f"rot-mnist/{row}", "paper").objective.augment]
     assert alone == ["cnn", "e2cnn", "recommended"]
 
 
@@ -72,7 +72,7 @@ def test_the_preset_paper_is_the_papers_text(row: str) -> None:
     wanted = {
         "epochs": 90,
         "cycle_epochs": 70,
-        "schedule": "one-cycle",
+        "shape": "one-cycle",
         "max_lr": 5e-3,
         "min_lr": 1e-5,
         "weight_decay": 1e-7,
@@ -96,7 +96,7 @@ def test_e2cnn_at_paper_has_the_recipe_of_its_authors() -> None:
         "model": "e2cnn-cnn6",
         "max_lr": 1e-3,
         "epochs": 30,
-        "schedule": "exponential",
+        "shape": "exponential",
         "decay": 0.8,
         "decay_after": 10,
         "weight_decay": 1e-7,
@@ -154,7 +154,8 @@ def test_a_plan_goes_through_the_rows_seed_by_seed() -> None:
         ["rot-mnist/cnn", "rot-mnist/ien-r4"], "small", [1, 3], ["epochs=5"], machine={"threads": 1}
     )
     assert [(c.row, c.seed) for c in configs] == [("cnn", 1), ("ien-r4", 1), ("cnn", 3), ("ien-r4", 3)]
-    assert all(c.epochs == 5 and c.cycle_epochs == 4 and c.threads == 1 for c in configs)
+    schedules = {(c.schedule.epochs, c.schedule.cycle_epochs, c.machine.threads) for c in configs}
+    assert schedules == {(5, 4, 1)}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_plan_goes_through_the_rows_seed_by_seed() -> None:
         ("beta=much", "beta must be a number such as 0.3 or 1/8; got 'much'"),
         ("beta=-1", "beta must be 0 to .*; got -1"),
         ("epochs=1.5", "epochs must be a whole number; got '1.5'"),
-        ("epochs", "written field=value, as in beta=0.3; got 'epochs'"),
+        ("epochs", "written field=value, such as beta=0.3; got 'epochs'"),
         ("seed=3", "seed cannot be set: give --seed or --seeds"),
         ("weights_of=rot-mnist/cnn", "weights_of cannot be set: it is what the row is"),
         ("preset=paper", "preset cannot be set"),
@@ -352,7 +353,7 @@ def test_a_changed_row_has_a_name_a_record_and_a_label_of_its_own() -> None:
     with_beta = TINY_NAME.replace("-epochs1", "-beta0.3-epochs1")
     assert {path.stem for path in Path("results").rglob("*.json")} == {TINY_NAME, with_beta}
     record = json.loads(Path("results/rot-mnist/ien-r4", f"{with_beta}.json").read_text())
-    assert record["changes"]["beta"] == record["config"]["beta"] == 0.3
+    assert record["changes"]["beta"] == record["config"]["objective"]["beta"] == 0.3
     table = invoke("table", "rot-mnist").output
     assert "(beta=0.3, cycle_epochs=1, epochs=1," in table and "(cycle_epochs=1, epochs=1," in table
 

@@ -51,16 +51,16 @@ def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
         **{
             "epochs": 60,
             "batch_size": 128,
-            "optimizer": "adam",
+            "algorithm": "adam",
             "max_lr": 0.01,
             "rescale": 2.0,
             "width": 1.0,
         },
-        **{"schedule": "steps", "steps_after": "20,40", "decay": 0.1, "train_images": 10_000},
+        **{"shape": "steps", "steps_after": "20,40", "decay": 0.1, "train_images": 10_000},
     }
     objects = {
-        **{"epochs": 1000, "batch_size": 128, "optimizer": "sgd", "max_lr": 0.1, "weight_decay": 5e-4},
-        **{"schedule": "steps", "steps_after": "300,400,600,800", "decay": 0.2, "width": 1.0},
+        **{"epochs": 1000, "batch_size": 128, "algorithm": "sgd", "max_lr": 0.1, "weight_decay": 5e-4},
+        **{"shape": "steps", "steps_after": "300,400,600,800", "decay": 0.2, "width": 1.0},
         **{"image_size": 96, "shift": 12, "mirror": True, "cutout": 32, "rescale": 1.0},
     }
     wanted = {"scale-mnist": digits, "stl10": objects, "rot-scale-mnist": {**digits, "rescale": 1.0}}[dataset]
@@ -123,11 +123,11 @@ def test_the_learning_rate_falls_in_steps() -> None:
 
 def test_a_shorter_run_keeps_the_shape_of_its_steps() -> None:
     shorter = change(config("scale-mnist/28-ien", "paper"), ["epochs=6"])
-    assert shorter.steps_after == "2,4" and shorter.step_epochs == (2, 4)
-    assert [change(shorter, [f"epochs={n}"]).steps_after for n in (2, 1)] == ["1", "1"]
+    assert shorter.schedule.steps_after == "2,4" and shorter.schedule.step_epochs == (2, 4)
+    assert [change(shorter, [f"epochs={n}"]).schedule.steps_after for n in (2, 1)] == ["1", "1"]
     with pytest.raises(ValueError, match=r"steps_after \(20,40\) must lie within the 6 epochs"):
         change(shorter, ["steps_after=20,40"])
-    with pytest.raises(ValueError, match="steps_after lists epochs, as in 20,40; got 'soon'"):
+    with pytest.raises(ValueError, match="steps_after must list epochs, such as 20,40; got 'soon'"):
         change(shorter, ["steps_after=soon"])
 
 
@@ -192,19 +192,19 @@ def test_several_groups_train_together_and_are_measured_together() -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"group": "rot4+scale0.9", "average": True}, "average takes one group, such as rot4"),
+        ({"group": "rot4+scale0.9", "average": True}, "average=true needs a single group, such as rot4"),
         ({"measured": "rot8", "average": True}, "measures under it; got group rot4, measured rot8"),
-        ({"group": "rot4+rot4"}, "groups are different and have positive weights"),
-        ({"group": "rot4+0*flip"}, "groups are different and have positive weights"),
-        ({"group": "rot4+much*flip"}, r"cannot read 'much\*flip' of 'rot4\+much\*flip'"),
-        ({"model": "e2cnn-cnn6", "group": "rot4+flip"}, "under rot4.flip has feature groups of 4"),
+        ({"group": "rot4+rot4"}, "groups must differ and have positive weights"),
+        ({"group": "rot4+0*flip"}, "groups must differ and have positive weights"),
+        ({"group": "rot4+much*flip"}, r"cannot read 'much\*flip' in 'rot4\+much\*flip'"),
+        ({"model": "e2cnn-cnn6", "group": "rot4+flip"}, "under rot4.flip needs feature groups of 4"),
         ({"group": "rot4+rot1"}, "one element, the identity"),
         ({"group": "rot4+scale0.9", "samples": 2}, r"samples must be 1 to 1 for rot4\+scale0.9"),
         ({"measured": "rot4+turn"}, "cannot read group 'turn'"),
-        ({"schedule": "steps"}, "steps_after lists rising epochs, as in 20,40; got ''"),
-        ({"schedule": "steps", "steps_after": "5,5"}, "lists rising epochs"),
-        ({"schedule": "steps", "steps_after": "5,3"}, "lists rising epochs"),
-        ({"model": "cnn3"}, "image_size is 28 or 56 for cnn3; got 64"),
+        ({"schedule": "steps"}, "steps_after must list rising epochs, such as 20,40; got ''"),
+        ({"schedule": "steps", "steps_after": "5,5"}, "must list rising epochs"),
+        ({"schedule": "steps", "steps_after": "5,3"}, "must list rising epochs"),
+        ({"model": "cnn3"}, "image_size must be 28 or 56 for cnn3; got 64"),
     ],
 )
 def test_groups_that_cannot_be_are_told(changes: dict[str, object], match: str) -> None:

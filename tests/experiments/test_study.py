@@ -69,7 +69,7 @@ def test_the_grid_is_every_combination_once_with_the_rows_of_rot_mnist_in_their_
     places |= {name: label.split(" = ")[0] for name, label in LABELS.items() if " = " in label}
     found = []
     for name, place in places.items():
-        c = config(name, "small")
+        c = config(name, "small").objective
         found.append((c.action if c.beta else "", c.start, c.orbits, c.beta))
         *action, start, samples, beta = place.split("-")
         assert c.start == start and c.orbits == (samples == "all")
@@ -97,11 +97,12 @@ def test_what_stands_beside_the_grid() -> None:
     assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn", "paper") == slower
     r8 = "rot-tim/resnet18-r8-recommended"
     assert changed(f"{r8}-2x", r8) == {"epochs": 24, "cycle_epochs": 20}
-    assert config(f"{r8}-2x", "paper").epochs == 180
+    assert config(f"{r8}-2x", "paper").schedule.epochs == 180
     alone = {"augment": False, "transform": True, "epochs": 24, "cycle_epochs": 20}
     for row in ("rot-tim/resnet18-r8-e2cnn", "rot-tim/resnet18-r8-cnn-aug"):
         assert changed(f"{row}-alone-2x", row) == alone
-    assert config(r8, "small").transform and not config(f"{r8}-loss", "small").transform
+    assert config(r8, "small").objective.transform
+    assert not config(f"{r8}-loss", "small").objective.transform
     assert {"tied", "recommended", "rows with 2x"} <= {
         text.split(":")[0][:12] for text in deviations(f"{r8}-2x")
     }

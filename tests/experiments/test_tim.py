@@ -91,8 +91,8 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
     dataset, row = name.split("/")
     net, group = row.split("-")[:2]
     wanted = {
-        **{"dataset": dataset, "classes": 100, "image_size": 64, "mask": True, "width": 1.0},
-        **{"epochs": 90, "cycle_epochs": 70, "schedule": "one-cycle", "max_lr": 5e-3, "min_lr": 1e-5},
+        **{"dataset": dataset, "classes": 100, "image_size": 64, "width": 1.0},
+        **{"epochs": 90, "cycle_epochs": 70, "shape": "one-cycle", "max_lr": 5e-3, "min_lr": 1e-5},
         **{"weight_decay": 1e-7, "batch_size": 32, "samples": 1, "rotate": False, "average": False},
         "model": f"e2cnn-{net}" if "e2cnn" in row else net,
         "augment": not row.endswith(("-cnn", "-recommended", "-2x")),
@@ -117,7 +117,7 @@ def test_the_preset_paper_is_the_papers_text(name: str) -> None:
 def test_quarter_turns_are_exact_at_the_size_of_every_preset() -> None:
     for net in ("resnet18", "vgg"):
         for preset in ("paper", "small", "smoke"):
-            size = config(f"rot-tim/{net}-r8-cnn-aug", preset).image_size
+            size = config(f"rot-tim/{net}-r8-cnn-aug", preset).data.image_size
             model = ien.models.create(net, feature_groups=8, width=1 / 24)
             assert ien.doctor(model, (3, size, size)).exact, (net, preset)
             maps = ien.measure(

@@ -38,7 +38,7 @@ BETAS = {"tracking/ien-siamfc": 0.1, "tracking/ien-siamfc-beta0.01": 0.01, "trac
 def test_there_is_every_row_of_the_papers_table_with_its_figures_and_every_beta_it_tried() -> None:
     assert find("tracking/*") == ALL
     assert {name: (row.success, row.precision) for name, row in paper("tracking").items()} == PAPER
-    assert {name: config(name, "paper").beta for name in ALL} == {
+    assert {name: config(name, "paper").objective.beta for name in ALL} == {
         **dict.fromkeys(ALL, 0.0),
         **BETAS,
         "tracking/het-siamfc": 0.1,
@@ -55,7 +55,7 @@ def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
     settings = flat(config(name, "paper"))
     wanted = {
         **{"dataset": "got10k", "filter": "published", "pairs": None, "width": 1.0},
-        **{"epochs": 50, "batch_size": 8, "optimizer": "momentum", "weight_decay": 5e-4},
+        **{"epochs": 50, "batch_size": 8, "algorithm": "momentum", "weight_decay": 5e-4},
         **{"decay_weights_only": False, "backbone": "alexnet-v2", "group": "rot4", "samples": 1},
         **{"train_images": None, "test_images": None, "test_on": "test"},
         "model": "re-siamfc" if name == "tracking/re-siamfc" else "siamfc",
@@ -69,9 +69,9 @@ def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_learning_rate_falls_from_a_hundredth_by_a_factor_of_a_thousand(preset: str) -> None:
     settings = config("tracking/ien-siamfc", preset)
-    rates = [learning_rate(settings, 7 * epoch + 3, 7) for epoch in range(settings.epochs)]
-    factor = 1e-3 ** (1 / settings.epochs)
-    assert rates == pytest.approx([1e-2 * factor**epoch for epoch in range(settings.epochs)])
+    rates = [learning_rate(settings, 7 * epoch + 3, 7) for epoch in range(settings.schedule.epochs)]
+    factor = 1e-3 ** (1 / settings.schedule.epochs)
+    assert rates == pytest.approx([1e-2 * factor**epoch for epoch in range(settings.schedule.epochs)])
     assert rates[-1] * factor == pytest.approx(1e-5)
 
 

@@ -109,7 +109,7 @@ def test_epochs_alone_scale_the_cycle() -> None:
         (["transform=true", "group=rot4+flip"], r"transform=true needs a single group, such as rot4; got "),
         (["orbits=true", "samples=3"], r"needs augment=true and samples=1; got augment=True and samples=3"),
         (["orbits=true", "augment=no", "beta=0"], r"orbits=true shows every view, .* got augment=False"),
-        (["action=regular", "feature_groups=3"], r"action=regular: .*rot4.* 4, 2 or 1"),
+        (["action=regular", "feature_groups=3"], r"action=regular: .*rot4 .* 3; use 4"),
         (["start=equivariant", "beta=0", "feature_groups=8"], r"start=equivariant: .*rot4"),
         (["action=regular", "group=scale0.7"], r"action=regular: only rotations and flips permute"),
         (["start=equivariant", "group=scale0.7"], r"needs a single group with a half turn.*; got scale0.7"),

@@ -2,8 +2,8 @@
 
     Config
       data        which images, and how they are augmented
-      objective   which transformations, and what the loss compares
-      network     which network, and how its weights start
+      network     which network, and how wide
+      objective   which transformations, and what makes the network equivariant under them
       optimizer   how a gradient becomes a step
       schedule    how long, and how fast
       machine     where it is computed
@@ -112,8 +112,55 @@ class Data(Section):
 
 
 @dataclass(frozen=True)
+class Network(Section):
+    """Which network, and how wide."""
+
+    PLAIN: ClassVar[tuple[str, ...]] = tuple(models.MODELS)
+    """Ordinary networks, which can start equivariant."""
+    BUILT_IN: ClassVar[tuple[str, ...]] = tuple(baselines.BASELINES)
+    """Networks with built-in equivariance."""
+
+    model: str = setting(
+        "cnn6",
+        "cnn6, resnet18, vgg, cnn3 or wide-resnet; e2cnn-cnn6, e2cnn-resnet18 or e2cnn-vgg, the steerable "
+        "networks with the same channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, "
+        "dss-wrn or ss-cnn-wrn.",
+    )
+    feature_groups: str = setting(
+        "4", "Size of the feature groups, 4, or a mix, 4-2-1. Scale-equivariant networks have their own."
+    )
+    width: float = setting(
+        1.0,
+        "Factor on the paper's number of feature groups in every layer; 1/8 gives 16 channels in the first.",
+        low=1 / 256,
+        high=16,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = (*self.PLAIN, *self.BUILT_IN)
+        if self.model not in known:
+            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
+        sizes = FeatureGroups.of(self.feature_groups).sizes
+        if self.steerable and len(sizes) > 1:
+            raise ValueError(
+                f"{self.model} needs feature groups of one size, such as 4; got {self.feature_groups}"
+            )
+
+    @property
+    def steerable(self) -> bool:
+        """Whether it is built with e2cnn, and exported to a plain network to be tested."""
+        return self.plain_model != self.model
+
+    @property
+    def plain_model(self) -> str:
+        """The model that a steerable one is exported to; for any other its own name."""
+        return self.model.removeprefix("e2cnn-").removeprefix("re-")
+
+
+@dataclass(frozen=True)
 class Objective(Section):
-    """Which transformations there are, how they are shown, and what the loss compares."""
+    """Which transformations there are, and what makes the network equivariant under them."""
 
     group: str = setting(
         "rot4",
@@ -145,6 +192,21 @@ class Objective(Section):
         "pooled",
         "What the loss compares. pooled: the maximum over each feature group; regular: every channel of it, "
         "permuted by the element, which keeps orientation.",
+    )
+    start: Literal["random", "equivariant"] = setting(
+        "random",
+        "equivariant: tie the random weights, so that a plain network is equivariant before its first step, "
+        "exactly for quarter turns and flips.",
+    )
+    kernels: Literal["free", "smooth"] = setting(
+        "free",
+        "With start=equivariant. smooth: kernels that rotate by any angle, always used if an element of the "
+        "group resamples.",
+    )
+    tied: bool = setting(
+        False,
+        "With start=equivariant: keep the weights tied, so that every step leaves the network equivariant. "
+        "Needs neither the loss nor views.",
     )
     normalize: bool = setting(
         False,
@@ -180,6 +242,10 @@ class Objective(Section):
                 f"average=true needs a single group, such as {first}, and measures under it; "
                 f"got group {self.group}, measured {self.measured or self.group}"
             )
+        if self.kernels == "smooth" and self.start == "random":
+            raise ValueError("kernels=smooth needs start=equivariant")
+        if self.tied and self.start == "random":
+            raise ValueError("tied=true needs start=equivariant")
 
     @property
     def groups(self) -> dict[Group, float]:
@@ -190,76 +256,6 @@ class Objective(Section):
     def measured_groups(self) -> tuple[Group, ...]:
         """The groups under which the trained network is measured."""
         return tuple(_weighted(self.measured or self.group))
-
-
-@dataclass(frozen=True)
-class Network(Section):
-    """Which network, how wide, and how its weights start."""
-
-    PLAIN: ClassVar[tuple[str, ...]] = tuple(models.MODELS)
-    """Ordinary networks, which can start equivariant."""
-    BUILT_IN: ClassVar[tuple[str, ...]] = tuple(baselines.BASELINES)
-    """Networks with built-in equivariance."""
-
-    model: str = setting(
-        "cnn6",
-        "cnn6, resnet18, vgg, cnn3 or wide-resnet; e2cnn-cnn6, e2cnn-resnet18 or e2cnn-vgg, the steerable "
-        "networks with the same channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, "
-        "dss-wrn or ss-cnn-wrn.",
-    )
-    feature_groups: str = setting(
-        "4", "Size of the feature groups, 4, or a mix, 4-2-1. Scale-equivariant networks have their own."
-    )
-    width: float = setting(
-        1.0,
-        "Factor on the paper's number of feature groups in every layer; 1/8 gives 16 channels in the first.",
-        low=1 / 256,
-        high=16,
-    )
-    start: Literal["random", "equivariant"] = setting(
-        "random",
-        "equivariant: tie the random weights, so that a plain network is equivariant before its first step, "
-        "exactly for quarter turns and flips.",
-    )
-    kernels: Literal["free", "smooth"] = setting(
-        "free",
-        "With start=equivariant. smooth: kernels that rotate by any angle, always used if an element of the "
-        "group resamples.",
-    )
-    tied: bool = setting(
-        False,
-        "With start=equivariant: keep the weights tied, so that every step leaves the network equivariant. "
-        "Needs neither the loss nor views.",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        known = (*self.PLAIN, *self.BUILT_IN)
-        if self.model not in known:
-            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
-        sizes = FeatureGroups.of(self.feature_groups).sizes
-        if self.steerable and len(sizes) > 1:
-            raise ValueError(
-                f"{self.model} needs feature groups of one size, such as 4; got {self.feature_groups}"
-            )
-        if self.start == "equivariant" and self.model not in self.PLAIN:
-            raise ValueError(
-                f"start=equivariant needs a plain network, {', '.join(self.PLAIN)}; got {self.model}"
-            )
-        if self.kernels == "smooth" and self.start == "random":
-            raise ValueError("kernels=smooth needs start=equivariant")
-        if self.tied and self.start == "random":
-            raise ValueError("tied=true needs start=equivariant")
-
-    @property
-    def steerable(self) -> bool:
-        """Whether it is built with e2cnn, and exported to a plain network to be tested."""
-        return self.plain_model != self.model
-
-    @property
-    def plain_model(self) -> str:
-        """The model that a steerable one is exported to; for any other its own name."""
-        return self.model.removeprefix("e2cnn-").removeprefix("re-")
 
 
 @dataclass(frozen=True)
@@ -376,8 +372,8 @@ class Config(Section):
         "", "Test the weights of this experiment instead of training; it is trained first if need be."
     )
     data: Data = field(default_factory=Data)
-    objective: Objective = field(default_factory=Objective)
     network: Network = field(default_factory=Network)
+    objective: Objective = field(default_factory=Objective)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     machine: Machine = field(default_factory=Machine)
@@ -440,9 +436,16 @@ class Config(Section):
             )
 
     def _check_start(self) -> None:
-        """A network can start equivariant under one group with elements that only permute pixels."""
+        """A plain network can start equivariant under one group that has exact elements."""
+        if self.objective.start == "random":
+            return
+        plain = self.network.PLAIN
+        if self.network.model not in plain:
+            raise ValueError(
+                f"start=equivariant needs a plain network, {', '.join(plain)}; got {self.network.model}"
+            )
         first, *others = self.objective.groups
-        if self.network.start == "equivariant" and (others or not any(first.exact[1:])):
+        if others or not any(first.exact[1:]):
             raise ValueError(
                 f"start=equivariant needs a single group with a half turn, quarter turn or flip, such as "
                 f"rot4; got {self.objective.group}"
@@ -450,7 +453,7 @@ class Config(Section):
 
     def _check_members(self) -> None:
         """Where channels of feature groups are permuted, a group must say how."""
-        if self.network.start == "equivariant":
+        if self.objective.start == "equivariant":
             why = "start=equivariant"
         elif self.objective.action == "regular" and self.objective.beta:
             why = "action=regular"

@@ -53,11 +53,11 @@ def build(config: Config) -> nn.Module:
 
 def started(config: Config, network: nn.Module, some: Tensor) -> Start | None:
     """Make a new network equivariant if the configuration asks for it, by running ``some`` inputs."""
-    if config.network.start == "random":
+    if config.objective.start == "random":
         return None
     (group,) = config.objective.groups
     spec: Any = network.feature_groups
-    return start_equivariant(network, group, spec, some, kernels=config.network.kernels)
+    return start_equivariant(network, group, spec, some, kernels=config.objective.kernels)
 
 
 def trainable(config: Config, device: torch.device, some: Tensor) -> tuple[nn.Module, Start | None]:
@@ -118,7 +118,7 @@ def optimizer_of(config: Config, network: nn.Module, start: Start | None) -> tor
     else:
         nesterov = config.optimizer.algorithm == "sgd"
         optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=nesterov, fused=fused)
-    if config.network.tied and start:
+    if config.objective.tied and start:
         keep_equivariant(start, optimizer)
     return optimizer
 
