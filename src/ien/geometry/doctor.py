@@ -72,7 +72,7 @@ class Diagnosis:
         if not sizes:
             return f"no exact input size was found ({searched})"
         if not self.exact_sizes:
-            title = f"no input size was found that repairs all of it ({searched}); the rest is exact at"
+            title = f"no input size repairs everything ({searched}); the grid is exact at"
         elif low == high:
             title = "exact input sizes"
         else:
@@ -137,14 +137,12 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
         except Exception as error:
             raise ValueError(_failure(error, size)) from error
         if not notes.num_outputs:
-            raise ValueError(
-                "the model returns no tensor: let it return what it computes, as tensor, list or dict"
-            )
+            raise ValueError("the model returns no tensor: it must return one, or a container of tensors")
         sizes = search_sizes(run, notes, size)
     findings = _merged(notes.findings)
     if height != width:
         reason = "a quarter turn changes the shape of the input"
-        findings.insert(0, Finding("", "input", (height, width), "input", reason, "a square input"))
+        findings.insert(0, Finding("", "input", (height, width), "input", reason, "use a square input"))
     return Diagnosis(
         input_size=size,
         exact=not findings,
@@ -173,10 +171,10 @@ def _failure(error: Exception, size: tuple[int, int, int]) -> str:
     needs_values = type(error).__name__.startswith(("DataDependent", "DynamicOutput"))
     if needs_values or any(word in cause for word in WORDS_OF_FAKE_TENSORS):
         return (
-            f"the model reads values of tensors (.item(), an if on a tensor, a boolean index: {cause}), "
-            f"and the doctor runs it without values: give it the part of the model that makes the maps"
+            f"the model reads tensor values (.item(), an if on a tensor, a boolean index: {cause}), "
+            f"but the doctor runs it without values: pass only the part of the model that computes the maps"
         )
-    remedy = "give an input_size that it accepts"
+    remedy = "pass an input_size that it accepts"
     has_other_arguments = isinstance(error, TypeError) and "argument" in cause
     if has_other_arguments or "scalar type" in cause:
         remedy = "wrap it in a module that takes one batch of images"
@@ -198,12 +196,12 @@ def _lines_of(finding: Finding) -> list[str]:
     if height * width > 1:
         line += f", on {height}×{width}"
     if finding.times > 1:
-        line += f", {finding.times} times with other numbers"
+        line += f", {finding.times} times with different numbers"
     lines = [line, f"  why: {finding.reason}"]
 
     costs = []
     if finding.kind not in ("grid", "input"):
-        costs.append("depends on the weights: ien measure tells")
+        costs.append("depends on the weights: see ien measure")
     if finding.cost is not None:
         costs.append(f"relative error {finding.cost:.2g} on noise")
     if finding.shift:

@@ -117,11 +117,13 @@ def _check(module: nn.Module, name: str) -> None:
     where = f"module {name!r}" if name else "the model"
     if isinstance(module, torch.jit.ScriptModule):
         raise ValueError(
-            f"{where} is scripted, which hides what it does: give the model from before torch.jit"
+            f"{where} is scripted, which hides its operations: pass the model from before torch.jit"
         )
     for tensor in (*module._parameters.values(), *module._buffers.values()):
         if tensor is not None and nn.parameter.is_lazy(tensor):
-            raise ValueError(f"{where} is lazy and not set up yet: run the model once on real images first")
+            raise ValueError(
+                f"{where} is lazy and not initialised yet: run the model once on real images first"
+            )
 
 
 def _drop_users_hooks(module: nn.Module) -> None:

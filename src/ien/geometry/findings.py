@@ -198,7 +198,7 @@ def _reason_and_remedy(step: Step, before: Size, after: Size) -> tuple[str, str]
         if _is_same_for_both_axes(step):
             return _window_reason(step, before)
         k = max(window_of(step).kernel)
-        remedy = f"a kernel {k}×{k}, with stride, padding and dilation the same for rows and columns"
+        remedy = f"use a {k}×{k} kernel, with the same stride, padding and dilation for rows and columns"
         return "rows and columns are treated differently", remedy
     if step.kind == "resize" and after[0] == after[1]:
         return _resize_reason(step, before[0], after[0])
@@ -207,10 +207,10 @@ def _reason_and_remedy(step: Step, before: Size, after: Size) -> tuple[str, str]
     if step.kind == "slice":
         return "more is cut off at one edge than at the other", "cut all four edges alike"
     if step.kind == "repeat":
-        return "rows and columns are not repeated alike", "repeat both alike"
+        return "rows and columns are repeated differently", "repeat both the same way"
     if step.kind == "move":
-        return "it moves the map to one side, or turns one axis round", "leave the map in place"
-    return "rows and columns are treated differently", "the same for rows and columns"
+        return "it moves the map to one side, or reverses one axis", "leave the map in place"
+    return "rows and columns are treated differently", "treat both the same way"
 
 
 def _is_same_for_both_axes(step: Step) -> bool:
@@ -221,9 +221,12 @@ def _is_same_for_both_axes(step: Step) -> bool:
 def _window_reason(step: Step, before: Size) -> tuple[str, str]:
     """Of a square window: it is exact if the stride divides n + 2 p - d (k - 1) - 1."""
     if step.is_transposed:
-        return "output_padding adds at one edge only", "output_padding=0, as with a kernel 2×2 or 4×4"
+        return (
+            "output_padding adds at one edge only",
+            "use output_padding=0, for example with a 2×2 or 4×4 kernel",
+        )
     k, s, p, d = (value[0] for value in window_of(step))
-    remedy = _fitting_sizes(step, before, s) or "a padding that fits the kernel"
+    remedy = _fitting_sizes(step, before, s) or "use a padding that fits the kernel"
     for n in before:
         room = n + 2 * p - d * (k - 1) - 1
         if room % s:
@@ -256,7 +259,7 @@ def _is_exact_at(step: Step, n: int) -> bool:
 def _resize_reason(step: Step, before: int, after: int) -> tuple[str, str]:
     scale = dict(step.args).get("scales_h")
     if scale and before * scale != after:
-        reason = f"{before} × {scale:g} = {before * scale:g} is not whole"
+        reason = f"{before} × {scale:g} = {before * scale:g} is not a whole number"
         return reason, "pass size=…, not scale_factor"
-    reason = f"{before} → {after} is no whole ratio upwards: it picks pixels to one side"
-    return reason, "mode='bilinear', or a whole ratio upwards"
+    reason = f"{before} → {after} does not enlarge by a whole factor, so it picks pixels to one side"
+    return reason, "use mode='bilinear', or enlarge by a whole factor"

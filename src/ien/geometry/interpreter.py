@@ -52,13 +52,13 @@ def interpret(model: nn.Module, x: Tensor, notes: Notes) -> None:
 def _check_output(notes: Notes, tensor: Tensor) -> None:
     facts = facts_of(tensor)
     if is_out_of_sight(tensor):
-        reason = "it was made or changed out of sight"
+        reason = "it was made or changed where the doctor cannot see it"
         notes.report(facts, "unknown", "output", reason, "return what the model computes")
     notes.report_pending(facts)  # nothing can repair it any more
     if len(facts.dims) != 4:
         return
     if row_or_column(facts.dims[-2]) == COLUMNS or row_or_column(facts.dims[-1]) == ROWS:
-        reason = "rows and columns of the output are exchanged"
+        reason = "rows and columns of the output are swapped"
         notes.report(facts, "position", "transpose", reason, "transpose it back")
 
 
@@ -190,7 +190,7 @@ def apply_rule(notes: Notes, call: Call) -> Result:
     operands = call.facts
     for tensor in call.tensors:
         if is_out_of_sight(tensor):
-            reason = "it gets a tensor that was made or changed out of sight"
+            reason = "it receives a tensor that was made or changed where the doctor cannot see it"
             notes.report_unknown(call, facts_of(tensor), reason)
     has_lost_places = any(LOST_AXIS in places(x.dims) for x in operands)
     if has_lost_places and call.name not in FRESH_STARTS:

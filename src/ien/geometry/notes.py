@@ -52,8 +52,8 @@ class Notes:
         self,
         call: Call,
         x: Facts,
-        reason: str = "it cannot be followed",
-        remedy: str = "measure what it costs, or do without",
+        reason: str = "the doctor cannot follow it",
+        remedy: str = "measure what it costs, or avoid it",
     ) -> list[Facts]:
         """Add a finding about an operation that cannot be followed, and return facts of its results."""
         self.report(x, "unknown", call.title, reason, remedy)
@@ -79,7 +79,7 @@ class Notes:
         self.findings[finding] = None
 
     def _add_index(self, pending: Pending) -> None:
-        reason = "it gives places as numbers, which do not turn with the image"
+        reason = "it returns positions as numbers, which do not rotate with the image"
         remedy = "use values, not indices"
         self._add(Finding(pending.modules[0], "index", pending.size, "unknown", reason, remedy))
 
@@ -155,16 +155,16 @@ class Notes:
         aligned = _operands_with(operands, i)
         on_places = next(x for x in aligned if places([x.dims[i]]))
         if problem == "order":
-            reason = "places that do not correspond meet, such as rows and columns"
-            self.report(on_places, "position", call.title, reason, "bring both into one order")
+            reason = "it combines positions that do not correspond, such as rows and columns"
+            self.report(on_places, "position", call.title, reason, "bring both into the same order")
             return
         title = call.title
         for x in aligned:
             if x.name and length(x.dims[i]) > 1 and not places([x.dims[i]]):
                 title = f"{call.title} of {x.name!r}"
                 break
-        reason = "its values differ from place to place and do not turn with the image"
-        remedy = "one value for all places; instead of a position embedding, a relative one or none"
+        reason = "its values differ between positions and do not rotate with the image"
+        remedy = "use one value for all positions; replace a position embedding by a relative one, or drop it"
         self.report(on_places, "position", title, reason, remedy)
 
 

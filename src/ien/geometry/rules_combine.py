@@ -142,8 +142,8 @@ def _along(notes: Notes, call: Call) -> Result:
         notes.report_pending(x)
         return x.with_dims(x.dims)
     if row_or_column(d):
-        return notes.report_unknown(call, x, "it goes along rows or columns alone")
-    return notes.report_unknown(call, x, "it depends on the order of the places")
+        return notes.report_unknown(call, x, "it acts along rows or columns alone")
+    return notes.report_unknown(call, x, "it depends on the order of the positions")
 
 
 # --- norms
@@ -154,8 +154,8 @@ def _channel_norm(notes: Notes, call: Call) -> Result:
     x = call.facts[0]
     notes.report_pending(x)
     if len(x.dims) > 1 and places([x.dims[1]]):
-        reason = "its channels are places of the image, each with weights of its own"
-        notes.report(x, "position", call.title, reason, "normalise over channels")
+        reason = "its channels are positions of the image, each with its own weights"
+        notes.report(x, "position", call.title, reason, "normalise over the channels")
     if "group" in call.name and places(x.dims[:1]) and places(x.dims[2:]):
         return notes.report_unknown(call, x, "it normalises rows or columns alone")
     return [x.with_dims(x.dims), *map(no_places, call.shapes[1:])]
@@ -171,8 +171,8 @@ def _layer_norm(notes: Notes, call: Call) -> Result:
         if not _covers_whole_maps(x, normalised):
             return notes.report_unknown(call, x, "it normalises rows or columns alone")
         if call.args.get("weight") is not None or call.args.get("bias") is not None:
-            reason = "its weights differ from place to place and do not turn with the image"
-            remedy = "elementwise_affine=False, or over channels alone"
+            reason = "its weights differ between positions and do not rotate with the image"
+            remedy = "set elementwise_affine=False, or normalise over channels only"
             notes.report(x, "position", "layer norm", reason, remedy)
     return [x.with_dims(x.dims), *map(no_places, call.shapes[1:])]
 
@@ -197,8 +197,8 @@ def _matmul(notes: Notes, call: Call) -> Result:
         merged, problem = merge(p, q)
         if problem:
             on_places = a if places([p]) else b
-            reason = "its matrices differ from place to place"
-            notes.report(on_places, "position", call.title, reason, "one for all")
+            reason = "its matrices differ between positions"
+            notes.report(on_places, "position", call.title, reason, "use the same matrix for all positions")
         batch.append(merged)
     first_map = a if places(a.dims) else b
     product = first_map.with_dims((*batch, a.dims[-2], b.dims[-1]))
@@ -214,14 +214,14 @@ def _contract(notes: Notes, call: Call, a: Facts, b: Facts, p: Dim, q: Dim) -> N
     x = a if places([p]) else b
     if problem == "values":
         op = f"linear over {length(p)} inputs"
-        reason = "each place of the map has weights of its own"
+        reason = "each position of the map has its own weights"
         notes.report(x, "flatten", op, reason, "pool the map to 1×1 before it, or use a convolution")
     elif problem:
-        reason = "places that do not correspond meet"
-        notes.report(x, "position", call.title, reason, "bring both into one order")
+        reason = "it combines positions that do not correspond"
+        notes.report(x, "position", call.title, reason, "bring both into the same order")
     elif places([p, q]) and not (_covers_whole_maps(a, [p]) and _covers_whole_maps(b, [q])):
-        reason = "it goes along rows or columns alone"
-        notes.report(x, "unknown", call.title, reason, "let it see all places")
+        reason = "it acts along rows or columns alone"
+        notes.report(x, "unknown", call.title, reason, "let it act on all positions together")
 
 
 _REDUCTIONS = (

@@ -85,7 +85,7 @@ def _view(notes: Notes, call: Call) -> Result:
         return _repeated(notes, x, dims, [repetition(d) for d in dims])
     if not places(x.dims):
         return _rearranged(x, no_places(shape).dims)
-    remedy = "measure what it costs; a convolution or pool in place of windows can be followed"
+    remedy = "measure what it costs; the doctor can follow a convolution or pool instead of windows"
     return notes.report_unknown(call, x, "it splits rows or columns", remedy)
 
 
@@ -236,7 +236,7 @@ def _narrow(notes: Notes, call: Call, x: Facts, i: int, start: int, stop: int, s
         piece = cut(d, start, stop)
         if piece is not None:
             return _with_dim(x, i, piece)
-    notes.report_unknown(call, x, "it takes some of the flattened positions")
+    notes.report_unknown(call, x, "it picks some of the flattened positions")
     shape = [length(d) for d in x.dims]
     shape[i] = count
     return lost_places(shape)
@@ -270,7 +270,7 @@ def _cat(notes: Notes, call: Call) -> Result:
         joined = join([x.dims[i] for x in tensors])
     notes.report_pending(*tensors)
     if joined is None:
-        return notes.report_unknown(call, tensors[0], "maps are joined along rows or columns")
+        return notes.report_unknown(call, tensors[0], "it joins maps along rows or columns")
     dims[i] = joined
     first_map = next((x for x in tensors if places(x.dims)), tensors[0])
     return first_map.with_dims(dims)

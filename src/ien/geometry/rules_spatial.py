@@ -37,7 +37,7 @@ def _conv(notes: Notes, call: Call) -> Result:
     x, weight = call.facts[:2]
     notes.report_pending(*call.facts[1:])
     if places(weight.dims):
-        return notes.report_unknown(call, weight, "its kernel is made from a map")
+        return notes.report_unknown(call, weight, "its kernel is computed from a map")
     if len(weight.dims) != 4:
         return _conv_on_no_map(notes, call, x)
     kernel_size = tuple(call.args["weight"].shape[-2:])
@@ -46,8 +46,8 @@ def _conv(notes: Notes, call: Call) -> Result:
         op = f"conv {kernel_size[0]}×{kernel_size[1]}"
         if weight.name:
             op += f" of {weight.name!r}"
-        reason = "its kernel is fixed, not learnt, and changes when it is turned or flipped"
-        remedy = "a kernel that looks the same in all orientations, or one that is learnt"
+        reason = "its kernel is fixed, not learnt, and changes when rotated or flipped"
+        remedy = "use a symmetric kernel, or one that is learnt"
         notes.report(x, "kernel", op, reason, remedy)
     args = (("kernel", kernel_size), *call.options("weight", "bias", "groups"))
     return _apply_to_map(notes, call, Step("conv", call.func, args))
@@ -56,7 +56,7 @@ def _conv(notes: Notes, call: Call) -> Result:
 def _conv_on_no_map(notes: Notes, call: Call, x: Facts) -> Result:
     """A convolution in 1 or 3 dimensions, which must not run along places."""
     if places(x.dims[1:]):
-        return notes.report_unknown(call, x, "it goes along the order of the positions")
+        return notes.report_unknown(call, x, "it runs along the order of the positions")
     notes.report_pending(x)
     return x.with_dims((x.dims[0], *no_places(call.shapes[0][1:]).dims))
 
@@ -113,8 +113,8 @@ def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
     # written out, since dimension() would drop the axis of a map of one pixel
     map_dims: tuple[Dim, Dim] = (((axes[0], height),),), (((axes[1], width),),)
     if notes.is_square and not places(x.dims) and height != width:
-        reason = f"{height} rows and {width} columns are made of a square input"
-        notes.report(Facts(map_dims), "grid", call.title, reason, "as many rows as columns")
+        reason = f"it makes {height} rows and {width} columns from a square input"
+        notes.report(Facts(map_dims), "grid", call.title, reason, "make as many rows as columns")
     return replace(x, dims=(*lead, *map_dims), root=None)
 
 
