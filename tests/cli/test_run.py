@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
 import shutil
 import signal
-import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from ien.data import mnist
 from ien.experiments import names
 from ien.training.loop import Status
 from tests.helpers.shell import error_of, invoke
@@ -149,31 +146,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments: str, fragmen
     assert not list(Path.cwd().iterdir())
 
 
-def other_data(folder: Path) -> None:
-    """Files of another data set under the names of MNIST's: as many images, ten classes of equal size."""
-    folder.mkdir()
-    for file in mnist.FILES:
-        count = 60_000 if file.name.startswith("train") else 10_000
-        labels = bytes(range(10)) * (count // 10) if "labels" in file.name else b""
-        content = struct.pack(">II", 0x0801, count) + labels
-        (folder / file.name).write_bytes(gzip.compress(content, compresslevel=1))
-
-
-@pytest.mark.parametrize(
-    ("make", "fragment"),
-    [
-        (lambda folder: None, "no MNIST in data: the folder does not exist"),
-        (lambda folder: folder.mkdir(), "no MNIST in data: it is empty"),
-        (lambda folder: (folder / "cifar").mkdir(parents=True), "no MNIST in data: it holds cifar"),
-        (other_data, "train-labels"),
-    ],
-    ids=["missing", "empty", "without it", "other data"],
-)
-def test_run_without_its_data_says_how_to_get_them(make: Callable[[Path], object], fragment: str) -> None:
-    make(Path("data"))
+def test_run_without_its_data_says_how_to_get_them() -> None:
     message = error_of("run", "rot-mnist/cnn", "--preset", "smoke")
-    assert fragment in message and "ien data get mnist" in message
-    assert not list(Path.cwd().rglob("*.json"))
+    assert "no MNIST in data: the folder does not exist" in message and "ien data get mnist" in message
 
 
 def test_run_takes_several_rows_and_seeds_each_once(digits: None) -> None:
@@ -247,22 +222,13 @@ def test_resume_of_a_row_without_training_names_the_command(digits: None) -> Non
     assert "ien run rot-mnist/cnn-aug-tta --preset smoke --seed 1" in error_of("resume", folder)
 
 
-def test_table_prints_and_writes_what_is_recorded(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_prints_and_writes_what_is_recorded(finished: Path) -> None:
     command = ("table", "rot-mnist", "--results", finished.parents[2])
     text = invoke(*command).output
     assert "Accuracy and cost (smoke, embedded-5k)" in text and "98.6" in text
     assert invoke(*command, "--preset", "smoke").output == text
     assert "no records of preset 'small'" in error_of(*command, "--preset", "small")
     assert "no preset 'smok'; there are" in error_of(*command, "--preset", "smok")
-    page = Path("docs/results.md")
-    assert invoke(*command, "--write", page).output == "wrote docs/results.md\n"
-    before = page.read_text()
-    assert before.startswith("# Results\n") and "| ien-r4 | smoke | embedded-5k | 1 |" in before
-
-    def full(*arguments: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr("os.replace", full)
-    page.write_text("an older page")
-    assert "no space left" in error_of(*command, "--write", page)
-    assert page.read_text() == "an older page" and list(page.parent.iterdir()) == [page]
+    assert invoke(*command, "--write", "docs/results.md").output == "wrote docs/results.md\n"
+    page = Path("docs/results.md").read_text()
+    assert page.startswith("# Results\n") and "| ien-r4 | smoke | embedded-5k | 1 |" in page
