@@ -55,7 +55,7 @@ def list_(data: Folder = None) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="The data set: mnist, tiny-imagenet or stl10.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set: mnist, tiny-imagenet or stl10.")],
     data: Folder = None,
 ) -> None:
     """Download a data set into the data folder and check it.

@@ -56,7 +56,7 @@ Size = Annotated[
     typer.Option(
         "--size",
         metavar="CxHxW",
-        help="Image size: 3x224x224, 1x28x28, or 224 for three channels and a square.",
+        help="Image size: 3x224x224, 1x28x28, or 224, which means the first.",
     ),
 ]
 Number = Annotated[int, typer.Option("--number", min=2, metavar="N", help="Use at most N images.")]
