@@ -1,4 +1,4 @@
-"""What could come to break a network as it learns: zeros that hide it."""
+"""Parameters that could break a model as they train, and zeros that hide it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
+from tests.helpers.tied import assert_same_weights, regular_error, state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Residual(nn.Module):
-    """A block that adds nothing at first, as its last norm or scale is small."""
+    """A block that adds nothing at first, because its last norm is small."""
 
     def __init__(self, first: float) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class Residual(nn.Module):
 
 
 class Excited(nn.Module):
-    """Channels weighed by linear layers on their means, of which the last is 0 at first."""
+    """Squeeze-and-excitation whose last layer is 0 at first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,17 +43,17 @@ class Excited(nn.Module):
 
 
 @pytest.mark.parametrize("first", [0.0, 1e-6])
-def test_a_block_that_adds_nothing_yet_must_fit_what_it_will_be_added_to(first: float) -> None:
+def test_a_block_that_adds_nothing_yet_must_fit_what_it_is_added_to(first: float) -> None:
     net, x = Residual(first), torch.rand(4, 1, 9, 9)
-    before = {name: value.clone() for name, value in net.state_dict().items()}
+    before = state(net)
     with pytest.raises(ValueError, match=r"breaks rot4: .*, once these are no longer 0: 'block.1.weight'"):
         ien.start_equivariant(net, "rot4", {"": 4, "block": 2}, x)
-    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    assert_same_weights(net, before)
     start = ien.start_equivariant(net, "rot4", 4, x)
     assert start.untied == () and torch.equal(net.block[1].weight, before["block.1.weight"])
 
 
-def test_weights_of_channels_that_are_equal_yet_must_stay_so_in_a_feature_group() -> None:
+def test_gates_that_are_equal_yet_must_stay_equal_in_a_feature_group() -> None:
     net, x = Excited(), torch.rand(4, 1, 9, 9)
     with pytest.raises(ValueError, match=r"once these are no longer 0: 'excite.weight'"):
         ien.start_equivariant(net, "rot4", 4, x)
@@ -64,13 +65,11 @@ def test_weights_of_channels_that_are_equal_yet_must_stay_so_in_a_feature_group(
         F.mse_loss(net(x), target).backward()
         optimizer.step()
     assert net.excite.weight.abs().max() > 0.1
-    turned = net(x.rot90(1, (-2, -1))).unflatten(1, (2, 4))
-    expected = net(x).rot90(1, (-2, -1)).unflatten(1, (2, 4)).roll(1, 2)
-    torch.testing.assert_close(turned, expected, rtol=1e-4, atol=1e-5)
+    assert regular_error(net, x, 4) < 1e-9
 
 
 class Placed(Residual):
-    """The block adds a learnt map of positions as well, which its norm hides."""
+    """The block adds a learned map of positions as well, which its norm hides."""
 
     def __init__(self, first: float) -> None:
         super().__init__(first)
@@ -82,7 +81,7 @@ class Placed(Residual):
 
 
 @pytest.mark.parametrize("first", [0.0, 1.0])
-def test_a_loose_parameter_is_found_behind_zeros(first: float) -> None:
+def test_an_untied_parameter_is_found_behind_zeros(first: float) -> None:
     assert ien.start_equivariant(Placed(first), "rot4", 4, torch.rand(4, 1, 9, 9)).untied == ("position",)
 
 
@@ -99,3 +98,36 @@ def test_many_blocks_that_start_at_zero_are_no_reason_to_refuse() -> None:
     net = nn.Sequential(nn.Conv2d(1, 16, 3), *(Block() for _ in range(48)))
     start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 7, 7))
     assert start.untied == () and not net[1].last.weight.any()
+
+
+class Join(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList([torch.ones(8, 1, 1) for _ in range(2)])
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        return sum((h * scale for h, scale in zip(maps, self.scales, strict=True)), torch.zeros(()))
+
+
+class Fused(nn.Module):
+    """Two paths with one weight each, which cannot break anything, and scales for a list of maps, which can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, padding=1)
+        self.weights = nn.Parameter(torch.ones(2))
+        self.join = Join()
+        self.aside = nn.Parameter(torch.ones(8))  # takes no part
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.join([h * self.weights[0], self.second(h) * self.weights[1]])
+
+
+def test_parameters_are_untied_if_other_numbers_would_break_something() -> None:
+    net, x = Fused(), torch.rand(2, 1, 9, 9)
+    start = ien.start_equivariant(net, "rot4", 4, x)
+    assert start.untied == ("join.scales.0", "join.scales.1") and not start.unused
+    torch.testing.assert_close(net.weights, torch.ones(2))
+    torch.testing.assert_close(net.join.scales[0], torch.ones(8, 1, 1))
+    assert regular_error(net, x, 4) < 1e-10

@@ -1,0 +1,107 @@
+"""Feature groups read from maps of views, which are made here by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ien
+from ien.groups.members import channel_table
+from ien.tying.detect import feature_groups_of, relative_error, rotates_in, views_of
+from tests.helpers.tied import D4
+
+R4, R8 = ien.rotation(4), ien.rotation(8)
+
+
+def maps_in(blocks: list[tuple[int, int]], group: ien.Group, size: int = 6) -> Tensor:
+    """Maps (elements * 2, C, size, size) that rotate in these feature groups, from random ones of views."""
+    table = channel_table(group, blocks)
+    h = torch.rand(2, table.shape[1], size, size)
+    views = []
+    for i in range(len(group)):
+        views.append(group.act(h[:, table[i]], torch.full((2,), i)))
+    return torch.cat(views)
+
+
+@pytest.mark.parametrize("group", [R4, R8, D4], ids=str)
+def test_views_are_the_images_under_every_element_in_order(group: ien.Group) -> None:
+    x = torch.rand(3, 2, 7, 7)
+    for i, view in enumerate(views_of(x, group).split(3)):
+        torch.testing.assert_close(view, group.act(x, torch.full((3,), i)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("group", "blocks"),
+    [
+        (R4, [(4, 8)]),
+        (R4, [(2, 6)]),
+        (R4, [(1, 3)]),
+        (R4, [(4, 8), (2, 2), (1, 3)]),
+        (R4, [(1, 2), (4, 4), (1, 1), (2, 4)]),
+        (D4, [(8, 16)]),
+        (D4, [(1, 2), (8, 8)]),
+    ],
+    ids=str,
+)
+def test_feature_groups_are_read_off_without_any_candidate(group: ien.Group, blocks) -> None:
+    found = feature_groups_of(maps_in(blocks, group), group, [])
+    assert found is not None and list(found.blocks) == blocks
+    assert found.exact < 1e-12 and found.between is None
+
+
+def test_the_first_candidate_that_fits_is_taken_and_others_are_passed_over() -> None:
+    constant = torch.ones(8, 4, 5, 5)  # fits all of them
+    for blocks in ([(4, 4)], [(2, 4)], [(1, 4)]):
+        found = feature_groups_of(constant, R4, [blocks, [(4, 4)], [(1, 4)]])
+        assert found is not None and found.blocks == blocks
+    found = feature_groups_of(maps_in([(2, 4)], R4), R4, [[(1, 4)], [(4, 4)], [(2, 4)]])
+    assert found is not None and found.blocks == [(2, 4)]
+
+
+@pytest.mark.parametrize("candidates", [[], [[(1, 8)], [(2, 8)], [(8, 8)]]], ids=["none", "some"])
+def test_elements_that_resample_decide_between_sizes(candidates) -> None:
+    smooth = F.interpolate(torch.rand(2, 8, 5, 5), 25, mode="bicubic")
+    table = channel_table(R8, [(2, 8)])
+    h = torch.cat([R8.act(smooth[:, table[i]], torch.full((2,), i)) for i in range(8)])
+    assert rotates_in(h, R8, [(1, 8)]) is not None  # quarter turns alone cannot tell
+    found = feature_groups_of(h, R8, candidates)
+    assert found is not None and list(found.blocks) == [(2, 8)]
+    assert found.between is not None and found.between < 0.01
+
+
+def test_maps_that_do_not_rotate_have_no_feature_groups() -> None:
+    h = torch.rand(8, 4, 6, 6)
+    assert feature_groups_of(h, R4, [[(4, 4)], [(1, 4)]]) is None
+    assert relative_error(h, R4, [[(4, 4)], [(1, 4)]]) > 0.1
+    assert relative_error(maps_in([(4, 4)], R4), R4, [[(1, 4)], [(4, 4)]]) < 1e-12
+
+
+@pytest.mark.parametrize("shape", [(8, 4, 6, 5), (7, 4, 6, 6)], ids=["not square", "not all views"])
+def test_maps_that_cannot_be_compared_have_none(shape: tuple[int, ...]) -> None:
+    h = torch.ones(shape)
+    assert feature_groups_of(h, R4, [[(1, 4)]]) is None and rotates_in(h, R4, [(1, 4)]) is None
+    assert math.isnan(relative_error(h, R4, [[(1, 4)]]))
+
+
+@pytest.mark.parametrize("large", [255.0, 2000.0])
+def test_small_maps_are_read_beside_large_ones(large: float) -> None:
+    h = torch.cat([large * maps_in([(1, 1)], R4), maps_in([(4, 8)], R4)], 1)
+    found = feature_groups_of(h, R4, [])
+    assert found is not None and list(found.blocks) == [(1, 1), (4, 8)]
+
+
+def test_detection_remembers_nothing() -> None:
+    h, other = maps_in([(4, 8)], R4), maps_in([(2, 8)], R4)
+    first = feature_groups_of(h, R4, [[(4, 8)]])
+    feature_groups_of(other, R4, [[(2, 8)]])
+    h.copy_(h.clone())
+    assert feature_groups_of(h, R4, [[(4, 8)]]) == first
+
+
+def test_images_that_look_the_same_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"almost invariant to rot4.*torch\.rand\(2, 1, 9, 9\)"):
+        views_of(torch.ones(2, 1, 9, 9), R4)
