@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +49,19 @@ def regular_error(net: nn.Module, x: Tensor, feature_groups: object) -> float:
         h, h_g = net(x), net(x.rot90(1, (-2, -1)))
     expected = h.rot90(1, (-2, -1))[:, channels_moved(ien.rotation(4), feature_groups, h.shape[1], 1)]
     return float((h_g - expected).square().mean() / h.var())
+
+
+class Net(nn.Module):
+    """A module from what it is made of, and a function of it and its input."""
+
+    def __init__(self, function: Callable[[Any, Any], Any], **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
 
 
 def assert_same_weights(net: nn.Module, before: dict[str, Tensor]) -> None:

@@ -153,5 +153,5 @@ def test_conv_groups_of_several_sizes_stay_as_they_are() -> None:
     blocks = [(4, 4), (2, 4)]
     assert ungrouped(2, blocks, blocks, R4) == (blocks, blocks, 2)
     assert ungrouped(4, [(4, 8)], [(4, 8)], R4) == ([(4, 8)], [(4, 8)], 4)  # cut: an error elsewhere
-    with pytest.raises(ValueError, match="its 4 conv groups cut through feature groups.* use groups=1"):
+    with pytest.raises(ValueError, match=r"its 4 conv groups cut through feature groups.* use groups=1"):
         tied_weight(torch.rand(8, 2, 3, 3), [(4, 8)], [(4, 8)], R4, 4)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import ien
 from ien import models
 from ien.experiments.rows import RECOMMENDED
-from tests.helpers.tied import assert_same_weights, state
+from tests.helpers.tied import Net, assert_same_weights, state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -176,19 +176,9 @@ def test_layers_are_compared_in_the_feature_groups_of_their_maps() -> None:
     assert found(prepared(model, "rot4", {"": 4, "2": 2}, x, layers="3")) == {"3": "2"}
 
 
-class Beside(nn.Module):
-    """Concatenates an image and what a layer makes of it."""
-
-    def __init__(self, conv: nn.Module) -> None:
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([x, self.conv(x)], 1)
-
-
 def test_concatenated_maps_that_no_feature_groups_describe_are_refused() -> None:
-    model = nn.Sequential(Beside(nn.Conv2d(1, 8, 3, padding=1)), nn.Conv2d(9, 8, 3))
+    beside = Net(lambda net, x: torch.cat([x, net.conv(x)], 1), conv=nn.Conv2d(1, 8, 3, padding=1))
+    model = nn.Sequential(beside, nn.Conv2d(9, 8, 3))
     before, x = state(model), torch.rand(2, 1, 9, 9)
     with pytest.raises(
         ValueError, match=r"layer '0' concatenates maps, in feature groups 1-4.* name the layers"
