@@ -78,7 +78,7 @@ def get(
     if name in ARCHIVES:
         _get_archive(name, files, folder)
         return
-    place = mnist_folder(folder) or folder / "mnist"
+    place = mnist_folder(folder) or folder / "mnist"  # complete a folder that is there already
     _download(files, place)
     total = sum(file.size for file in files)
     typer.echo(f"{name}: {len(files)} files in {place}, {size_text(total)}, checked")
@@ -120,7 +120,7 @@ def _get_archive(name: str, files: tuple[RemoteFile, ...], folder: Path) -> None
         _download(files, place.parent)
         _unpack(name, place.parent / files[0].name, place.parent)
     found = module.find(place.parent)
-    if not found.whole:
+    if not found.whole:  # somebody made a smaller one on purpose: leave it alone
         raise ValueError(
             f"{place} is only a part of {title} ({found}): use it as it is, or move or delete it and "
             f"run this again to get the whole"
@@ -137,6 +137,7 @@ def _download(files: tuple[RemoteFile, ...], place: Path) -> None:
     with progress_bar("downloading", total, "bytes") as advance:
 
         def report(file: RemoteFile, done: int) -> None:
+            # one bar for all files: it advances by what is new of this one
             advance(done - downloaded.get(file, 0), file.name)
             downloaded[file] = done
             if done == file.size:
@@ -150,7 +151,7 @@ def _unpack(name: str, archive: Path, folder: Path) -> None:
     from .data_sets import ARCHIVES
 
     _, module = ARCHIVES[name]
-    percent = 0.0
+    percent = 0.0  # some archives count files, others bytes
     with progress_bar("unpacking", 100) as advance:
 
         def report(done: int, total: int) -> None:

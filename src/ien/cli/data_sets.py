@@ -85,9 +85,12 @@ def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
         yield "", "generated", _made_from("mnist", mnist_folder(folder) is not None)
     if not original and mnist_folder(folder) is None:
         return
-    cached = sorted(cache_folder().glob(f"{rot_mnist.cache_name(folder, '*')}.safetensors"))
+    pattern = rot_mnist.cache_name(folder, "*")
+    cached = sorted(cache_folder().glob(f"{pattern}.safetensors"))
     for path in cached:
-        source = "-".join(path.stem.split("-")[2:-1])  # original, or generated-seed0
+        # rot-mnist-original-digest, or rot-mnist-generated-seed0-digest
+        parts = path.stem.split("-")
+        source = "-".join(parts[2:-1])
         yield "", f"cached {source}", size_text(path.stat().st_size)
     if not cached:
         yield "", "cached", "nothing made of these files yet"
@@ -103,15 +106,16 @@ def _scale_mnist_lines(folder: Path) -> Iterator[Line]:
 
 
 def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
-    file = tiny_imagenet.ARCHIVE
+    archive = tiny_imagenet.ARCHIVE
     source = None
     try:
         source = tiny_imagenet.find(folder)
     except (ValueError, OSError) as error:
-        yield "tiny-imagenet", size_text(file.size), str(error)
-        yield "", file.name, f"{size_text(file.size)}, {_state(file, folder / file.name)}"
+        yield from _missing_archive_lines("tiny-imagenet", archive, folder, error)
     else:
-        yield "tiny-imagenet", size_text(file.size), f"{source} in {source.folder}"
+        yield "tiny-imagenet", size_text(archive.size), f"{source} in {source.folder}"
+
+    # these two are made from it
     for name in ("rot-tim", "r2-tim"):
         yield name, "generated", _made_from("tiny-imagenet", source is not None)
         if source is not None:
@@ -119,14 +123,13 @@ def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
 
 
 def _stl10_lines(folder: Path) -> Iterator[Line]:
-    file = stl10.ARCHIVE
+    archive = stl10.ARCHIVE
     try:
         found = stl10.find(folder)
     except (ValueError, OSError) as error:
-        yield "stl10", size_text(file.size), str(error)
-        yield "", file.name, f"{size_text(file.size)}, {_state(file, folder / file.name)}"
+        yield from _missing_archive_lines("stl10", archive, folder, error)
         return
-    yield "stl10", size_text(file.size), f"{found} in {found.folder}"
+    yield "stl10", size_text(archive.size), f"{found} in {found.folder}"
     yield from _cached_lines("stl10", stl10.cache_name(found, "*"))
 
 
@@ -139,10 +142,20 @@ def _embedded_lines() -> Iterator[Line]:
     yield "embedded", "5,000 digits", f"{size_text(path.stat().st_size)}, found: --data embedded"
 
 
+def _missing_archive_lines(name: str, archive: RemoteFile, folder: Path, error: Exception) -> Iterator[Line]:
+    """Say why a data set was not found, and whether its archive is there to be unpacked."""
+    size = size_text(archive.size)
+    state = _state(archive, folder / archive.name)
+    yield name, size, str(error)
+    yield "", archive.name, f"{size}, {state}"
+
+
 def _cached_lines(name: str, pattern: str) -> Iterator[Line]:
     for path in sorted(cache_folder().glob(f"{pattern}.safetensors")):
-        settings, _, _ = path.stem.removeprefix(f"{name}-").rpartition("-")  # the last part is a digest
-        yield "", "cached", f"{settings}, {size_text(path.stat().st_size)}"
+        # name-settings-digest.safetensors
+        settings, _, _digest = path.stem.removeprefix(f"{name}-").rpartition("-")
+        size = size_text(path.stat().st_size)
+        yield "", "cached", f"{settings}, {size}"
 
 
 def _made_from(name: str, is_there: bool) -> str:

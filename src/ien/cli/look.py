@@ -69,6 +69,7 @@ def measure(
     with one_line_errors(TypeError, RuntimeError):  # someone else's model may raise these
         from ..measuring.measure import measure as measure_model
 
+        # checked before the model runs, which can take minutes
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out should name a folder; {out} is a file")
         if fail_above is not None and not math.isfinite(fail_above):
@@ -78,6 +79,7 @@ def measure(
             arguments = _arguments_of_run(target, weights, images, group, size, number, data)
         else:
             arguments = _arguments_of_code(target, weights, images, size, number, data)
+        # what the user asks for comes before what the run says
         options = {"group": group, "layers": layer_names(layers), "feature_groups": feature_groups}
         for name, value in options.items():
             if value is not None:
@@ -89,7 +91,7 @@ def measure(
         typer.echo(str(measured))
         if out is not None:
             typer.echo(f"{measured.save(out)}: report.json, report.md, report.html")
-    if fail_above is not None:
+    if fail_above is not None:  # after the report is printed and saved
         _fail_above(fail_above, measured)
 
 
@@ -115,7 +117,7 @@ def doctor(
             from ..training import load
 
             model = load(target)
-            if input_size is None:
+            if input_size is None:  # that of its test images
                 from ..report.opened import open_run
 
                 images = open_run(target, data, count=2).images
@@ -204,7 +206,7 @@ def _arguments_of_code(
         raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     if images is None:
         raise ValueError("a model from code needs images: --images DIR")
-    batches = _batches(images, read_size(size), number)
+    batches = _batches(images, read_size(size), number)  # a missing folder is told before the code runs
     model = build_model(target)
     if weights is not None:
         load_weights_into(model, weights)

@@ -87,7 +87,7 @@ def read_size(text: str | None) -> tuple[int, int, int] | None:
     """
     if text is None:
         return None
-    parts = re.split("[x×]", text.strip().lower())
+    parts = re.split("[x×]", text.strip().lower())  # our own tables print ×
     numbers = [int(part) for part in parts if re.fullmatch("[0-9]+", part)]
     if len(parts) not in (1, 3) or len(numbers) < len(parts) or 0 in numbers:
         raise ValueError(f"write a size as 3x224x224 (channels, height, width) or 224; got {text!r}")

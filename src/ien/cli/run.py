@@ -46,7 +46,7 @@ def list_() -> None:
         table_name, _ = name.split("/")
         settings = config(name, "paper")
         beta = "–"
-        if settings.objective.augment:
+        if settings.objective.augment:  # without views there is no loss
             beta = f"{settings.objective.beta:g}"
         printed = paper(table_name).get(name) or "–"
         network = settings.network
@@ -72,12 +72,14 @@ def show(
 
     folder = Path(name)
     is_run = (folder / "config.json").exists()
+    # any other folder is taken for a run too, so the error says what it lacks; but not if it has
+    # the name of an experiment
     if is_run or (folder.exists() and name not in names()):
         if settings:
             raise ValueError(f"--set changes an experiment; the settings of the run {folder} are fixed")
         typer.echo(describe_run(folder))
         return
-    (config,) = plan([name], preset, [1], settings or [])
+    (config,) = plan([name], preset, [1], settings or [])  # one name and one seed: one configuration
     typer.echo(describe(config))
 
 
@@ -125,7 +127,7 @@ def run(
         from ..training import joined
 
         machine = {"device": device, "threads": threads, "precision": precision, "compile": compile}
-        with joined() as processes:
+        with joined() as processes:  # one of several under torchrun, else alone
             chosen = find(*names)
             configs = plan(chosen, preset, _read_seeds(seeds), settings or [], processes.count, machine)
             run_all(configs, out, results, data, processes)
