@@ -66,6 +66,21 @@ def test_the_guide_to_looking_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "×0.7 " in printed and "equivariance to scale0.7,0.84,1.2,1.4 over 6 images" in printed
 
 
+def test_the_page_on_how_the_doctor_works_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ien.geometry import interpreter
+
+    monkeypatch.setattr(interpreter, "RULES", dict(interpreter.RULES))  # the page adds a rule
+    names: dict[str, object] = {}
+    for block in blocks("docs/doctor.md"):
+        exec(compile(block, "doctor.md", "exec"), names)
+    flat, constant, embedding, unknown, exact = capsys.readouterr().out.splitlines()
+    assert flat == "((('H', 7), ('W', 7)),)"
+    assert constant.endswith("'')") and embedding.endswith("'values')")
+    assert (unknown, exact) == ("the doctor cannot follow it", "True")
+
+
 @pytest.mark.usefixtures("elsewhere", "one_thread")
 def test_the_guide_to_tracking_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

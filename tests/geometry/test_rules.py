@@ -66,6 +66,7 @@ SPATIAL = {
     "global code": net(nn.AdaptiveAvgPool2d(1), transposed(4), conv(padding=1)),
     "code on 3x5": net(lambda x: x.mean((2, 3), True).expand(-1, -1, 3, 5), conv(padding=1)),
     "code on 5x5": net(lambda x: x.mean((2, 3), True).expand(-1, -1, 5, 5), conv(padding=1)),
+    "code, padded": net(lambda x: F.pad(x.mean((2, 3), True).expand(-1, -1, 5, 5), (1, 0, 1, 0)), conv()),
     "image pooling": net(lambda x: x + F.interpolate(x.mean((2, 3), True), x.shape[2:]), conv()),
     "conv along channels": net(
         Fn(lambda x, f: x * f(x.mean((2, 3))[:, None])[:, 0, :, None, None], nn.Conv1d(1, 1, 3, padding=1))
@@ -104,6 +105,7 @@ REARRANGE = {
     "normalize": net(lambda x: F.normalize(x), nn.PReLU(4)),
     "zeros joined": net(lambda x: torch.cat([x, torch.zeros_like(x)], 1)[:, 2:6], conv()),
     "channels by index": net(lambda x: x[:, torch.tensor([3, 1, 0, 2])], conv()),
+    "unbind and stack": net(lambda x: torch.stack(x.unbind(1)[::-1], 1), conv()),
     "stack": net(lambda x: torch.stack([x, -2 * x], 2).amax(2), conv()),
     "rows twice": net(lambda x: x.repeat(1, 1, 2, 1), conv(padding=1)),
     "rows twice, mean": net(lambda x: x.repeat(1, 1, 2, 1), conv(padding=1), lambda x: x.mean((2, 3))),
@@ -165,6 +167,7 @@ COMBINE = {
     "attention with class token": net(Fn(with_class_token, transformer())),
     "sdpa": net(lambda x: F.scaled_dot_product_attention(*[x.flatten(2).mT] * 3).mT.view_as(x)),
     "non-local": net(nonlocal_block),
+    "products, added": net(lambda x: torch.baddbmm(x.mean((2, 3))[:, None], x.flatten(2), x.flatten(2).mT)),
     "one of two maps": net(lambda x: correlation(x).sum((2, 3)).amax(1)),
     "token mixing": net(lambda x: x.flatten(2) @ torch.arange(3.0 * x[0, 0].numel()).view(-1, 3).to(x)),
     "rows times columns": net(lambda x: x.flatten(2) @ x.mT.flatten(2).mT),
@@ -174,6 +177,9 @@ UNKNOWN = {
     "conv along rows": net(Fn(lambda x, f: f(x.mean(3)).mean(2), nn.Conv1d(4, 4, 3))),
     "pixel shuffle": net(nn.PixelShuffle(2)),
     "joined rows": net(lambda x: torch.cat([x, 2 * x], 2), conv(padding=1)),
+    "rolled as a whole": net(lambda x: x.roll(1)),
+    "padded tokens": net(lambda x: F.pad(x.flatten(2), (1, 0))[..., :-1].view_as(x)),
+    "sums of tokens": net(lambda x: x.flatten(2).cumsum(2).view_as(x)),
     "rolled tokens": net(lambda x: x.flatten(2).roll(1, 2).view_as(x)),
     "rows by index": net(lambda x: x[:, :, torch.arange(x.shape[2]).flip(0)]),
     "softmax over rows": net(lambda x: x.softmax(2)),

@@ -70,6 +70,12 @@ def drawn(y: Tensor, channels: int, at: slice) -> Tensor:
     return canvas
 
 
+def drawn_off_centre(x: Tensor) -> Tensor:
+    canvas = torch.zeros(2, 4, x.shape[2] + 1, x.shape[3] + 1, dtype=x.dtype)
+    canvas[..., 1:, 1:] = x
+    return canvas
+
+
 def half_another(x: Tensor, f: nn.Module) -> Tensor:
     y = f(x).clone()
     y[:, :2] = F.max_pool2d(x, 3, 2, 1)[:, :2]
@@ -108,6 +114,8 @@ INTO_PARTS = {
     "outdated view": net(through_an_outdated_view),
     "transposed write": changed(lambda x: x.transpose(2, 3).copy_(x.clone())),
     "transposed channel": changed(lambda x: x[:, 1].copy_(x[:, 0].mT)),
+    "ramp in a channel": changed(lambda x: x[:, 0].copy_(ramp(x))),
+    "map drawn off centre": net(drawn_off_centre, conv()),
     "scaled rows": changed(lambda x: x[:, :, 1:-1].mul_(2)),
     "flattened ramp": changed(lambda x: x.flatten(2).mul_(ramp(x.flatten(2)))),
     "one flattened element": changed(lambda x: x.flatten(2)[..., 0].zero_()),
