@@ -11,7 +11,7 @@ from tests.helpers import toy
 from tests.helpers.shell import error_of, invoke
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'ien[plots]'")
-pytestmark = pytest.mark.usefixtures("elsewhere", "toy_data")
+pytestmark = [pytest.mark.usefixtures("elsewhere", "toy_data"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

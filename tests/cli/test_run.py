@@ -151,6 +151,7 @@ def test_run_without_its_data_says_how_to_get_them() -> None:
     assert "no MNIST in data: the folder does not exist" in message and "ien data get mnist" in message
 
 
+@pytest.mark.slow
 def test_run_takes_several_rows_and_seeds_each_once(digits: None) -> None:
     arguments = ("rot-mnist/cnn", "rot-mnist/c?n", "rot-mnist/cnn-aug", "--seeds", "2,1-2")
     output = invoke("run", *arguments, *SMOKE, columns=200).output

@@ -206,7 +206,7 @@ def _arguments_of_code(
         raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     if images is None:
         raise ValueError("a model from code needs images: --images DIR")
-    batches = _batches(images, read_size(size), number)  # a missing folder is told before the code runs
+    batches = _batches(images, read_size(size), number)  # names a missing folder before the code runs
     model = build_model(target)
     if weights is not None:
         load_weights_into(model, weights)
