@@ -34,7 +34,7 @@ def test_tables_compose_as_the_elements_do(name) -> None:
 
 
 @pytest.mark.parametrize("name", ["rot4", "rot2", "flip", "vflip", "rot4xflip", "flipxrot4", "vflipxflip"])
-def test_an_image_under_every_element_is_a_feature_group_that_no_element_changes(name) -> None:
+def test_an_orbit_of_an_image_is_a_feature_group_that_stays(name) -> None:
     group, image = ien.group(name), torch.rand(1, 1, 5, 5)
     n = len(group)
     orbit = group.act(image.expand(n, -1, -1, -1), torch.arange(n))  # (n, 1, 5, 5): member after member

@@ -306,7 +306,7 @@ def test_beside_rotations_groups_that_permute_no_members_are_compared_pooled(oth
     assert repr(objective).endswith(f"action='regular', {other}: pooled)")
 
 
-def test_beside_rotations_sizes_and_groups_that_lack_elements_are_still_errors() -> None:
+def test_sizes_and_incomplete_groups_are_errors_beside_rotations_too() -> None:
     with pytest.raises(ValueError, match=r"quarter .* is not closed under composition"):
         ien.EquivarianceLoss([R4, QUARTER], ["1"], 4, action="regular")
     with pytest.raises(ValueError, match=r"layer '1': rot4 cannot permute .* size 8"):
