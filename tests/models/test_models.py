@@ -1,170 +1,158 @@
-"""The six-convolution net: its size by arithmetic from the paper's widths, its geometry, its exactness."""
+"""What holds of every model by name: gradients, seeds, exactness by size, export, and errors."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import ien
 from ien import models
-from ien.models.cnn6 import num_groups
+from ien.models import MODELS, channel_share, create
+from tests.helpers.nets import assert_invariant_with_symmetric_kernels, unsettled
 
-HET = {4: 0.5, 2: 0.25, 1: 0.25}
-
-
-def channels(model: nn.Module) -> list[int]:
-    return [layer.out_channels for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-
-
-def parameters(widths: list[int], groups: int, classes: int = 10) -> int:
-    """Weights of a net with these channels, layer by layer."""
-    squares, before, count = [49, 25, 25, 25, 25, 25], 1, 0
-    for square, after in zip(squares, widths, strict=True):
-        count += before * after * square + 2 * after  # kernel, BatchNorm
-        before = after
-    return count + groups * groups + groups + 2 * groups + groups * classes + classes
+CHANNELS = {"cnn6": 1, "cnn3": 1, "resnet18": 3, "vgg": 3, "wide-resnet": 3}
+EXACT = ["cnn6", "resnet18", "vgg"]
+"""Those whose maps commute with quarter turns and flips if their kernels do."""
 
 
-def symmetrised(model: nn.Module) -> nn.Module:
-    """Every kernel replaced by its mean over the four quarter turns and their mirror images."""
+def net(name: str, feature_groups: int | str = 4, **options: object) -> nn.Module:
+    return create(name, **({"feature_groups": feature_groups, "width": 1 / 16} | options))
+
+
+def images(name: str, count: int = 4, size: int | None = None) -> Tensor:
+    side = size or (32 if name in ("resnet18", "vgg") else 28)
+    return torch.rand(count, CHANNELS[name], side, side, dtype=torch.float64)
+
+
+def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    model, x = net(name, num_classes=5).double(), images(name, 6)
+    for parameter, gradient in gradients(model, x).items():
+        # a bias before a BatchNorm shifts what is then centred
+        assert gradient is not None and (parameter.endswith("bias") or gradient.abs().max() > 0)
+    settled = gradients(unsettled(model), x)
+    assert all(gradient.abs().max() > 0 for gradient in settled.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("cnn6", "rot4"),
+        ("vgg", "rot4xflip"),
+        ("resnet18", "rot8"),
+        ("cnn3", "scale0.7,0.84"),
+        ("wide-resnet", "scale0.7,0.84"),
+    ],
+)
+def test_taps_can_be_compared_and_trained_on(name: str, group: str) -> None:
+    model = net(name, num_classes=5)
+    objective = ien.EquivarianceLoss(group, model.taps, model.feature_groups)
+    out = objective(model, images(name).float(), generator=torch.Generator().manual_seed(0))
+    (out.loss + out.output.square().mean()).backward()
+    assert {layer for _, layer in out.terms} == set(model.taps)
+    assert all(term > 0 for term in out.terms.values()) and out.output.shape[1] == 5
+    assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_seed_gives_the_same_weights(name: str) -> None:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        states.append(net(name).state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "feature_groups", "size"),
+    [
+        ("cnn6", 4, 28),
+        ("cnn6", "4-2-1", 28),
+        ("resnet18", 4, 32),
+        ("resnet18", "4-2-1", 33),
+        ("resnet18", "8-4-2-1", 32),
+        ("vgg", 4, 32),
+        ("vgg", "4-2-1", 32),
+        ("vgg", "8-4-2-1", 32),
+    ],
+)
+def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(name, feature_groups, size) -> None:
+    model = unsettled(net(name, feature_groups, width=1 / 8).double())
+    assert_invariant_with_symmetric_kernels(model, images(name, size=size))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("cnn6", [28]), ("resnet18", [32, 33, 64, 65]), ("vgg", [16, 48, 64]), ("wide-resnet", [32, 96])],
+)
+def test_the_doctor_calls_the_whole_net_exact(name: str, sizes: list[int]) -> None:
+    for size in sizes:
+        diagnosis = ien.doctor(net(name), (CHANNELS[name], size, size))
+        assert diagnosis.exact and not diagnosis.findings
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "better", "modules"),
+    [
+        ("resnet18", 36, {32, 33, 40, 41}, {"layer4.0.conv2", "layer4.0.shortcut"}),
+        ("vgg", 40, {32, 48}, {"pool6"}),
+    ],
+)
+def test_the_doctor_names_what_breaks_other_sizes(name, size, better, modules) -> None:
+    diagnosis = ien.doctor(net(name), (3, size, size))
+    assert not diagnosis.exact and better <= set(diagnosis.exact_sizes)
+    assert {finding.module for finding in diagnosis.findings} == modules
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "vgg"])
+def test_the_exported_program_computes_the_same_for_other_batches(name: str) -> None:
+    model, x = unsettled(net(name, "4-2-1")), images(name, 3).float()
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with torch.no_grad():
-        for layer in model.modules():
-            if isinstance(layer, nn.Conv2d):
-                turned = [torch.rot90(layer.weight, k, (2, 3)) for k in range(4)]
-                layer.weight.copy_(sum(turned + [kernel.flip(3) for kernel in turned]) / 8)
-    return model
+        assert (program.module()(x[:2]) - model(x[:2])).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_channels_last_images_give_the_same(name: str) -> None:
+    model, x = unsettled(net(name).double()), images(name)
+    there = model.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))
+    assert (there - model(x)).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_feature_groups_of_one_size_are_the_whole_share(name: str) -> None:
+    assert channel_share(name, 4) == 1 > channel_share(name, "4-2-1")
 
 
 @pytest.mark.parametrize(
-    ("feature_groups", "widths", "millions"),
+    ("name", "options", "match"),
     [
-        (4, [128, 192, 256, 256, 384, 512], 10.88),
-        ("4-2-1", [88, 132, 176, 176, 264, 352], 5.16),
-        (HET, [88, 132, 176, 176, 264, 352], 5.16),
+        ("cnn-6", {}, r"no model 'cnn-6'; did you mean cnn6, cnn3\?$"),
+        ("zzz", {}, "no model 'zzz'; there are cnn6, .*, siamfc"),
+        ("cnn6", {"depth": 3}, "depth"),
+        ("cnn6", {"width": 0}, "width must be a positive factor such as 1 or 1/8; got 0"),
+        ("cnn6", {"width": -1}, "width must be a positive factor"),
+        ("cnn6", {"width": math.inf}, "width must be a positive factor"),
+        ("cnn6", {"width": math.nan}, "width must be a positive factor"),
+        ("cnn6", {"width": "1/8"}, "width is a number such as 1 or 1/8; got '1/8'"),
+        ("cnn6", {"width": True}, "width is a number"),
+        ("cnn6", {"width": None}, "width is a number"),
+        ("vgg", {"feature_groups": "2-1"}, "vgg has widths .* size is 1, 4 or 8; got 2-1, .* size is 2"),
+        ("resnet18", {"feature_groups": 16}, "resnet18 has widths .* 1, 4 or 8; got 16, .* size is 16"),
+        ("resnet18", {"feature_groups": {6: 1, 1: 1}}, "resnet18 has widths .* largest size is 6"),
+        ("cnn3", {"size": 32}, "size is 28, or 56 to double the image first; got 32"),
     ],
 )
-def test_channels_and_parameters_are_those_of_the_paper(feature_groups, widths, millions) -> None:
-    model = models.create("cnn6", feature_groups=feature_groups)
-    assert channels(model) == widths
-    count = sum(p.numel() for p in model.parameters())
-    assert count == parameters(widths, groups=128)
-    assert round(count / 1e6, 2) == millions
-
-
-@pytest.mark.parametrize(
-    ("feature_groups", "width", "groups"),
-    [
-        (4, 1, (32, 48, 64, 64, 96, 128)),
-        (4, 1 / 8, (4, 6, 8, 8, 12, 16)),
-        (4, 1 / 64, (1, 1, 1, 1, 1, 2)),  # ½ and ¾ of a group, 1½ twice a tie
-        (4, Fraction(1, 3), (11, 16, 21, 21, 32, 43)),
-        (4, 1 / 3, (11, 16, 21, 21, 32, 43)),  # 32/3 and 128/3 round up, 64/3 down
-        (4, 0.1, (3, 5, 6, 6, 10, 13)),
-        (1, 2, (64, 96, 128, 128, 192, 256)),
-        ("4-2-1", 1, (32, 48, 64, 64, 96, 128)),
-        ("4-2-1", 1 / 4, (8, 12, 16, 16, 24, 32)),
-        ("4-2-1", 1 / 8, (4, 4, 8, 8, 12, 16)),  # 6 lies between 4 and 8
-        ("4-2-1", 3 / 8, (12, 16, 24, 24, 36, 48)),  # 18 between 16 and 20
-        ("8-4-2-1", 1 / 8, (8, 8, 8, 8, 8, 16)),  # 4 of a unit of 8 is a tie with none, 12 one with 16
-        ("8-4-2-1", 1 / 4, (8, 8, 16, 16, 24, 32)),
-        ("8-4-2", 1e-9, (4,) * 6),
-    ],
-)
-def test_feature_groups_are_rounded_to_the_unit_with_ties_down(feature_groups, width, groups) -> None:
-    assert num_groups(feature_groups, width) == groups
-    spec = ien.FeatureGroups.of(feature_groups)
-    widths = [sum(n // spec.unit * size * count for size, count in zip(spec.sizes, spec.counts, strict=True))
-              for n in groups]  # fmt: skip
-    assert channels(models.cnn6(feature_groups, width)) == widths
-
-
-def test_an_eighth_of_the_width_has_sixteen_channels_in_the_first_layer() -> None:
-    model = models.cnn6(width=1 / 8)
-    assert channels(model)[0] == 16 and model.feature_groups == ien.FeatureGroups.of(4)
-
-
-def test_taps_are_the_six_blocks_before_the_pools_with_sizes_that_commute_with_quarter_turns() -> None:
-    model = models.cnn6("4-2-1", width=1 / 8)
-    assert model.taps == ("conv1", "conv2", "conv3", "conv4", "conv5", "conv6")
-    with ien.capture(model, model.taps) as features:
-        scores = model(torch.rand(3, 1, 28, 28))
-    sizes = {tap: tuple(features[tap].shape[2:]) for tap in model.taps}
-    assert list(sizes.values()) == [(n, n) for n in (24, 24, 12, 12, 6, 2)]
-    assert scores.shape == (3, 10)
-
-
-def test_the_output_is_the_classifier_of_the_mean_of_the_largest_member() -> None:
-    model = models.cnn6(4, 1 / 8, num_classes=3, in_channels=2).double().eval()
-    with ien.capture(model, "conv6") as features:
-        scores = model(torch.rand(2, 2, 28, 28, dtype=torch.float64))
-    h = features["conv6"].detach().numpy().reshape(2, 16, 4, 2, 2).max(2).mean((2, 3))
-    first, norm, _, last = model.classifier
-    bias = float(torch.tensor(0.01))  # single precision before the net was made double
-    h = (h @ first.weight.detach().numpy().T + bias) / np.sqrt(1 + norm.eps)
-    h = np.where(h > 0, h, np.expm1(h)) @ last.weight.detach().numpy().T + bias
-    np.testing.assert_allclose(scores.detach().numpy(), h, rtol=0, atol=1e-13)
-
-
-def test_weights_start_xavier_uniform_and_linear_biases_at_a_hundredth() -> None:
-    for layer in models.cnn6(width=1 / 2).modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            fans = layer.weight.shape[0] + layer.weight.shape[1]
-            bound = math.sqrt(6 / (fans * layer.weight[0, 0].numel()))
-            assert 0.95 * bound < layer.weight.abs().max() <= bound
-            assert abs(layer.weight.std() / (bound / math.sqrt(3)) - 1) < 0.1
-        if isinstance(layer, nn.Linear):
-            assert bool((layer.bias == 0.01).all())
-
-
-def test_every_parameter_gets_a_gradient() -> None:
-    model = models.cnn6("4-2-1", width=1 / 8)
-    model(torch.rand(8, 1, 28, 28)).square().sum().backward()
-    for name, parameter in model.named_parameters():
-        # the bias before a BatchNorm shifts what is then centred
-        assert parameter.grad is not None and (name == "classifier.0.bias" or parameter.grad.abs().max() > 0)
-
-
-def test_the_same_seed_gives_the_same_weights() -> None:
-    torch.manual_seed(3)
-    first = models.cnn6(width=1 / 8).state_dict()
-    torch.manual_seed(3)
-    second = models.cnn6(width=1 / 8).state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.parametrize("feature_groups", [4, "4-2-1"])
-def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(feature_groups) -> None:
-    def errors(model: nn.Module) -> Tensor:
-        x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
-        report = ien.measure(model, x, "rot4", model.taps, model.feature_groups)
-        return torch.tensor([report.layers[tap].relative for tap in model.taps])
-
-    model = models.cnn6(feature_groups, width=1 / 8).double()
-    assert errors(model).min() > 0.01
-    assert errors(symmetrised(model)).abs().max() < 1e-24
-
-
-def test_an_unknown_name_or_option_says_what_there_is() -> None:
-    with pytest.raises(ValueError, match=r"no model 'cnn-6'; did you mean cnn6, cnn3\?$"):
-        models.create("cnn-6")
-    with pytest.raises(ValueError, match=r"no model 'zzz'; there are cnn6"):
-        models.create("zzz")
-    with pytest.raises(TypeError, match="depth"):
-        models.create("cnn6", depth=3)
-
-
-@pytest.mark.parametrize("width", [0, -1, math.inf, math.nan])
-def test_width_must_be_a_positive_factor(width) -> None:
-    with pytest.raises(ValueError, match="width must be a positive factor such as 1 or 1/8; got"):
-        models.cnn6(width=width)
-
-
-@pytest.mark.parametrize("width", ["1/8", True, None])
-def test_width_must_be_a_number(width) -> None:
-    with pytest.raises(TypeError, match="width is a number such as 1 or 1/8; got"):
-        models.cnn6(width=width)
+def test_what_cannot_be_built_says_what_can(name: str, options: dict[str, object], match: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=match):
+        create(name, **options)
