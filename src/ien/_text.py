@@ -78,8 +78,12 @@ def columns(rows: Table) -> list[str]:
     return lines
 
 
-def markdown_table(rows: Table) -> str:
+def markdown_table(rows: Table, left: int = 1) -> str:
     """Write a table as Markdown, with markup, bars and line breaks in cells made harmless.
+
+    Args:
+        rows: The table.
+        left: How many columns are flush left; the others are flush right.
 
     >>> print(markdown_table([["layer", "error"], ["a|b", "0.5"]]))
     | layer | error |
@@ -87,7 +91,7 @@ def markdown_table(rows: Table) -> str:
     | a\\|b | 0.5 |
     """
     header, *body = rows
-    rule = ["---"] + ["---:"] * (len(header) - 1)
+    rule = ["---"] * left + ["---:"] * (len(header) - left)
     lines = []
     for row in [header, rule, *body]:
         cells = [" ".join(escape(cell, quote=False).replace("|", r"\|").split()) for cell in row]

@@ -23,7 +23,7 @@ from playwright.sync_api import expect, sync_playwright
 
 import ien
 import ien.data
-from ien.report.opened import Subject
+from ien.report.opened import OpenedRun
 from ien.report.page import build as html
 from ien.report.page import render
 from ien.report.page.explorer import explore
@@ -343,7 +343,7 @@ def test_every_control_has_a_name_and_can_be_reached(tab: Any) -> None:
     assert len(controls) == count and all(name for _, name in controls), controls
 
 
-def quick_page(subjects: list[Subject], path: Path) -> Path:
+def quick_page(subjects: list[OpenedRun], path: Path) -> Path:
     """A page with the explorer alone."""
     exploration = explore(subjects, [dict.fromkeys(s.layers, 1.0) for s in subjects], images=1, maps=1)
     examined = [render.Examined(None, HOSTILE)] * len(subjects)

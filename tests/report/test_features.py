@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien.report.opened import Subject
+from ien.report.opened import OpenedRun
 from ien.report.plots.features import feature_maps, plot_features, views
 from ien.report.plots.style import save_figure
 from tests.helpers import toy
@@ -28,10 +28,10 @@ def net(kernel: int = 3, channels: int = 1) -> nn.Sequential:
     return nn.Sequential(first, nn.ELU(), second, nn.ELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
 
 
-def subject(name: str = "a small seed 1", group: str = "rot4", **changes: Any) -> Subject:
+def subject(name: str = "a small seed 1", group: str = "rot4", **changes: Any) -> OpenedRun:
     images = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1))
     record: Any = None
-    made = Subject(
+    made = OpenedRun(
         Path(name), name, net(), ("1", "3"), 2, ien.group(group), images, torch.zeros(3), toy.config(), record
     )
     return replace(made, **changes)

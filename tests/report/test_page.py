@@ -30,7 +30,7 @@ pytest.importorskip("matplotlib", reason='the report needs pip install "ien[plot
 import ien
 import ien.data
 from ien.geometry.doctor import doctor
-from ien.report.opened import Subject, open_runs
+from ien.report.opened import OpenedRun, open_runs
 from ien.report.page import build as html
 from ien.report.page import render
 from ien.report.page.explorer import MAP_SIZE, Exploration, choose_images, explore, groups_of, pack, tracks_of
@@ -124,25 +124,25 @@ def page(report: Path) -> Page:
 
 
 @pytest.fixture
-def subjects(runs: list[Path]) -> list[Subject]:
+def subjects(runs: list[Path]) -> list[OpenedRun]:
     return open_runs(runs, count=MEASURED)
 
 
 @pytest.fixture
-def few(subjects: list[Subject]) -> tuple[list[Subject], Exploration]:
+def few(subjects: list[OpenedRun]) -> tuple[list[OpenedRun], Exploration]:
     """Two subjects and a small exploration of them."""
     chosen = subjects[:2]
     return chosen, explore(chosen, [dict.fromkeys(s.layers, 1.0) for s in chosen], images=2, maps=2)
 
 
-def rendered(subjects: list[Subject], exploration: Exploration, **options: Any) -> Page:
+def rendered(subjects: list[OpenedRun], exploration: Exploration, **options: Any) -> Page:
     examined = options.pop("examined", render.Examined(None, "not examined"))
     return Page(
         render.page(subjects, [examined] * len(subjects), options.pop("figures", []), exploration, **options)
     )
 
 
-def pooled(subject: Subject, layer: str, x: Tensor) -> Tensor:
+def pooled(subject: OpenedRun, layer: str, x: Tensor) -> Tensor:
     with torch.no_grad(), ien.capture(subject.model, layer) as features:
         subject.model(x)
     return ien.group_pool(features[layer], subject.feature_groups)
@@ -163,7 +163,7 @@ def test_the_table_holds_the_numbers_of_the_results_in_full(runs: list[Path], pa
 
 
 def test_probabilities_are_those_of_the_model_on_the_transformed_image(
-    page: Page, subjects: list[Subject]
+    page: Page, subjects: list[OpenedRun]
 ) -> None:
     data = page.data
     for k, group in enumerate([ien.rotation(72), None]):
@@ -187,7 +187,7 @@ def test_probabilities_are_those_of_the_model_on_the_transformed_image(
 
 
 def test_errors_are_the_loss_over_the_variance_of_the_measured_images(
-    page: Page, subjects: list[Subject]
+    page: Page, subjects: list[OpenedRun]
 ) -> None:
     data, group = page.data, ien.rotation(72)
     for run_, subject in zip(data["runs"], subjects, strict=True):
@@ -206,7 +206,7 @@ def test_errors_are_the_loss_over_the_variance_of_the_measured_images(
                         assert errors[int(g)] == pytest.approx(expected, rel=1e-3)
 
 
-def test_frames_are_the_most_varying_maps_within_half_a_step(page: Page, subjects: list[Subject]) -> None:
+def test_frames_are_the_most_varying_maps_within_half_a_step(page: Page, subjects: list[OpenedRun]) -> None:
     data, group = page.data, ien.rotation(72)
     subject, run_ = subjects[0], data["runs"][0]
     chosen = subject.images[[image["index"] for image in data["images"]]]
@@ -374,7 +374,7 @@ def test_every_id_occurs_once_and_every_reference_is_met(page: Page) -> None:
     assert clips and clips <= set(ids)
 
 
-def test_settings_that_differ_come_first_and_are_marked(page: Page, subjects: list[Subject]) -> None:
+def test_settings_that_differ_come_first_and_are_marked(page: Page, subjects: list[OpenedRun]) -> None:
     assert sum(row.get("class") == "differs" for row in page.named("tr")) == 3
     rows = render._configs(subjects)
     assert [name for name, _, differs in rows if differs] == ["group", "augment", "beta"]
@@ -404,7 +404,7 @@ def test_one_run_makes_a_page(runs: list[Path], tmp_path: Path) -> None:
 
 
 def test_a_small_limit_takes_fewer_images_and_maps_and_says_so(
-    few: tuple[list[Subject], Exploration],
+    few: tuple[list[OpenedRun], Exploration],
 ) -> None:
     subjects, exploration = few
     whole = rendered(subjects, exploration)
@@ -423,7 +423,7 @@ def test_a_small_limit_takes_fewer_images_and_maps_and_says_so(
 # --- text from files
 
 
-def with_text(text: str, subjects: list[Subject], exploration: Exploration) -> Page:
+def with_text(text: str, subjects: list[OpenedRun], exploration: Exploration) -> Page:
     """A page of two runs of which one has ``text`` wherever a file can have some."""
     subject, other = subjects
     layers = {f"{text}{name}": layer for name, layer in subject.record.layers.items()}
@@ -438,7 +438,7 @@ def with_text(text: str, subjects: list[Subject], exploration: Exploration) -> P
     return rendered([changed, other], exploration, examined=render.Examined(None, text), figures=figures)
 
 
-def test_hostile_text_stays_text(few: tuple[list[Subject], Exploration]) -> None:
+def test_hostile_text_stays_text(few: tuple[list[OpenedRun], Exploration]) -> None:
     found, harmless = with_text(HOSTILE, *few), with_text("harmless", *few)
     assert [tag for tag, _ in found.elements] == [tag for tag, _ in harmless.elements]
     assert [list(attributes) for _, attributes in found.elements] == [list(a) for _, a in harmless.elements]
@@ -446,7 +446,7 @@ def test_hostile_text_stays_text(few: tuple[list[Subject], Exploration]) -> None
     assert found.text.count(HOSTILE) == harmless.text.count("harmless") >= 15
 
 
-def test_hostile_names_stay_text_in_the_plots(few: tuple[list[Subject], Exploration]) -> None:
+def test_hostile_names_stay_text_in_the_plots(few: tuple[list[OpenedRun], Exploration]) -> None:
     subjects = [replace(few[0][0], name=HOSTILE), few[0][1]]
     tracks = tracks_of([ien.group("rot4"), ien.group("scale1.25")])
     measured = []
@@ -487,7 +487,7 @@ def test_colours_follow_the_page_unless_they_are_values_of_a_scale() -> None:
 # --- what the doctor says
 
 
-def test_findings_are_shown_once_for_runs_that_share_them(few: tuple[list[Subject], Exploration]) -> None:
+def test_findings_are_shown_once_for_runs_that_share_them(few: tuple[list[OpenedRun], Exploration]) -> None:
     strided = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1))
     flat = nn.Sequential(*strided, nn.Flatten(), nn.Linear(4 * 14 * 14, 2))
     plain = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1))
@@ -507,7 +507,7 @@ def test_findings_are_shown_once_for_runs_that_share_them(few: tuple[list[Subjec
 
 
 def test_a_network_that_cannot_be_examined_is_said_to_be(
-    subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
+    subjects: list[OpenedRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(model: nn.Module, size: tuple[int, int, int]) -> None:
         raise ValueError(f"cannot follow it at {size}")

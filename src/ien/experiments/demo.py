@@ -32,10 +32,10 @@ def demo(
     print_table("rot-mnist", out / "results", console=console)
     folders = [out / run_name(config, "embedded") for config in configs]
     try:
-        from ..report.page.build import write_report
+        from ..report.page.build import write_runs_page
 
         with console.status("writing the report") as status:
-            page = write_report(folders, out / "report.html", measured=100, progress=status.update)
+            page = write_runs_page(folders, out / "report.html", measured=100, progress=status.update)
     except ModuleNotFoundError as error:  # the plots are an extra; everything else is done
         console.print(f"no page was written: {error}", highlight=False, markup=False)
         return

@@ -11,7 +11,10 @@ from rich.console import Console
 
 from .._files import replace_file
 from .._text import nearest
-from ..report import PaperRow, Part, Row, Section, as_rich, collect, page, summarise
+from ..report import PaperRow, Part, Row, Section, as_rich, collect, results_page, summarise
+from ..report.tables.classifiers import Classifiers
+from ..report.tables.render import Kind
+from ..tracking.report.tables import Trackers
 from . import check_preset, names, paper
 from .study import LABELS, NOTES
 
@@ -28,8 +31,8 @@ class _Rows:
     layers: Sequence[str] | None = None
     """Those that the paper shows; None for all."""
     notes: Sequence[str] = ()
-    errors: bool = False
-    """Whether the paper prints error rates."""
+    kind: Kind = Classifiers()
+    """How they are scored."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Names of rows that are not called as in their own table, by experiment."""
 
@@ -57,6 +60,7 @@ def _het(net: str) -> list[str]:
     return [f"rot-tim/{net}-{row}" for row in rows]
 
 
+ERROR_RATES = Classifiers(errors=True)
 TABLES = {
     "rot-mnist": _Table(["rot-mnist"], [_Rows("", ["rot-mnist/*"])]),
     "rot-tim": _Table(
@@ -87,13 +91,13 @@ TABLES = {
     "scale": _Table(
         ["scale-mnist", "stl10", "rot-scale-mnist"],
         [
-            _Rows("Scale-MNIST 28×28", ["scale-mnist/28-*"], errors=True),
-            _Rows("Scale-MNIST 56×56", ["scale-mnist/56-*"], errors=True),
-            _Rows("STL-10", ["stl10/*"], errors=True),
-            _Rows("Rotated and scaled digits", ["rot-scale-mnist/*"], errors=True),
+            _Rows("Scale-MNIST 28×28", ["scale-mnist/28-*"], kind=ERROR_RATES),
+            _Rows("Scale-MNIST 56×56", ["scale-mnist/56-*"], kind=ERROR_RATES),
+            _Rows("STL-10", ["stl10/*"], kind=ERROR_RATES),
+            _Rows("Rotated and scaled digits", ["rot-scale-mnist/*"], kind=ERROR_RATES),
         ],
     ),
-    "tracking": _Table(["tracking"], [_Rows("", ["tracking/*"])]),
+    "tracking": _Table(["tracking"], [_Rows("", ["tracking/*"], kind=Trackers())]),
     "study": _Table(
         ["study"],
         [
@@ -135,7 +139,7 @@ def write_page(path: Path, name: str, results: Path) -> None:
     sections = [
         Section(each, _parts(each, results), _figures(each), _reading(each, results)) for each in recorded
     ]
-    text = page(*(section for section in sections if section.parts))
+    text = results_page(*(section for section in sections if section.parts))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
@@ -151,7 +155,7 @@ def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
             for row in rows
             if preset in (None, row.preset) and _stands_in(row, part)
         ]
-        parts += [Part(part.title, chosen, part.layers, part.notes, part.errors)] if chosen else []
+        parts += [Part(part.title, chosen, part.layers, part.notes, part.kind)] if chosen else []
     return parts
 
 

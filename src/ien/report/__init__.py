@@ -1,13 +1,22 @@
-"""Reports: from the records of runs to tables beside the paper's figures. Nothing here trains."""
+"""Records of runs as tables, plots and pages. Nothing here trains.
+
+    palette.py  one colour for each method
+    records.py  what a finished run leaves behind
+    rows.py     records that may be averaged, as a line of a table
+    opened.py   a trained run with its network and its test images
+    tables/     accuracies, costs and errors beside the paper's
+    plots/      errors, angles, training and costs as pictures
+    page/       self-contained HTML pages
+"""
 
 from .records import Record as Record
-from .records import Row as Row
 from .records import collect as collect
 from .records import read as read
-from .records import summarise as summarise
-from .tables.cells import PaperRow as PaperRow
-from .tables.table import Part as Part
-from .tables.table import Section as Section
-from .tables.table import as_markdown as as_markdown
-from .tables.table import as_rich as as_rich
-from .tables.table import page as page
+from .rows import Row as Row
+from .rows import summarise as summarise
+from .tables.columns import PaperRow as PaperRow
+from .tables.render import Part as Part
+from .tables.render import Section as Section
+from .tables.render import as_markdown as as_markdown
+from .tables.render import as_rich as as_rich
+from .tables.render import results_page as results_page

@@ -1,27 +1,36 @@
-"""Records: from the JSON files that finished runs leave behind to rows of a table."""
+"""Records: the JSON files that finished runs leave behind."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..groups.families import group as parse_group
-from ..models import NAMES, channel_share
-from ..tracking.report.records import Tracking, tracker_share, tracking_of
-from .fields import number, take
 
-__all__ = ["Layer", "Record", "Row", "collect", "ranges", "read", "summarise"]
+__all__ = [
+    "Layer",
+    "Record",
+    "collect",
+    "damaged",
+    "flat",
+    "read",
+    "read_curve",
+    "read_field",
+    "read_number",
+    "read_share",
+]
 
-FORMAT = 2
+FORMAT = 1
+T = TypeVar("T")
+Json = Mapping[str, object]
 
 
 class Layer(NamedTuple):
@@ -34,7 +43,7 @@ class Layer(NamedTuple):
     between: float = math.nan
     """The relative error of all other elements, which resample."""
     regular: float = math.nan
-    """The relative error with members compared one by one, permuted by the element."""
+    """The relative error with every channel compared, permuted by the element."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +54,10 @@ class Record:
     experiment: str
     preset: str
     seed: int
-    config: Mapping[str, object]
+    config: Json
+    """Every setting by its own name."""
     changes: tuple[tuple[str, str], ...]
-    """Fields set by hand against the preset, with their values as text, by name."""
+    """Settings changed by hand against the preset, with their values as text, by name."""
     data: str
     source: str
     """``generated``, ``original``, ``subset`` or ``embedded-5k``."""
@@ -59,7 +69,7 @@ class Record:
     commit: str | None
     finished: datetime
     accuracy: float
-    """A fraction, as is the next; NaN for a tracker."""
+    """A fraction, like the next; NaN for a network that does not classify."""
     accuracy_with_copies: float
     """Over the originals and their transformed copies, as the authors measure it."""
     layers: Mapping[str, Layer]
@@ -68,39 +78,52 @@ class Record:
     macs: float
     images_per_second: float
     images_seen: float
-    """In training, copies counted; NaN where that is not known."""
-    tracking: Tracking | None = None
-    """What a tracker reached; None for a classifier. Its images are the updates, a frame each."""
+    """In training, every view of an image counted; NaN where that is not known."""
+    content: Json = field(compare=False, repr=False)
+    """The whole file, for what only some kinds of runs have."""
 
 
 def collect(folder: Path | str, *experiments: str) -> list[Record]:
-    """The records in ``folder`` and below whose experiment matches a pattern, in the order of their paths.
+    """Read the records in a folder and below it, in the order of their paths.
 
-    No pattern means all. Every ``*.json`` file counts, except in a run folder (one that holds a
-    ``config.json``), where only ``result.json`` does. Names that begin with a dot are left out.
+    Every ``*.json`` file counts, except in a run folder (one that holds a ``config.json``), where only
+    ``result.json`` does. Names that begin with a dot are left out.
+
+    Args:
+        folder: Where to look.
+        experiments: Patterns such as ``rot-mnist/*``; records that match none are left out. None: all.
+
+    Raises:
+        FileNotFoundError: There is no such record.
     """
     patterns = experiments or ("*",)
-    paths = sorted(path for path in Path(folder).rglob("*.json") if _counts(path))
-    records = [
-        record
-        for record in map(read, paths)
-        if any(fnmatchcase(record.experiment, pattern) for pattern in patterns)
-    ]
+    records = []
+    for path in sorted(Path(folder).rglob("*.json")):
+        if not _is_record(path):
+            continue
+        record = read(path)
+        if any(fnmatchcase(record.experiment, pattern) for pattern in patterns):
+            records.append(record)
     if not records:
+        quoted = " ".join(repr(pattern) for pattern in patterns)
         raise FileNotFoundError(
             f"no records of {', '.join(patterns)} in {folder}: make them with  "
-            f"ien run {' '.join(repr(pattern) for pattern in patterns)} --preset small --seeds 1-3"
+            f"ien run {quoted} --preset small --seeds 1-3"
         )
     return records
 
 
 def read(path: Path | str) -> Record:
-    """The record in one file."""
+    """Read the record in one file.
+
+    Raises:
+        ValueError: It is damaged, no record at all, or of another version of ien.
+    """
     path = Path(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it and run its row again") from None
+        raise damaged(path, error) from None
     if not isinstance(content, dict) or "format" not in content:
         raise ValueError(f"{path} is not the record of a run (it has no format number): move it elsewhere")
     if content["format"] != FORMAT:
@@ -111,199 +134,168 @@ def read(path: Path | str) -> Record:
     try:
         return _record(path, content)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it and run its row again") from None
+        raise damaged(path, error) from None
 
 
-@dataclass(frozen=True)
-class Row:
-    """The runs of one configuration, one record a seed, in the order of the seeds."""
-
-    experiment: str
-    preset: str
-    source: str
-    tested_on: str
-    changes: tuple[tuple[str, str], ...]
-    records: tuple[Record, ...]
-    superseded: tuple[Record, ...] = ()
-    """Older records of seeds that were recorded again."""
-    name: str = ""
-    """What a table calls it; by default its name without that of its own table."""
-
-    @property
-    def label(self) -> str:
-        name = self.name or self.experiment.split("/", 1)[-1]
-        return f"{name} ({', '.join(f'{k}={v}' for k, v in self.changes)})" if self.changes else name
-
-    @property
-    def data(self) -> str:
-        return self.source if self.tested_on == "test" else f"{self.source}, {self.tested_on}"
-
-    @property
-    def tracks(self) -> bool:
-        """Whether these are runs of a tracker, which has no accuracy."""
-        return self.records[0].tracking is not None
-
-    @property
-    def seeds(self) -> str:
-        return ranges([record.seed for record in self.records])
-
-    @property
-    def accuracy(self) -> tuple[float, float | None]:
-        """Mean and sample standard deviation over the seeds, in percent; None for a single seed."""
-        values = [100 * record.accuracy for record in self.records]
-        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-    @property
-    def accuracy_with_copies(self) -> float:
-        return statistics.fmean(100 * record.accuracy_with_copies for record in self.records)
-
-    @property
-    def images_per_second(self) -> float:
-        """The median, which one busy moment of the machine does not move."""
-        known = [r.images_per_second for r in self.records if math.isfinite(r.images_per_second)]
-        return statistics.median(known) if known else math.nan
-
-    @property
-    def channel_shares(self) -> list[float]:
-        """Channels relative to feature groups all of the largest size, for each different network.
-
-        For trackers relative to those of the steerable twin.
-        """
-        shares = (_channel_share(record.config) for record in self.records)
-        return list(dict.fromkeys(share for share in shares if share is not None))
-
-    def layer(self, name: str) -> Layer:
-        """Means over the seeds, NaN when one of them lacks the value."""
-        layers = [record.layers.get(name, Layer(math.nan, math.nan)) for record in self.records]
-        return Layer(*map(statistics.fmean, zip(*layers, strict=True)))
+def damaged(path: Path, error: Exception) -> ValueError:
+    """Return the error that says what is wrong with a record, and what to do."""
+    return ValueError(f"{path} is damaged ({error}): delete it and run its row again")
 
 
-def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]:
-    """Rows of records that may be averaged, experiments in ``order`` first and unknown ones after them.
+def flat(config: Json) -> dict[str, object]:
+    """Return the settings of a nested configuration by their own names.
 
-    Records share a row when experiment, preset, data source, tested set and changed fields are equal. Of
-    two records of one seed the one that finished last counts.
+    >>> flat({"seed": 1, "objective": {"beta": 0.1}})
+    {'seed': 1, 'beta': 0.1}
     """
-    groups: dict[tuple[str, str, str, str, tuple[tuple[str, str], ...]], list[Record]] = defaultdict(list)
-    for record in sorted(records, key=lambda r: (r.finished, str(r.path))):
-        key = record.experiment, record.preset, record.source, record.tested_on, record.changes
-        groups[key].append(record)
-    rows = []
-    for key, runs in groups.items():
-        newest = {record.seed: record for record in runs}
-        kept = tuple(newest[seed] for seed in sorted(newest))
-        rows.append(Row(*key, kept, tuple(run for run in runs if run != newest[run.seed])))
-    places = {name: i for i, name in enumerate(order)}
-    rows.sort(
-        key=lambda r: (places.get(r.experiment, len(places)), r.experiment, r.changes, r.preset, r.data)
-    )
-    return rows
-
-
-def ranges(seeds: Sequence[int]) -> str:
-    """Seeds in rising order: 1–3, 7."""
-    runs: list[list[int]] = []
-    for seed in seeds:
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
+    settings: dict[str, object] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            settings |= flat(value)
         else:
-            runs.append([seed])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+            settings[name] = value
+    return settings
 
 
-def _counts(path: Path) -> bool:
+def read_field(content: Json, *names: str, kind: type[T]) -> T:
+    """Return what the names lead to in the JSON of a record.
+
+    >>> read_field({"data": {"name": "rot-mnist"}}, "data", "name", kind=str)
+    'rot-mnist'
+    """
+    value: object = content
+    for name in names:
+        if not isinstance(value, Mapping) or name not in value:
+            raise ValueError(f"it has no {'.'.join(names)}")
+        value = value[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {value!r}")
+    return value
+
+
+def read_number(content: Json, *names: str) -> float:
+    """Return a number, NaN where there is none."""
+    value = read_field(content, *names, kind=object)
+    if value is None or value != value:
+        return math.nan  # always the same NaN, so that two readings of one file are equal
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"{'.'.join(names)} should be a number; it is {value!r}")
+    return float(value)
+
+
+def read_share(content: Json, *names: str) -> float:
+    """Return a number from 0 to 1, which has to be there."""
+    value = read_number(content, *names)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{'.'.join(names)} should be from 0 to 1; it is {value}")
+    return value
+
+
+def read_curve(content: Json, *names: str, count: int) -> tuple[float, ...]:
+    """Return this many shares."""
+    values = read_field(content, *names, kind=list)
+    if len(values) != count:
+        raise ValueError(f"{'.'.join(names)} should have {count} values; it has {len(values)}")
+    name = names[-1]
+    return tuple(read_share({name: value}, name) for value in values)
+
+
+def _is_record(path: Path) -> bool:
+    if not path.is_file() or path.name.startswith("."):
+        return False
     in_run_folder = (path.parent / "config.json").exists()
-    return path.is_file() and path.name[0] != "." and (path.name == "result.json" or not in_run_folder)
+    return path.name == "result.json" or not in_run_folder
 
 
-def _record(path: Path, content: Mapping[str, object]) -> Record:
-    config = _flat(take(content, "config", kind=dict))
-    changes = take(content, "changes", kind=dict)
-    layers = take(content, "layers", kind=dict)
-    finished = datetime.fromisoformat(take(content, "finished", kind=str))
+def _record(path: Path, content: Json) -> Record:
+    config = flat(read_field(content, "config", kind=dict))
+    changes = read_field(content, "changes", kind=dict)
+    finished = datetime.fromisoformat(read_field(content, "finished", kind=str))
     if finished.tzinfo is None:
         raise ValueError(f"finished should name a time zone; it is {finished.isoformat()}")
-    accuracy, with_copies = number(content, "accuracy"), number(content, "accuracy_with_copies")
-    tracking = tracking_of(content)
-    if not (0 <= accuracy <= 1 or tracking) or with_copies < 0 or with_copies > 1:
-        raise ValueError(f"accuracies should be from 0 to 1; they are {accuracy} and {with_copies}")
+    accuracy = read_number(content, "accuracy")
+    with_copies = read_number(content, "accuracy_with_copies")
+    for share in (accuracy, with_copies):
+        if share < 0 or share > 1:
+            raise ValueError(f"accuracies should be from 0 to 1; they are {accuracy} and {with_copies}")
+    commit = None
+    if content.get("commit") is not None:
+        commit = read_field(content, "commit", kind=str)
+    versions = read_field(content, "versions", kind=dict)
+    # which elements resample: those of the groups that were measured, joined by +
+    exact = _exact_elements(str(config.get("measured", "")) or read_field(config, "group", kind=str))
+    layers = read_field(content, "layers", kind=dict)
     return Record(
         path=path,
-        experiment=take(config, "experiment", kind=str),
-        preset=take(config, "preset", kind=str),
-        seed=take(config, "seed", kind=int),
+        experiment=read_field(config, "experiment", kind=str),
+        preset=read_field(config, "preset", kind=str),
+        seed=read_field(config, "seed", kind=int),
         config=config,
-        changes=tuple((name, _text(value)) for name, value in sorted(changes.items())),
-        data=take(content, "data", "name", kind=str),
-        source=take(content, "data", "source", kind=str),
-        tested_on=take(content, "data", "tested_on", kind=str),
-        train=take(content, "data", "train", kind=int),
-        test=take(content, "data", "test", kind=int),
-        versions={name: str(value) for name, value in take(content, "versions", kind=dict).items()},
-        machine=take(content, "machine", kind=str),
-        commit=None if content.get("commit") is None else take(content, "commit", kind=str),
+        changes=tuple((name, _as_text(changes[name])) for name in sorted(changes)),
+        data=read_field(content, "data", "name", kind=str),
+        source=read_field(content, "data", "source", kind=str),
+        tested_on=read_field(content, "data", "tested_on", kind=str),
+        train=read_field(content, "data", "train", kind=int),
+        test=read_field(content, "data", "test", kind=int),
+        versions={name: str(version) for name, version in versions.items()},
+        machine=read_field(content, "machine", kind=str),
+        commit=commit,
         finished=finished,
         accuracy=accuracy,
         accuracy_with_copies=with_copies,
-        layers={name: _layer(layers, name, _measured(config)) for name in layers},
-        parameters=take(content, "parameters", kind=int),
-        trained_parameters=take(content, "trained_parameters", kind=int),
-        macs=number(content, "macs"),
-        images_per_second=number(content, "images_per_second"),
-        images_seen=number(content, "images_seen"),
-        tracking=tracking,
+        layers={name: _layer(read_field(layers, name, kind=dict), exact) for name in layers},
+        parameters=read_field(content, "parameters", kind=int),
+        trained_parameters=read_field(content, "trained_parameters", kind=int),
+        macs=read_number(content, "macs"),
+        images_per_second=read_number(content, "images_per_second"),
+        images_seen=_images_seen(content, config),
+        content=content,
     )
 
 
-def _flat(config: Mapping[str, object]) -> dict[str, object]:
-    """The fields of all sections together; no two have the same name."""
-    fields: dict[str, object] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            fields |= value
+def _layer(found: Json, exact_elements: Mapping[str, bool]) -> Layer:
+    exact, between = [], []
+    for label in read_field(found, "per_element", kind=dict) if "per_element" in found else ():
+        error = read_number(found, "per_element", label)
+        if label not in exact_elements or not math.isfinite(error):
+            continue
+        if exact_elements[label]:
+            exact.append(error)
         else:
-            fields[name] = value
-    return fields
+            between.append(error)
+    return Layer(
+        raw=read_number(found, "raw"),
+        relative=read_number(found, "relative"),
+        exact=statistics.fmean(exact) if exact else math.nan,
+        between=statistics.fmean(between) if between else math.nan,
+        regular=read_number(found, "relative_regular") if "relative_regular" in found else math.nan,
+    )
 
 
-def _measured(config: Mapping[str, object]) -> str:
-    """The groups whose elements were measured, joined by +."""
-    return str(config.get("measured", "")) or take(config, "group", kind=str)
-
-
-def _channel_share(config: Mapping[str, object]) -> float | None:
-    model, mix, width = (config.get(name) for name in ("model", "feature_groups", "width"))
-    if not isinstance(model, str) or not isinstance(mix, str) or not isinstance(width, int | float):
-        return None
-    if model in ("siamfc", "re-siamfc"):
-        return tracker_share(mix, width, str(config.get("backbone", "alexnet-v2")), str(config.get("group")))
-    name = model.removeprefix("e2cnn-")
-    return channel_share(name, mix, width) if name in NAMES else None
-
-
-def _layer(layers: Mapping[str, object], name: str, group: str) -> Layer:
-    raw, relative = number(layers, name, "raw"), number(layers, name, "relative")
-    errors: dict[bool, list[float]] = {True: [], False: []}
-    found = take(layers, name, kind=dict)
-    regular = number(layers, name, "relative_regular") if "relative_regular" in found else math.nan
-    is_exact = exact_labels(group)
-    for label in found.get("per_element", {}):
-        if label in is_exact and math.isfinite(error := number(layers, name, "per_element", label)):
-            errors[is_exact[label]].append(error)
-    exact, between = (statistics.fmean(some) if some else math.nan for some in errors.values())
-    return Layer(raw, relative, exact, between, regular)
+def _images_seen(content: Json, config: Json) -> float:
+    """Read it, or of older records compute it from their configuration."""
+    if content.get("images_seen") is not None:
+        return read_number(content, "images_seen")
+    if math.isnan(read_number(content, "accuracy")) or not {"epochs", "augment", "samples"} <= set(config):
+        return math.nan
+    views = 1
+    if config["augment"]:
+        groups = read_field(config, "group", kind=str).split("+")
+        views += read_field(config, "samples", kind=int) * len(groups)
+    return views * read_field(config, "epochs", kind=int) * read_field(content, "data", "train", kind=int)
 
 
 @lru_cache
-def exact_labels(groups: str) -> dict[str, bool]:
-    """For each element but the identity, by its label, whether it only permutes pixels."""
-    parsed = map(parse_group, groups.split("+"))
-    return {
-        label: exact
-        for group in parsed
-        for label, exact in list(zip(group.labels, group.exact, strict=True))[1:]
-    }
+def _exact_elements(groups: str) -> dict[str, bool]:
+    """Say for each element but the identity, by its label, whether it only permutes pixels."""
+    exact = {}
+    for name in groups.split("+"):
+        group = parse_group(name)
+        exact |= dict(zip(group.labels[1:], group.exact[1:], strict=True))
+    return exact
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)

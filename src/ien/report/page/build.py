@@ -1,158 +1,326 @@
-"""The HTML report: from run folders to one self-contained page with table, plots, settings and explorer."""
+"""The page of runs: table, explorer, plots, geometry and settings in one self-contained file."""
 
 from __future__ import annotations
 
+import base64
+import io
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ..._files import replace_file
 from ...measuring.measure import measure
 from ...measuring.report import Report
-from ...training.run_folder import read_config
-from ..opened import Subject, open_runs
-from ..records import summarise
-from .explorer import Track, explore, groups_of, tracks_of
-from .render import LIMIT, Examined, Figure, data_of, page
-from .svg import as_svg
+from ..opened import OpenedRun, open_runs
+from ..palette import colours_of
+from ..records import Record
+from ..rows import summarise
+from .explorer import SHOWN_IMAGES, SHOWN_MAPS, Exploration, Sweep, explore, groups_of, sweeps_of
+from .html import fill
 
-__all__ = ["write_report"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ...geometry.doctor import Diagnosis
+
+__all__ = ["write_runs_page"]
+
+MEASURED_IMAGES = 200
+"""How many test images the curves are measured on."""
+MAX_BYTES = 10_000_000
+"""How large the page may become: browsers open that at once, and it can be sent by mail."""
 
 Progress = Callable[[str], None]
 
 
-def write_report(
+class Plot(NamedTuple):
+    """A picture on the page."""
+
+    title: str
+    caption: str
+    address: str
+    """A data URI: the page loads nothing."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the doctor says about one network: its diagnosis, or why there is none."""
+
+    diagnosis: Diagnosis | None
+    error: str = ""
+
+
+def write_runs_page(
     folders: Sequence[Path | str],
     path: Path | str,
     data: str | None = None,
     *,
-    images: int = 10,
-    maps: int = 4,
-    measured: int = 200,
-    limit: int = LIMIT,
     progress: Progress | None = None,
 ) -> Path:
-    """Write the page of these finished runs to ``path``, one file that loads nothing from elsewhere.
+    """Write the page of finished runs to one file that loads nothing from elsewhere.
 
-    ``data`` is where their data set is now, if it was moved. The curves are measured on the first
-    ``measured`` test images; the explorer shows up to ``images`` of them and ``maps`` maps of each layer,
-    fewer where the page would become larger than ``limit`` bytes. ``progress`` is told what is going on.
+    Args:
+        folders: Run folders of classifiers that were tested on the same images.
+        path: The file to write.
+        data: Where their data set is now, if it was moved.
+        progress: Called with a line of text about what is going on.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: The runs cannot be compared, or are too many for one page.
     """
-    path, say = Path(path), progress or _ignore
+    path = Path(path)
+    say = progress or _say_nothing
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the file to write, such as {path / 'report.html'}")
-    if min(images, maps, measured) < 1:
-        raise ValueError(f"a report needs at least one image and map; got {images=}, {maps=}, {measured=}")
-    _needed()
-    if trackers := [folder for folder in folders if read_config(Path(folder)).TASK != "classify"]:
-        raise ValueError(
-            f"{trackers[0]} is a tracker, and a report is of networks that classify: look at it with "
-            f"ien plot tracking, ien plot turning and ien measure"
-        )
-    subjects = _side_by_side(open_runs(folders, data, measured))
-    measured_along = [(track, _measure(subjects, track, say)) for track in tracks_of(groups_of(subjects))]
-    reports = measured_along[0][1].values()
-    variances = [{name: layer.variance for name, layer in found.layers.items()} for found in reports]
-    exploration = explore(subjects, variances, images, maps, say)
+    _check_matplotlib()
+    runs = _with_equal_images(open_runs(folders, data, MEASURED_IMAGES))
+
+    measured = []
+    for sweep in sweeps_of(groups_of(runs)):
+        measured.append((sweep, _measure(runs, sweep, say)))
+    # the variance of the untransformed maps: that of any sweep will do
+    variances = []
+    for report in measured[0][1].values():
+        variances.append({name: layer.variance for name, layer in report.layers.items()})
+    exploration = explore(runs, variances, SHOWN_IMAGES, SHOWN_MAPS, say)
+
     say("examining the geometry of the networks")
-    findings = [_examine(subject) for subject in subjects]
+    geometry = [_examine(run) for run in runs]
     say("drawing")
-    text = page(subjects, findings, _figures(subjects, measured_along), exploration, limit)
+    text = _page(runs, geometry, _plots(runs, measured), exploration)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_bytes(text.encode()))
     return path
 
 
-def _measure(subjects: Sequence[Subject], track: Track, say: Progress) -> dict[str, Report]:
+def _check_matplotlib() -> None:
+    """Say that it is missing before the work begins."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'the page of runs needs matplotlib: pip install "ien[plots]"', name=error.name
+        ) from error
+
+
+def _say_nothing(text: str) -> None:
+    pass
+
+
+def _with_equal_images(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
+    """Return the runs with as many images as all of them have, which must be the same images."""
+    first = runs[0]
+    count = min(len(run.images) for run in runs)
+    cut = []
+    for run in runs:
+        if run.labels is None:
+            raise ValueError(
+                f"{run.folder} does not classify, and this page is about classifiers; "
+                f"look at trackers with ien plot tracking and ien plot turning"
+            )
+        images = run.images[:count]
+        if images.shape != first.images[:count].shape or not torch.equal(images, first.images[:count]):
+            raise ValueError(
+                f"the runs were tested on different images and cannot be shown side by side: "
+                f"{first.folder} on {_tested_on(first.record)}, {run.folder} on {_tested_on(run.record)}; "
+                f"write one page for each"
+            )
+        cut.append(replace(run, images=images, labels=run.labels[:count]))
+    return cut
+
+
+def _tested_on(record: Record) -> str:
+    return f"{record.source} {record.data}, {record.tested_on} set, {record.test:,} images"
+
+
+def _measure(runs: Sequence[OpenedRun], sweep: Sweep, say: Progress) -> dict[str, Report]:
+    """Measure every run under all elements of a sweep; run name to report."""
+    values = "angles" if sweep.kind == "rotation" else "factors"
     reports = {}
-    for subject in subjects:
-        places = "angles" if track.kind == "rotation" else "factors"
-        say(f"measuring {subject.name} at {len(track.values)} {places}")
-        reports[subject.name] = measure(
-            subject.model,
-            subject.images,
-            track.group,
-            subject.layers,
-            subject.feature_groups,
-            labels=subject.labels,
+    for run in runs:
+        say(f"measuring {run.name} at {len(sweep.values)} {values}")
+        reports[run.name] = measure(
+            run.model, run.images, sweep.group, run.layers, run.feature_groups, labels=run.labels
         )
     return reports
 
 
-def _side_by_side(subjects: Sequence[Subject]) -> list[Subject]:
-    """The runs with as many images as all have, after a check that these are the same."""
-    first, n = subjects[0], min(len(subject.images) for subject in subjects)
-    for other in subjects[1:]:
-        if first.images.shape[1:] != other.images.shape[1:] or not torch.equal(
-            first.images[:n], other.images[:n]
-        ):
-            raise ValueError(
-                f"the runs were tested on different images, and cannot be shown side by side: "
-                f"{first.folder} on {data_of(first.record)}, {other.folder} on {data_of(other.record)}; "
-                f"write a report for each"
-            )
-    return [
-        replace(
-            subject, images=subject.images[:n], labels=None if subject.labels is None else subject.labels[:n]
-        )
-        for subject in subjects
-    ]
-
-
-def _examine(subject: Subject) -> Examined:
+def _examine(run: OpenedRun) -> Geometry:
     from ...geometry.doctor import doctor
 
-    channels, height, width = subject.images.shape[1:]
+    channels, height, width = run.images.shape[1:]
     try:
-        return Examined(doctor(subject.model, (channels, height, width)))
+        return Geometry(doctor(run.model, (channels, height, width)))
     except ValueError as error:  # a model that it cannot follow: the page says so
-        return Examined(None, str(error))
+        return Geometry(None, str(error))
 
 
-def _figures(
-    subjects: Sequence[Subject], measured: Sequence[tuple[Track, Mapping[str, Report]]]
-) -> list[Figure]:
-    """Every plot that these runs allow; ``measured`` are their reports along each track."""
-    from ..plots.layers import plot_angles, plot_costs, plot_errors, plot_factors, plot_training
+def _plots(
+    runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[str, Report]]]
+) -> list[Plot]:
+    """Draw every plot that these runs allow; ``measured`` holds their reports along each sweep."""
+    from ..plots.angles import plot_angles, plot_factors
+    from ..plots.costs import plot_costs
+    from ..plots.errors import plot_errors
+    from ..plots.training import plot_training
 
-    count = f"the first {len(subjects[0].images):,} test images"
-    drawn = []
-    for track, reports in measured:
-        turning, others = track.kind == "rotation", len(track.values) - 1
-        moves = f"{others} rotations" if turning else f"{others} scalings"
-        caption = f"Relative error over {moves} of {count}; 0 is equivariant, about 2 is unrelated."
-        drawn.append((f"Error in each layer, over {moves}", caption, plot_errors(reports)))
-        if turning:
-            caption = f"Measured on {count}, every {track.values[1]:g}°."
-            drawn.append(("Error and accuracy at each angle", caption, plot_angles(reports)))
+    images = f"the first {len(runs[0].images):,} test images"
+    plots = []
+    for sweep, reports in measured:
+        others = len(sweep.values) - 1  # but for the identity
+        if sweep.kind == "rotation":
+            moves = f"{others} rotations"
+            title = "Error and accuracy at each angle"
+            caption = f"Measured on {images}, every {sweep.values[1]:g}°."
+            curves = plot_angles(reports)
         else:
-            caption = f"Measured on {count}, from ×{track.values[0]:.3g} to ×{track.values[-1]:.3g}."
-            drawn.append(("Error and accuracy at each factor", caption, plot_factors(reports)))
-    folders = {s.name: s.folder for s in subjects if (s.folder / "metrics.jsonl").exists()}
-    if folders:
-        drawn.append(("Training", "Loss, accuracy and each layer's term, by epoch.", plot_training(folders)))
-    if len(subjects) > 1:
-        rows = summarise([subject.record for subject in subjects])
+            moves = f"{others} scalings"
+            title = "Error and accuracy at each factor"
+            caption = f"Measured on {images}, from ×{sweep.values[0]:.3g} to ×{sweep.values[-1]:.3g}."
+            curves = plot_factors(reports)
+        errors_caption = f"Relative error over {moves} of {images}; 0 is equivariant, about 2 is unrelated."
+        errors = plot_errors(reports)
+        plots.append(Plot(f"Error in each layer, over {moves}", errors_caption, _as_address(errors)))
+        plots.append(Plot(title, caption, _as_address(curves)))
+
+    trained = {run.name: run.folder for run in runs if (run.folder / "metrics.jsonl").exists()}
+    if trained:
+        caption = "Loss, accuracy and each layer's term, by epoch."
+        plots.append(Plot("Training", caption, _as_address(plot_training(trained))))
+    if len(runs) > 1:
+        rows = summarise([run.record for run in runs])
         caption = "Test accuracy against multiply-accumulates for one image."
-        drawn.append(("Accuracy and cost", caption, plot_costs(rows)))
-    return [
-        Figure(title, caption, as_svg(figure, f"figure{i}-"))
-        for i, (title, caption, figure) in enumerate(drawn, 1)
-    ]
+        plots.append(Plot("Accuracy and cost", caption, _as_address(plot_costs(rows))))
+    return plots
 
 
-def _needed() -> None:
-    """Said before the work begins."""
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'a report needs {error.name}: pip install "ien[plots]"', name=error.name
-        ) from error
+def _as_address(figure: Figure) -> str:
+    """Write a figure as SVG in a data URI."""
+    from ..plots.style import styled
+
+    buffer = io.BytesIO()
+    with styled():
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _ignore(text: str) -> None:
-    pass
+def _page(
+    runs: Sequence[OpenedRun],
+    geometry: Sequence[Geometry],
+    plots: Sequence[Plot],
+    exploration: Exploration,
+) -> str:
+    """Return the page as text, with as many images and maps as :data:`MAX_BYTES` allow."""
+    commits = dict.fromkeys(run.record.commit for run in runs if run.record.commit)
+    layers: dict[str, None] = {}
+    for run in runs:
+        layers |= dict.fromkeys(run.record.layers)
+    values: dict[str, Any] = {
+        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "names": [run.name for run in runs],
+        "commits": list(commits),
+        "machines": list(dict.fromkeys(run.record.machine for run in runs)),
+        "runs": _lines(runs),
+        "layers": list(layers),
+        "measured": len(runs[0].images),
+        "data": _tested_on(runs[0].record),
+        "figures": plots,
+        "settings": _settings(runs),
+        "findings": _same_together(runs, geometry),
+        "nan": math.nan,
+        "scales": len(exploration.content["sweeps"]) > 1,
+    }
+    size = 0
+    for images, maps in exploration.smaller():
+        content = json.dumps(exploration.cut(images, maps), allow_nan=False, separators=(",", ":"))
+        text = fill(
+            "runs.html",
+            script="explorer.js",
+            explorer=content.replace("<", "\\u003c"),  # no text in it can end the script element
+            left_out=_left_out(exploration, images, maps),
+            **values,
+        )
+        size = len(text.encode())
+        if size <= MAX_BYTES:
+            return text
+    raise ValueError(
+        f"a page of {len(runs)} runs has at least {size:,} bytes, and {MAX_BYTES:,} are allowed: "
+        f"give fewer runs"
+    )
+
+
+def _left_out(exploration: Exploration, images: int, maps: int) -> str:
+    """Say what the page had to leave out; nothing if it holds everything."""
+    fewer = []
+    if images < exploration.images:
+        fewer.append(f"{images} of {exploration.images} images")
+    if maps < exploration.maps:
+        fewer.append(f"{maps} of {exploration.maps} maps of each layer")
+    if not fewer:
+        return ""
+    return f"To keep the file small it holds {' and '.join(fewer)}: a page of fewer runs holds more."
+
+
+def _lines(runs: Sequence[OpenedRun]) -> list[dict[str, Any]]:
+    """Return what the table shows of each run."""
+    lines = []
+    for run, colour in zip(runs, colours_of([run.name for run in runs]), strict=True):
+        relative = {name: layer.relative for name, layer in run.record.layers.items()}
+        lines.append(
+            {
+                "name": run.name,
+                "colour": colour,
+                "folder": str(run.folder),
+                "record": run.record,
+                "layers": relative,
+            }
+        )
+    return lines
+
+
+def _settings(runs: Sequence[OpenedRun]) -> list[tuple[str, list[str], bool]]:
+    """Return (field, its value in each run, whether they differ), those that differ first."""
+    configs = [run.record.config for run in runs]
+    fields: dict[str, None] = {}
+    for config in configs:
+        fields |= dict.fromkeys(config)
+    different, equal = [], []
+    for field in fields:
+        values = [_setting(config.get(field)) for config in configs]
+        if len(set(values)) > 1:
+            different.append((field, values, True))
+        else:
+            equal.append((field, values, False))
+    return different + equal
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == "":
+        return "–"
+    return str(value)
+
+
+def _same_together(
+    runs: Sequence[OpenedRun], geometry: Sequence[Geometry]
+) -> list[tuple[list[str], Geometry]]:
+    """Put runs together about which the doctor says the same."""
+    together: list[tuple[list[str], Geometry]] = []
+    for run, found in zip(runs, geometry, strict=True):
+        for names, other in together:
+            if other == found:
+                names.append(run.name)
+                break
+        else:
+            together.append(([run.name], found))
+    return together

@@ -1,11 +1,11 @@
-"""Explorer: from trained runs and their test images to what a page shows of them at all angles and scales."""
+"""What the explorer shows: trained runs on a few test images, at all angles and scales."""
 
 from __future__ import annotations
 
 import base64
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,21 +20,26 @@ from ...loss.capture import capture
 from ...loss.error import image_errors
 from ...loss.feature_groups import pool_layer
 from ...loss.layers import per_layer
-from ..opened import Subject
+from ..opened import OpenedRun
+from ..palette import colours_of
 
-__all__ = ["Exploration", "Track", "choose_images", "explore", "groups_of", "pack", "tracks_of"]
+__all__ = ["Exploration", "Sweep", "choose_images", "explore", "groups_of", "pack", "sweeps_of"]
 
-ANGLES = 72  # every 5°
-STEPS = 10  # scale factors on each side of 1, beside the groups' own
-SHOWN_CLASSES = 10
-MAP_SIZE, IMAGE_SIZE = 32, 96  # larger ones are averaged down: they only have to be looked at
+NUM_ANGLES = 72  # every 5°
+FACTORS_PER_SIDE = 10  # on each side of 1, besides those of the groups
+SHOWN_IMAGES, SHOWN_MAPS, SHOWN_CLASSES = 10, 4, 10
+MAX_MAP_SIZE, MAX_IMAGE_SIZE = 32, 96  # larger ones are averaged down: this is for looking only
 BATCH = 24
-SMALLER = ((10, 4), (8, 4), (7, 4), (6, 4), (6, 3), (6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1))
+TINY = 1e-12  # instead of a variance of 0
+# images and maps of a layer to try where the page would become too large, the most first
+FEWER = ((10, 4), (8, 4), (7, 4), (6, 4), (6, 3), (6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1))
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Track:
-    """What one slider goes through: elements of a group, in the order of their values."""
+class Sweep:
+    """What a slider goes through: elements of a group, in the order of their values."""
 
     kind: Literal["rotation", "scale"]
     group: Group
@@ -50,109 +55,122 @@ class Track:
 class Exploration:
     """Everything the explorer can show, ready for JSON; the page takes as much of it as fits."""
 
-    content: dict[str, Any]
+    content: Json
     images: int
     maps: int
 
-    def cut(self, images: int, maps: int) -> dict[str, Any]:
-        """The content with only the first ``images`` images and ``maps`` maps of a layer."""
-        runs = [
-            run
-            | {
-                "layers": [layer | {"maps": layer["maps"][:maps]} for layer in run["layers"]],
-                "images": [
-                    image
-                    | {
-                        "frames": [frames[:maps] for frames in image["frames"]],
-                        "ranges": [ranges[:maps] for ranges in image["ranges"]],
-                    }
-                    for image in run["images"][:images]
-                ],
-            }
-            for run in self.content["runs"]
-        ]
+    def cut(self, images: int, maps: int) -> Json:
+        """Return the content with only the first images, and the first maps of each layer."""
+        runs = []
+        for run in self.content["runs"]:
+            layers = [layer | {"maps": layer["maps"][:maps]} for layer in run["layers"]]
+            shown = []
+            for image in run["images"][:images]:
+                frames = [layer[:maps] for layer in image["frames"]]
+                ranges = [layer[:maps] for layer in image["ranges"]]
+                shown.append(image | {"frames": frames, "ranges": ranges})
+            runs.append(run | {"layers": layers, "images": shown})
         return self.content | {"runs": runs, "images": self.content["images"][:images]}
 
     def smaller(self) -> Iterator[tuple[int, int]]:
-        """How many images and maps to try, the most first."""
+        """Yield how many images and maps to try, the most first."""
         yield self.images, self.maps
-        for images, maps in SMALLER:
-            if images <= self.images and maps <= self.maps and (images, maps) != (self.images, self.maps):
+        for images, maps in FEWER:
+            fits = images <= self.images and maps <= self.maps
+            if fits and (images, maps) != (self.images, self.maps):
                 yield images, maps
 
 
 def explore(
-    subjects: Sequence[Subject],
-    variances: Sequence[dict[str, float]],
-    images: int = 10,
-    maps: int = 4,
+    runs: Sequence[OpenedRun],
+    variances: Sequence[Mapping[str, float]],
+    images: int = SHOWN_IMAGES,
+    maps: int = SHOWN_MAPS,
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
-    """Run every model on ``images`` test images at the angles and factors of :func:`tracks_of` their groups.
+    """Run every model on a few test images at the angles and factors of :func:`sweeps_of` their groups.
 
-    All subjects have the same images. ``variances`` holds that of each layer's pooled maps, for each subject:
-    what the squared errors are divided by.
+    Args:
+        runs: Trained runs that classify the same images.
+        variances: For each run, the variance of each layer's pooled maps: errors are relative to it.
+        images: How many images to show.
+        maps: How many maps of each layer to show.
+        progress: Called with a line of text about what is going on.
     """
-    tracks = tracks_of(groups_of(subjects))
-    every = subjects[0].labels
-    if every is None:
-        raise ValueError(f"{subjects[0].name} is a tracker, and the explorer shows what images are taken for")
-    chosen = choose_images(every, images)
-    x, labels = subjects[0].images[chosen], every[chosen].tolist()
-    runs, scores = [], []
-    for subject, variance in zip(subjects, variances, strict=True):
-        run, probabilities = _run(subject, x, variance, tracks, maps, progress)
-        runs.append(run)
+    every_label = runs[0].labels
+    if every_label is None:
+        raise ValueError(f"{runs[0].name} is not a classifier, and the explorer shows predicted classes")
+    chosen = choose_images(every_label, images)
+    x, labels = runs[0].images[chosen], every_label[chosen].tolist()
+    sweeps = sweeps_of(groups_of(runs))
+
+    shown_runs, scores = [], []
+    colours = colours_of([run.name for run in runs])
+    for run, variance, colour in zip(runs, variances, colours, strict=True):
+        layers, of_images, probabilities = _explore_run(run, x, variance, sweeps, maps, progress)
+        averaged = bool(getattr(run.config, "average", False))
+        shown_runs.append(
+            {"name": run.name, "colour": colour, "averaged": averaged, "layers": layers, "images": of_images}
+        )
         scores.append(probabilities)
-    classes = [_classes(torch.stack([s[i] for s in scores]), label) for i, label in enumerate(labels)]
-    for run, probabilities in zip(runs, scores, strict=True):
-        for image, p, shown in zip(run["images"], probabilities, classes, strict=True):
-            image |= _predictions(p, shown)
-    starts = [sum(len(track.values) for track in tracks[:k]) for k in range(len(tracks))]
-    content = {
-        "tracks": [
-            {"kind": track.kind, "start": start, "values": list(track.values), "marks": list(track.marks)}
-            for track, start in zip(tracks, starts, strict=True)
-        ],
-        "images": [
-            _picture(picture) | {"index": index, "label": label, "classes": shown}
-            for picture, index, label, shown in zip(x, chosen, labels, classes, strict=True)
-        ],
-        "runs": runs,
-    }
-    return Exploration(
-        content, len(chosen), max(len(layer["maps"]) for run in runs for layer in run["layers"])
-    )
+
+    # all runs show the same classes of an image, so that their bars can be compared
+    pictures = []
+    for i, (index, label) in enumerate(zip(chosen, labels, strict=True)):
+        classes = _likeliest(torch.stack([of_run[i] for of_run in scores]), label)
+        pictures.append(_picture(x[i]) | {"index": index, "label": label, "classes": classes})
+        for shown, of_run in zip(shown_runs, scores, strict=True):
+            shown["images"][i] |= _predictions(of_run[i], classes)
+
+    content = {"sweeps": _sweep_content(sweeps), "images": pictures, "runs": shown_runs}
+    most_maps = 0
+    for shown in shown_runs:
+        for layer in shown["layers"]:
+            most_maps = max(most_maps, len(layer["maps"]))
+    return Exploration(content, len(chosen), most_maps)
 
 
-def groups_of(subjects: Sequence[Subject]) -> list[Group]:
-    """The groups that the runs were measured under, which may be several of each."""
-    return [group for s in subjects for group in getattr(s.config, "measured_groups", None) or (s.group,)]
+def groups_of(runs: Sequence[OpenedRun]) -> list[Group]:
+    """Return the groups that the runs were measured under, repeated ones included."""
+    groups: list[Group] = []
+    for run in runs:
+        groups.extend(run.measured_groups)
+    return groups
 
 
-def tracks_of(groups: Sequence[Group]) -> list[Track]:
-    """All angles unless the groups only scale, and factors on both sides of 1 if one of them scales.
+def sweeps_of(groups: Sequence[Group]) -> list[Sweep]:
+    """Return a sweep over all angles unless the groups only scale, and one over factors if any scales.
 
-    >>> [track.values[-1] for track in tracks_of([ien.group("rot4"), ien.group("scale0.5")])]
+    >>> [sweep.values[-1] for sweep in sweeps_of([ien.group("rot4"), ien.group("scale0.5")])]
     [355.0, 2.0]
     """
-    steps = [step for group in groups for element in group.elements for step in element]
-    own = {float(step.scale) for step in steps if isinstance(step, Similarity)} - {1.0}
-    tracks = []
-    if not all(isinstance(step, Similarity) and not step.turn and not step.flip for step in steps):
-        turns = tuple(360 * k / ANGLES for k in range(ANGLES))
-        tracks.append(Track("rotation", rotation(ANGLES), turns, torch.arange(ANGLES), (0, 90, 180, 270)))
-    if own:
-        factors = _factors(own)
-        others = [factor for factor in factors if factor != 1]
-        index = [others.index(factor) + 1 if factor != 1 else 0 for factor in factors]
-        marks = tuple(sorted({1.0, *own}))
-        tracks.append(Track("scale", scale(others), tuple(factors), torch.tensor(index), marks))
-    return tracks
+    own_factors = set()
+    only_scales = True
+    for group in groups:
+        for element in group.elements:
+            for step in element:
+                if isinstance(step, Similarity):
+                    own_factors.add(float(step.scale))
+                if not isinstance(step, Similarity) or step.turn or step.flip:
+                    only_scales = False
+    own_factors.discard(1.0)
+
+    sweeps = []
+    if not only_scales:
+        angles = tuple(360 * k / NUM_ANGLES for k in range(NUM_ANGLES))
+        quarters = (0.0, 90.0, 180.0, 270.0)
+        sweeps.append(Sweep("rotation", rotation(NUM_ANGLES), angles, torch.arange(NUM_ANGLES), quarters))
+    if own_factors:
+        factors = _factors(own_factors)
+        elements = [1.0] + [factor for factor in factors if factor != 1]  # the identity comes first
+        g = torch.tensor([elements.index(factor) for factor in factors])
+        marks = tuple(sorted({1.0, *own_factors}))
+        sweeps.append(Sweep("scale", scale(elements[1:]), tuple(factors), g, marks))
+    return sweeps
 
 
 def choose_images(labels: Tensor, count: int) -> list[int]:
-    """The first image of each class, in the order of the images, then the other ones.
+    """Choose the first image of each class, in the order of the images, and then the others.
 
     >>> choose_images(torch.tensor([3, 3, 1, 2]), 4)
     [0, 2, 3, 1]
@@ -165,118 +183,167 @@ def choose_images(labels: Tensor, count: int) -> list[int]:
 
 
 def pack(frames: Tensor) -> tuple[str, list[float | None]]:
-    """Frames (n, h, w) in 256 steps of their common range, as text, and the range.
+    """Compress frames (n, h, w) to 256 steps of their common range; returns the text and the range.
 
-    The text is the base64 of the zlib stream of the differences from frame to frame, modulo 256.
+    The text is the base64 of a zlib stream of the differences from frame to frame, modulo 256.
     """
     low, high = float(frames.min()), float(frames.max())
     steps = ((frames.double() - low) * (255 / ((high - low) or 1.0))).round().to(torch.uint8)
     steps[1:] = steps[1:] - steps[:-1]
-    return base64.b64encode(zlib.compress(steps.numpy().tobytes(), 9)).decode(), [_short(low), _short(high)]
+    text = base64.b64encode(zlib.compress(steps.numpy().tobytes(), 9)).decode()
+    return text, [_rounded(low), _rounded(high)]
 
 
 def _factors(own: set[float]) -> list[float]:
-    """As many factors below 1 as above it, about evenly spaced on a logarithmic scale, ``own`` among them."""
-    step = max(abs(math.log(factor)) for factor in own) / STEPS
+    """Space factors about evenly on a logarithmic scale, on both sides of 1, with ``own`` among them."""
+    step = max(abs(math.log(factor)) for factor in own) / FACTORS_PER_SIDE
 
-    def far(factor: float, others: set[float], steps: float) -> bool:
+    def is_far(factor: float, others: set[float], steps: float) -> bool:
         return all(abs(math.log(factor / other)) > steps * step for other in others)
 
-    fixed = {1.0, *own, *(float(f"{1 / factor:.6g}") for factor in own if far(1 / factor, own, 0.1))}
-    between = (float(f"{math.exp(k * step):.4g}") for k in range(-STEPS, STEPS + 1))
-    return sorted(fixed | {factor for factor in between if far(factor, fixed, 0.45)})
+    fixed = {1.0, *own}
+    for factor in own:
+        if is_far(1 / factor, own, 0.1):
+            fixed.add(float(f"{1 / factor:.6g}"))
+    factors = set(fixed)
+    for k in range(-FACTORS_PER_SIDE, FACTORS_PER_SIDE + 1):
+        factor = float(f"{math.exp(k * step):.4g}")
+        if is_far(factor, fixed, 0.45):
+            factors.add(factor)
+    return sorted(factors)
 
 
-def _run(
-    subject: Subject,
+def _explore_run(
+    run: OpenedRun,
     x: Tensor,
-    variance: dict[str, float],
-    tracks: list[Track],
+    variance: Mapping[str, float],
+    sweeps: Sequence[Sweep],
     maps: int,
     progress: Callable[[str], None] | None,
-) -> tuple[dict[str, Any], list[Tensor]]:
-    """What one model makes of the images, and its probabilities: (elements, classes) of each."""
-    _, originals = _forward(subject, x)
-    chosen = {name: h.var((0, 2, 3)).topk(min(maps, h.shape[1])).indices for name, h in originals.items()}
+) -> tuple[list[Json], list[Json], list[Tensor]]:
+    """Return what the page shows of each layer, of each image, and the probabilities of each image.
+
+    Probabilities are (elements, classes).
+    """
+    _, originals = _forward(run, x)
+    chosen = {}  # the maps that vary most
+    layers = []
+    for name, h in originals.items():  # (images, feature groups, H, W)
+        height, width = h.shape[2:]
+        chosen[name] = h.var((0, 2, 3)).topk(min(maps, h.shape[1])).indices
+        layers.append(
+            {
+                "name": name,
+                "size": [height, width],
+                "stored": [min(height, MAX_MAP_SIZE), min(width, MAX_MAP_SIZE)],
+                "of": h.shape[1],
+                "maps": chosen[name].tolist(),
+            }
+        )
+
     images, scores = [], []
     for i in range(len(x)):
         if progress is not None:
-            progress(f"explorer: {subject.name}, image {i + 1} of {len(x)}")
+            progress(f"explorer: {run.name}, image {i + 1} of {len(x)}")
         original = {name: h[i : i + 1] for name, h in originals.items()}
-        frames: dict[str, list[Tensor]] = {name: [] for name in originals}
-        errors: dict[str, list[Tensor]] = {name: [] for name in originals}
-        outputs = []
-        for group, g in ((track.group, part) for track in tracks for part in track.g.split(BATCH)):
-            output, pooled = _forward(subject, group.act(x[i : i + 1].expand(len(g), -1, -1, -1), g))
+        image, probabilities = _explore_image(run, x[i : i + 1], original, variance, sweeps, chosen)
+        images.append(image)
+        scores.append(probabilities)
+    return layers, images, scores
+
+
+def _explore_image(
+    run: OpenedRun,
+    x: Tensor,
+    original: Mapping[str, Tensor],
+    variance: Mapping[str, float],
+    sweeps: Sequence[Sweep],
+    chosen: Mapping[str, Tensor],
+) -> tuple[Json, Tensor]:
+    """Return maps and errors of every layer, and the probabilities, of one image under all elements."""
+    frames: dict[str, list[Tensor]] = {name: [] for name in original}
+    errors: dict[str, list[Tensor]] = {name: [] for name in original}
+    outputs = []
+    for sweep in sweeps:
+        for g in sweep.g.split(BATCH):
+            views = sweep.group.act(x.expand(len(g), -1, -1, -1), g)
+            output, pooled = _forward(run, views)
             outputs.append(output)
             for name, h_g in pooled.items():
                 h = original[name].expand_as(h_g)
-                errors[name].append(image_errors(h, h_g, group, g) / max(variance[name], 1e-12))
-                frames[name].append(_at_most(h_g[:, chosen[name]], MAP_SIZE))
-        packed = [[pack(frame) for frame in torch.cat(parts).unbind(1)] for parts in frames.values()]
-        images.append(
-            {
-                "frames": [[text for text, _ in layer] for layer in packed],
-                "ranges": [[limits for _, limits in layer] for layer in packed],
-                "errors": [[_short(e) for e in torch.cat(parts).tolist()] for parts in errors.values()],
-            }
-        )
-        scores.append(torch.cat(outputs).double().softmax(1))
-    layers = [
-        {
-            "name": name,
-            "size": [h.shape[2], h.shape[3]],
-            "stored": [min(h.shape[2], MAP_SIZE), min(h.shape[3], MAP_SIZE)],
-            "of": h.shape[1],
-            "maps": chosen[name].tolist(),
-        }
-        for name, h in originals.items()
-    ]
-    averaged = bool(getattr(subject.config, "average", False))
-    return {"name": subject.name, "averaged": averaged, "layers": layers, "images": images}, scores
+                errors[name].append(image_errors(h, h_g, sweep.group, g) / max(variance[name], TINY))
+                frames[name].append(_at_most(h_g[:, chosen[name]], MAX_MAP_SIZE))
+
+    image: Json = {"frames": [], "ranges": [], "errors": []}
+    for name in original:
+        packed = [pack(frame) for frame in torch.cat(frames[name]).unbind(1)]  # (elements, h, w) each
+        image["frames"].append([text for text, _ in packed])
+        image["ranges"].append([limits for _, limits in packed])
+        image["errors"].append([_rounded(error) for error in torch.cat(errors[name]).tolist()])
+    return image, torch.cat(outputs).double().softmax(1)
 
 
-def _forward(subject: Subject, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    partition = per_layer(subject.feature_groups, subject.layers)
+def _forward(run: OpenedRun, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the output, and the pooled maps of the run's layers."""
+    partition = per_layer(run.feature_groups, run.layers)
 
     def pool(name: str, h: Tensor) -> Tensor:
         return pool_layer(name, h, partition[name])
 
-    with torch.no_grad(), capture(subject.model, subject.layers, pool) as features:
-        output = subject.model(x)
-    return output, {name: features[name] for name in subject.layers}
+    with torch.no_grad(), capture(run.model, run.layers, pool) as features:
+        output = run.model(x)
+    return output, {name: features[name] for name in run.layers}
 
 
-def _classes(scores: Tensor, label: int) -> list[int]:
-    """The classes worth a bar, of probabilities (runs, elements, classes): the label's, and the likeliest."""
+def _likeliest(scores: Tensor, label: int) -> list[int]:
+    """Choose the classes worth a bar: the label, and the likeliest of (runs, elements, classes)."""
     order = scores.amax((0, 1)).argsort(descending=True).tolist()
-    order.insert(0, order.pop(order.index(label)))
-    return sorted(order[:SHOWN_CLASSES])
+    order.remove(label)
+    return sorted([label, *order][:SHOWN_CLASSES])
 
 
-def _predictions(probabilities: Tensor, classes: list[int]) -> dict[str, Any]:
+def _predictions(probabilities: Tensor, classes: list[int]) -> Json:
     best = probabilities.max(1)
+    rows = []
+    for row in probabilities[:, classes].tolist():
+        rows.append([_rounded(share, 4) for share in row])
     return {
-        "probabilities": [[_short(p, 4) for p in row] for row in probabilities[:, classes].tolist()],
+        "probabilities": rows,
         "predicted": best.indices.tolist(),
-        "confidence": [_short(p) for p in best.values.tolist()],
+        "confidence": [_rounded(share) for share in best.values.tolist()],
     }
 
 
-def _picture(x: Tensor) -> dict[str, Any]:
-    """An image (C, H, W) in [0, 1] as bytes, the first three channels or the first one alone."""
-    x = _at_most(x[: 3 if len(x) >= 3 else 1][None], IMAGE_SIZE)[0]
+def _sweep_content(sweeps: Sequence[Sweep]) -> list[Json]:
+    """Describe the sweeps; their elements follow each other in all lists, from ``start``."""
+    content = []
+    start = 0
+    for sweep in sweeps:
+        content.append(
+            {"kind": sweep.kind, "start": start, "values": list(sweep.values), "marks": list(sweep.marks)}
+        )
+        start += len(sweep.values)
+    return content
+
+
+def _picture(x: Tensor) -> Json:
+    """Write an image (C, H, W) in [0, 1] as bytes: its first three channels, or the first one alone."""
+    channels = 3 if len(x) >= 3 else 1
+    x = _at_most(x[:channels][None], MAX_IMAGE_SIZE)[0]
     pixels = (x.clamp(0, 1) * 255).round().to(torch.uint8)
     return {"size": list(pixels.shape), "pixels": base64.b64encode(pixels.numpy().tobytes()).decode()}
 
 
 def _at_most(h: Tensor, size: int) -> Tensor:
+    """Average maps (…, H, W) down to at most size × size pixels."""
     height, width = h.shape[-2:]
     if height <= size and width <= size:
         return h
     return adaptive_avg_pool2d(h, (min(height, size), min(width, size)))
 
 
-def _short(value: float, digits: int = 6) -> float | None:
-    """So many significant digits, which keeps the page small; None for what is not a number."""
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+def _rounded(value: float, digits: int = 6) -> float | None:
+    """Keep some significant digits, so that the page stays small; None for what is not a number."""
+    if not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")

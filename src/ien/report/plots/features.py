@@ -1,4 +1,4 @@
-"""Feature maps: from runs and an image in all orientations to maps, also aligned back, and to a figure."""
+"""Feature maps of an image in all orientations, as computed and aligned back: the paper's figure."""
 
 from __future__ import annotations
 
@@ -16,26 +16,32 @@ from ...loss.capture import capture
 from ...loss.error import image_errors
 from ...loss.feature_groups import pool_layer
 from ...loss.layers import per_layer
-from ..opened import Subject
-from .style import GREY, plain, styled
+from ..opened import OpenedRun
+from .style import GREY, GRID, check_any, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LayerMaps", "Views", "feature_maps", "plot_features", "views"]
+__all__ = ["ImageViews", "LayerMaps", "feature_maps", "image_views", "plot_features"]
 
 Maps = NDArray[np.float64]
-MOST = 12
+MAX_ELEMENTS = 12
 """Orientations that are still recognisable beside each other on a page."""
-OUTSIDE = "#e3e3e3"
+OUTSIDE = GRID
+"""The colour of what left the frame."""
+TINY = 1e-12  # instead of a variance of 0
+# inches
+PAGE_WIDTH, MARGIN, HALF_GAP, NUMBERS_WIDTH = 9.0, 0.1, 0.25, 0.8
+HEADS_HEIGHT, LAYER_NAME_HEIGHT = 0.62, 0.36
+TILE, SMALL_TILE, MAX_LARGE_ROWS = 0.8, 0.62, 12
 
 
-class Views(NamedTuple):
+class ImageViews(NamedTuple):
     """One image under every element, the identity first."""
 
     images: Maps
-    """(n, H, W) for one channel, (n, H, W, 3) for three; of other numbers of channels, their mean."""
+    """(n, H, W) for one channel, (n, H, W, 3) for three; the mean of any other number of channels."""
     aligned: Maps
     """The same moved back; NaN where pixels left the frame."""
 
@@ -54,81 +60,96 @@ class LayerMaps(NamedTuple):
 
 
 def feature_maps(
-    subject: Subject, layers: Sequence[str] | None = None, image: int = 0, group: Group | None = None
+    run: OpenedRun, layers: Sequence[str] | None = None, image: int = 0, group: Group | None = None
 ) -> dict[str, LayerMaps]:
-    """What each layer makes of one test image of a run under every element, and the same aligned back.
+    """Return what each layer makes of one test image under every element, also aligned back.
 
-    ``layers`` and ``group`` are by default those of the run.
+    Args:
+        run: A trained run.
+        layers: Which layers; by default the run's.
+        image: Which of its images.
+        group: Which elements; by default the run's group.
     """
-    group, layers = group or subject.group, list(subject.layers if layers is None else layers)
+    group = group or run.group
+    layers = list(run.layers if layers is None else layers)
     if not layers:
-        raise ValueError(f"there is no layer to plot: name some of {', '.join(subject.layers)}")
-    x, g = _transformed(subject, image, group)
-    partition = per_layer(subject.feature_groups, layers)
-    with torch.no_grad(), capture(subject.model, layers, lambda n, h: pool_layer(n, h, partition[n])) as maps:
-        subject.model(x)
-    return {name: _layer_maps(name, h, group, g) for name, h in maps.items()}
+        raise ValueError(f"there is no layer to plot: name some of {', '.join(run.layers)}")
+    x, g = _transformed(run, image, group)
+    partition = per_layer(run.feature_groups, layers)
+
+    def pool(name: str, h: Tensor) -> Tensor:
+        return pool_layer(name, h, partition[name])
+
+    with torch.no_grad(), capture(run.model, layers, pool) as features:
+        run.model(x)
+    return {name: _layer_maps(name, h, group, g) for name, h in features.items()}
 
 
-def views(subject: Subject, image: int = 0, group: Group | None = None) -> Views:
-    """The image itself under every element, and aligned back."""
-    group = group or subject.group
-    x, g = _transformed(subject, image, group)
-    both = (_as_picture(maps) for maps in (x.double(), _aligned(x, group, g)))
-    return Views(*both)
+def image_views(run: OpenedRun, image: int = 0, group: Group | None = None) -> ImageViews:
+    """Return the image itself under every element, also aligned back."""
+    group = group or run.group
+    x, g = _transformed(run, image, group)
+    return ImageViews(_as_picture(x.double()), _as_picture(_aligned(x, group, g)))
 
 
 @styled()
 def plot_features(
-    subjects: Sequence[Subject],
+    runs: Sequence[OpenedRun],
     layers: Sequence[str] | None = None,
     image: int = 0,
     group: Group | None = None,
 ) -> Figure:
-    """The paper's figure: an image in all orientations, and what the layers of each run make of it.
+    """Draw an image in all orientations, and what the layers of each run make of it.
 
-    Left as computed, right aligned back, where an equivariant layer shows equal pictures: a block a layer, a
-    row a run. A row shows the pooled map that varies most on the image as it is, on one scale of colours, and
-    the relative error of the layer on this image. Grey is what left the frame.
+    Left as computed, right aligned back, where an equivariant layer shows equal pictures: one block for
+    each layer, one line for each run. A line shows the pooled map that varies most on the image as it
+    is, on one scale of colours, and the relative error of the layer on this image. Grey is what left the
+    frame.
+
+    Args:
+        runs: Trained runs with the same test images.
+        layers: Which layers; by default the runs'.
+        image: Which of their images.
+        group: Which elements; by default the runs' group.
     """
-    group = _check(subjects, image, group)
-    maps = [feature_maps(subject, layers, image, group) for subject in subjects]
-    names, common = _short_names([subject.name for subject in subjects])
-    return _draw(views(subjects[0], image, group), maps, names, common, group.labels)
+    group = _check(runs, image, group)
+    maps = [feature_maps(run, layers, image, group) for run in runs]
+    names, common = _short_names([run.name for run in runs])
+    return _draw(image_views(runs[0], image, group), maps, names, common, group.labels)
 
 
-def _check(subjects: Sequence[Subject], image: int, group: Group | None) -> Group:
-    """The group to plot, if the runs can be compared."""
-    if not subjects:
-        raise ValueError("there is nothing to plot: give at least one run")
-    first = subjects[0]
-    groups = {str(subject.group): subject.group for subject in subjects}
+def _check(runs: Sequence[OpenedRun], image: int, group: Group | None) -> Group:
+    """Return the group to plot, if the runs can be compared."""
+    check_any(runs, "run")
+    groups = {str(run.group): run.group for run in runs}
     if group is None and len(groups) > 1:
         raise ValueError(f"the runs have the groups {', '.join(groups)}: say which one to plot")
-    for other in subjects[1:]:
+    first = runs[0]
+    for other in runs[1:]:
         if not torch.equal(_image(first, image), _image(other, image)):
             raise ValueError(
-                f"image {image} of {first.name} ({first.config.data.dataset}) is not that of {other.name} "
-                f"({other.config.data.dataset}): plot runs of one data set"
+                f"image {image} of {first.name} ({first.record.data}) is not that of {other.name} "
+                f"({other.record.data}): plot runs of one data set"
             )
-    return first.group if group is None else group
+    return group or first.group
 
 
-def _image(subject: Subject, image: int) -> Tensor:
-    count = len(subject.images)
+def _image(run: OpenedRun, image: int) -> Tensor:
+    count = len(run.images)
     if not 0 <= image < count:
-        raise ValueError(f"image {image} is not there: {subject.name} has images 0 to {count - 1}")
-    return subject.images[image]
+        raise ValueError(f"image {image} is not there: {run.name} has images 0 to {count - 1}")
+    return run.images[image]
 
 
-def _transformed(subject: Subject, image: int, group: Group) -> tuple[Tensor, Tensor]:
-    """The image under every element (n, C, H, W), and the elements (n,)."""
-    if not 2 <= len(group) <= MOST:
+def _transformed(run: OpenedRun, image: int, group: Group) -> tuple[Tensor, Tensor]:
+    """Return the image under every element (n, C, H, W), and the elements (n,)."""
+    if not 2 <= len(group) <= MAX_ELEMENTS:
         raise ValueError(
-            f"feature maps are shown for 2 to {MOST} elements; {group} has {len(group)}: take rot4 or rot8"
+            f"feature maps are shown for 2 to {MAX_ELEMENTS} elements; {group} has {len(group)}: "
+            f"take rot4 or rot8"
         )
     g = torch.arange(len(group))
-    x = _image(subject, image).expand(len(group), -1, -1, -1)
+    x = _image(run, image).expand(len(group), -1, -1, -1)
     return group.act(x, g), g
 
 
@@ -139,104 +160,137 @@ def _layer_maps(name: str, h: Tensor, group: Group, g: Tensor) -> LayerMaps:
         )
     h = h.double()
     channel = int(h[0].var((1, 2), correction=0).argmax())
+    # L_G over the variance of the untransformed maps; NaN where a map has no valid pixel
     errors = image_errors(h[:1].expand_as(h[1:]), h[1:], group, g[1:])
-    relative = errors[~errors.isnan()].mean() / h[0].var(correction=0).clamp_min(1e-12)
-    shown = h[:, channel : channel + 1]
-    return LayerMaps(shown[:, 0].numpy(), _aligned(shown, group, g)[:, 0].numpy(), channel, float(relative))
+    relative = errors[~errors.isnan()].mean() / h[0].var(correction=0).clamp_min(TINY)
+    shown = h[:, channel : channel + 1]  # (n, 1, H, W)
+    aligned = _aligned(shown, group, g)
+    return LayerMaps(shown[:, 0].numpy(), aligned[:, 0].numpy(), channel, float(relative))
 
 
 def _aligned(maps: Tensor, group: Group, g: Tensor) -> Tensor:
-    """``maps`` moved back, NaN where a pixel is made of what was filled in, on the way there or back."""
+    """Move maps back; NaN where a pixel is made of what was filled in, on the way there or back."""
     valid = group.valid(maps, g)
-    known = torch.ones_like(maps[:, :1], dtype=torch.bool) if valid is None else valid
+    if valid is None:
+        valid = torch.ones_like(maps[:, :1], dtype=torch.bool)
     try:
-        known = group.act_on_features(known.double(), g, inverse=True) > 1 - 1e-6
+        known = group.act_on_features(valid.double(), g, inverse=True) > 1 - 1e-6
     except ValueError as error:
         raise ValueError(f"maps cannot be aligned back ({error}): take rotations, flips or scales") from None
-    return group.act_on_features(maps.double(), g, inverse=True).masked_fill(~known, torch.nan)
+    back = group.act_on_features(maps.double(), g, inverse=True)
+    return back.masked_fill(~known, torch.nan)
 
 
 def _as_picture(x: Tensor) -> Maps:
-    return (x.permute(0, 2, 3, 1) if x.shape[1] == 3 else x.mean(1)).numpy()
+    if x.shape[1] == 3:
+        return x.permute(0, 2, 3, 1).numpy()  # (n, H, W, 3)
+    return x.mean(1).numpy()  # (n, H, W)
 
 
 def _short_names(names: Sequence[str]) -> tuple[list[str], str]:
-    """Names without the words that all end with, and these words; of a single name nothing, and all of it."""
+    """Split off the words that all names end with; a single name is all common, on two lines.
+
+    >>> _short_names(["cnn small seed 1", "ien-r4 small seed 1"])
+    (['cnn', 'ien-r4'], 'small seed 1')
+    """
     words = [name.split() for name in names]
     if len(names) == 1:
         first, *rest = words[0]
         return [""], "\n".join([first, " ".join(rest)]).strip()
     common: list[str] = []
-    while all(len(w) > 1 for w in words) and len({w[-1] for w in words}) == 1:
+    while all(len(of_name) > 1 for of_name in words) and len({of_name[-1] for of_name in words}) == 1:
         common.insert(0, words[0][-1])
-        words = [w[:-1] for w in words]
-    return [plain(" ".join(w), 28) for w in words], " ".join(common)
+        words = [of_name[:-1] for of_name in words]
+    return [plain(" ".join(of_name), 28) for of_name in words], " ".join(common)
+
+
+class _Layout(NamedTuple):
+    """Where pictures go, in inches from the top left corner."""
+
+    left: float
+    """Of the pictures as computed."""
+    middle: float
+    """Where the aligned ones begin."""
+    right: float
+    tile: float
+    """The side of a picture."""
+
+
+def _layout(texts: Sequence[str], elements: int, rows: int) -> _Layout:
+    left = 0.25 + 0.082 * max(map(len, texts))
+    largest = SMALL_TILE if rows > MAX_LARGE_ROWS else TILE
+    tile = min(largest, (PAGE_WIDTH - left - HALF_GAP - NUMBERS_WIDTH) / (2 * elements))
+    middle = left + elements * tile + HALF_GAP
+    return _Layout(left, middle, middle + elements * tile, tile)
 
 
 def _draw(
-    inputs: Views,
+    inputs: ImageViews,
     maps: Sequence[Mapping[str, LayerMaps]],
     names: Sequence[str],
     common: str,
     labels: Sequence[str],
 ) -> Figure:
-    """One axes over the whole figure, in inches from its top left corner: pictures are placed by hand."""
+    """Place all pictures by hand, on one axes over the whole figure."""
     from matplotlib.figure import Figure
 
-    n, layers = len(labels), list(maps[0])
-    left = 0.25 + 0.082 * max(map(len, [*names, *common.splitlines(), *map(plain, layers), "input"]))
-    tile = min(0.62 if len(layers) * len(maps) > 12 else 0.8, (9 - left - 1.05) / (2 * n))
-    halves = left, left + n * tile + 0.25
-    right, block = halves[1] + n * tile, 0.36 + len(maps) * tile
-    figure = Figure(figsize=(right + 0.8, 0.62 + tile + len(layers) * block + 0.1))
+    layers = list(maps[0])
+    texts = [*names, *common.splitlines(), *map(plain, layers), "input"]
+    layout = _layout(texts, len(labels), len(layers) * len(maps))
+    block_height = LAYER_NAME_HEIGHT + len(maps) * layout.tile
+    first_block = HEADS_HEIGHT + layout.tile
+    size = layout.right + NUMBERS_WIDTH, first_block + len(layers) * block_height + MARGIN
+    figure = Figure(figsize=size)
     axes = figure.add_axes((0, 0, 1, 1))
-    _heads(axes, halves, tile, labels)
+
+    _draw_heads(axes, layout, labels)
     small: dict[str, Any] = {"fontsize": 8.5, "color": GREY, "va": "center"}
-    axes.text(0.1, 0.22, common, **small)
-    axes.text(right + 0.1, 0.22, "relative\nerror", **small)
-    _row(axes, inputs.images, inputs.aligned, halves, 0.62, tile, "input", "gray")
+    axes.text(MARGIN, 0.22, common, **small)
+    axes.text(layout.right + 0.1, 0.22, "relative\nerror", **small)
+    _draw_pictures(axes, layout, HEADS_HEIGHT, inputs.images, inputs.aligned, "input", "gray")
     for k, layer in enumerate(layers):
-        top = 0.62 + tile + k * block
-        axes.plot([0.1, right + 0.7], [top + 0.07] * 2, color="#e3e3e3", linewidth=0.8)
-        axes.text(0.1, top + 0.22, plain(layer), weight="bold", va="center")
+        top = first_block + k * block_height
+        axes.plot([MARGIN, layout.right + 0.7], [top + 0.07] * 2, color=GRID, linewidth=0.8)
+        axes.text(MARGIN, top + 0.22, plain(layer), weight="bold", va="center")
         for i, (name, of_run) in enumerate(zip(names, maps, strict=True)):
-            shown, y = of_run[layer], top + 0.36 + i * tile
-            _row(axes, shown.maps, shown.aligned, halves, y, tile, name, "viridis")
-            axes.text(right + 0.1, y + tile / 2, number(shown.relative), va="center", fontsize=9)
-    axes.set(xlim=(0, figure.get_figwidth()), ylim=(figure.get_figheight(), 0), aspect="auto")
+            shown, y = of_run[layer], top + LAYER_NAME_HEIGHT + i * layout.tile
+            _draw_pictures(axes, layout, y, shown.maps, shown.aligned, name, "viridis")
+            middle = y + layout.tile / 2
+            axes.text(layout.right + 0.1, middle, number(shown.relative), va="center", fontsize=9)
+    axes.set(xlim=(0, size[0]), ylim=(size[1], 0), aspect="auto")
     axes.set_axis_off()
     return figure
 
 
-def _heads(axes: Axes, halves: tuple[float, float], tile: float, labels: Sequence[str]) -> None:
+def _draw_heads(axes: Axes, layout: _Layout, labels: Sequence[str]) -> None:
     rotations = all(label.endswith("°") for label in labels[1:])
-    for half, title in zip(halves, ("as computed", "aligned back"), strict=True):
-        axes.text(half, 0.2, title, weight="bold", fontsize=10.5, va="center")
-        for i, label in enumerate(labels):
-            shown = "0°" if i == 0 and rotations else plain(label, 9)
-            axes.text(half + (i + 0.5) * tile, 0.54, shown, ha="center", fontsize=8.5, color=GREY)
+    shown = [plain(label, 9) for label in labels]
+    if rotations:
+        shown[0] = "0°"
+    for left, title in ((layout.left, "as computed"), (layout.middle, "aligned back")):
+        axes.text(left, 0.2, title, weight="bold", fontsize=10.5, va="center")
+        for i, label in enumerate(shown):
+            x = left + (i + 0.5) * layout.tile
+            axes.text(x, 0.54, label, ha="center", fontsize=8.5, color=GREY)
 
 
-def _row(
-    axes: Axes,
-    maps: Maps,
-    aligned: Maps,
-    halves: tuple[float, float],
-    top: float,
-    tile: float,
-    name: str,
-    colours: str,
+def _draw_pictures(
+    axes: Axes, layout: _Layout, top: float, maps: Maps, aligned: Maps, name: str, colours: str
 ) -> None:
-    """Pictures on one scale, with a name at their left."""
+    """Draw one line of pictures on one scale of colours, with a name at their left."""
     from matplotlib import colormaps
 
-    axes.text(0.1, top + tile / 2, name, va="center", fontsize=9)
-    cmap = colormaps[colours].with_extremes(bad=OUTSIDE)
-    for half, pictures in zip(halves, (maps, aligned), strict=True):
+    axes.text(MARGIN, top + layout.tile / 2, name, va="center", fontsize=9)
+    scale: dict[str, Any] = {
+        "cmap": colormaps[colours].with_extremes(bad=OUTSIDE),
+        "vmin": maps.min(),
+        "vmax": maps.max(),
+    }
+    gap = 0.02
+    for left, pictures in ((layout.left, maps), (layout.middle, aligned)):
         for i, picture in enumerate(pictures):
             if picture.ndim == 3:  # colours have no scale, and no value that means outside
                 picture = np.where(np.isnan(picture), 0.89, picture.clip(0, 1))
-            x, gap = half + i * tile, 0.02
-            frame = x + gap, x + tile - gap, top + tile - gap, top + gap
-            scale: dict[str, Any] = {"cmap": cmap, "vmin": maps.min(), "vmax": maps.max(), "extent": frame}
-            axes.imshow(picture, interpolation="none", aspect="auto", **scale)
+            x = left + i * layout.tile
+            frame = x + gap, x + layout.tile - gap, top + layout.tile - gap, top + gap
+            axes.imshow(picture, interpolation="none", aspect="auto", extent=frame, **scale)

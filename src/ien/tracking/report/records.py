@@ -1,4 +1,4 @@
-"""What trackers reached: from the record of a run to scores by test, with what a tracker must beat."""
+"""What a tracker reached: its scores on each test, with what it must beat."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from ...groups.families import group as parse_group
 from ...loss.feature_groups import FeatureGroups
-from ...report.fields import number, numbers, share, take
+from ...report.records import Record, damaged, read_curve, read_field, read_number, read_share
+from ...report.rows import Row
 from ..by_angle import Bin
 from ..siamfc_network import num_groups
 
-__all__ = ["Baseline", "Tracked", "Tracking", "averaged", "shown_test", "tracker_share", "tracking_of"]
+__all__ = ["Baseline", "Tracked", "Tracking", "averaged", "channel_shares", "shown_test", "tracking_of", "trackings"]
 
 BASELINES = ("still", "untrained")
 TITLES = {"otb": "OTB", "rot-otb": "Rot-OTB"}
@@ -48,70 +49,75 @@ class Tracked:
     sequences: int
     frames: int
     by_orientation: tuple[Bin, ...]
-    """From 0° to 345°; empty where nothing turns, as is the next."""
+    """From 0° to 345°; empty where nothing rotates, like the next."""
     by_angle: tuple[Bin, ...]
-    """By how far the target has turned since the first frame."""
+    """By how far the target has rotated since the first frame."""
 
 
 class Tracking(NamedTuple):
     """Everything by the name of the test: ``otb``, ``rot-otb``."""
 
     tests: Mapping[str, Tracked]
-    """Those that are not turned first."""
+    """Those that are not rotated first."""
     still: Mapping[str, Baseline]
     """A box that never moves."""
     untrained: Mapping[str, Baseline]
     """The same network with its initial weights."""
 
     def not_above(self, test: str) -> list[str]:
-        """The baselines that the tracker does not beat, in success and in precision, each with its scores."""
+        """Name the baselines that the tracker does not beat in success and precision, with all scores."""
         own = self.tests[test]
-        named = {"a box that never moves": self.still[test], "its untrained network": self.untrained[test]}
-        return [
-            f"{name} ({success:.3f} / {precision:.3f}; it has {own.success:.3f} / {own.precision:.3f})"
-            for name, (success, precision) in named.items()
-            if not (own.success > success and own.precision > precision)
-        ]
+        baselines = {
+            "a box that never moves": self.still[test],
+            "its untrained network": self.untrained[test],
+        }
+        unbeaten = []
+        for name, (success, precision) in baselines.items():
+            if own.success > success and own.precision > precision:
+                continue
+            unbeaten.append(
+                f"{name} ({success:.3f} / {precision:.3f}; it has {own.success:.3f} / {own.precision:.3f})"
+            )
+        return unbeaten
 
 
-def tracking_of(content: Mapping[str, object]) -> Tracking | None:
-    """The scores in the JSON of a record; None if it is not of a tracker."""
-    if content.get("tracking") is None:
+def tracking_of(record: Record) -> Tracking | None:
+    """Return the scores in a record; None if it is not of a tracker."""
+    if record.content.get("tracking") is None:
         return None
-    found = take(content, "tracking", kind=dict)
-    tests = sorted(
-        (name for name in found if name not in BASELINES), key=lambda name: name.startswith("rot-")
-    )
-    if not tests:
-        raise ValueError("tracking should hold the scores of a test, such as otb; it holds none")
-    still, untrained = (
-        {test: Baseline(*(share(found, kind, test, field) for field in Baseline._fields)) for test in tests}
-        for kind in BASELINES
-    )
-    return Tracking({test: _tracked(take(found, test, kind=dict)) for test in tests}, still, untrained)
+    try:
+        return _tracking(read_field(record.content, "tracking", kind=dict))
+    except ValueError as error:
+        raise damaged(record.path, error) from None
+
+
+def trackings(row: Row) -> list[Tracking]:
+    """Return the scores of each seed of a row; none if it is not of a tracker."""
+    found = [tracking_of(record) for record in row.records]
+    return [tracking for tracking in found if tracking is not None]
 
 
 def averaged(scores: Sequence[Tracked]) -> Tracked:
-    """Means over the seeds of a row, curves and bins included; NaN where a seed lacks a value."""
+    """Return means over the seeds of a row, curves and bins included; NaN where a seed lacks a value."""
     first = scores[0]
     if len(scores) == 1:
         return first
-    names = [name for name, value in vars(first).items() if isinstance(value, float)]
-    means: dict[str, Any] = {
-        name: statistics.fmean(getattr(score, name) for score in scores) for name in names
-    }
-    curves: dict[str, Any] = {
-        name: tuple(map(statistics.fmean, zip(*(getattr(score, name) for score in scores), strict=True)))
-        for name in ("success_curve", "precision_curve")
-    }
-    bins: dict[str, Any] = {
-        name: _together([getattr(score, name) for score in scores]) for name in ("by_orientation", "by_angle")
-    }
-    return Tracked(**means, **curves, **bins, sequences=first.sequences, frames=first.frames)
+    means: dict[str, Any] = {}
+    for name, value in vars(first).items():
+        values = [getattr(score, name) for score in scores]
+        if isinstance(value, float):
+            means[name] = statistics.fmean(values)
+        elif name.endswith("_curve"):
+            means[name] = tuple(statistics.fmean(points) for points in zip(*values, strict=True))
+        elif name.startswith("by_"):
+            means[name] = _mean_bins(values)
+        else:
+            means[name] = value  # counts, which are the same for all seeds
+    return Tracked(**means)
 
 
 def shown_test(name: str) -> str:
-    """How a test is called where it is shown.
+    """Return what a test is called where it is shown.
 
     >>> shown_test("rot-otb"), shown_test("clips")
     ('Rot-OTB', 'clips')
@@ -119,54 +125,88 @@ def shown_test(name: str) -> str:
     return TITLES.get(name, name)
 
 
-def tracker_share(feature_groups: str, width: float, backbone: str, group: str) -> float:
-    """Channels of a tracker's network, all layers together, relative to those of its steerable twin.
+def channel_shares(row: Row) -> list[float]:
+    """Return channels relative to the steerable twin's, for each different network of a row."""
+    shares: dict[float, None] = {}
+    for record in row.records:
+        config = record.config
+        feature_groups, width = str(config["feature_groups"]), config["width"]
+        assert isinstance(width, int | float)
+        shares[_channel_share(feature_groups, width, str(config["backbone"]), str(config["group"]))] = None
+    return list(shares)
 
-    >>> tracker_share("4-2-1", 1, "alexnet-v2", "rot4"), tracker_share("1", 1, "alexnet-v2", "rot4")
+
+def _channel_share(feature_groups: str, width: float, backbone: str, group: str) -> float:
+    """Return the channels of all layers, relative to those of the steerable twin.
+
+    >>> _channel_share("4-2-1", 1, "alexnet-v2", "rot4"), _channel_share("1", 1, "alexnet-v2", "rot4")
     (0.6875, 0.5)
     """
-    mixes = FeatureGroups.of(feature_groups), FeatureGroups.of(len(parse_group(group)))
-    own, twin = (sum(map(mix.channels, num_groups(mix, width, backbone))) for mix in mixes)
-    return own / twin
+    own = FeatureGroups.of(feature_groups)
+    twin = FeatureGroups.of(len(parse_group(group)))
+    own_channels = sum(own.channels(count) for count in num_groups(own, width, backbone))
+    twin_channels = sum(twin.channels(count) for count in num_groups(twin, width, backbone))
+    return own_channels / twin_channels
+
+
+def _tracking(found: Mapping[str, object]) -> Tracking:
+    names = [name for name in found if name not in BASELINES]
+    names.sort(key=lambda name: name.startswith("rot-"))
+    if not names:
+        raise ValueError("tracking should hold the scores of a test, such as otb; it holds none")
+    tests, still, untrained = {}, {}, {}
+    for name in names:
+        tests[name] = _tracked(read_field(found, name, kind=dict))
+        still[name] = _baseline(found, "still", name)
+        untrained[name] = _baseline(found, "untrained", name)
+    return Tracking(tests, still, untrained)
+
+
+def _baseline(found: Mapping[str, object], kind: str, test: str) -> Baseline:
+    return Baseline(read_share(found, kind, test, "success"), read_share(found, kind, test, "precision"))
 
 
 def _tracked(found: Mapping[str, object]) -> Tracked:
-    sequences = take(found, "sequences", kind=dict)
+    sequences = read_field(found, "sequences", kind=dict)
     return Tracked(
-        success=share(found, "success"),
-        precision=share(found, "precision"),
-        precision_auc=share(found, "precision_auc"),
-        normalised_precision=number(found, "normalised_precision"),
-        overlap=number(found, "overlap"),
-        centre_error=number(found, "centre_error"),
-        orientation_error=number(found, "orientation_error"),
-        fps=number(found, "fps"),
-        success_curve=numbers(found, "success_curve", count=21),
-        precision_curve=numbers(found, "precision_curve", count=51),
+        success=read_share(found, "success"),
+        precision=read_share(found, "precision"),
+        precision_auc=read_share(found, "precision_auc"),
+        normalised_precision=read_number(found, "normalised_precision"),
+        overlap=read_number(found, "overlap"),
+        centre_error=read_number(found, "centre_error"),
+        orientation_error=read_number(found, "orientation_error"),
+        fps=read_number(found, "fps"),
+        success_curve=read_curve(found, "success_curve", count=21),
+        precision_curve=read_curve(found, "precision_curve", count=51),
         sequences=len(sequences),
-        frames=sum(take(sequences, name, "frames", kind=int) for name in sequences),
+        frames=sum(read_field(sequences, name, "frames", kind=int) for name in sequences),
         by_orientation=_bins(found, "by_orientation"),
         by_angle=_bins(found, "by_angle"),
     )
 
 
 def _bins(found: Mapping[str, object], name: str) -> tuple[Bin, ...]:
-    rows = [] if found.get(name) is None else take(found, name, kind=list)
-    for row in rows:
-        if not isinstance(row, list) or len(row) != len(Bin._fields):
-            raise ValueError(f"{name} should hold degrees, overlap and frames; it holds {row!r}")
-    values = (dict(zip(Bin._fields, row, strict=True)) for row in rows)
-    return tuple(
-        sorted(Bin(number(v, "degrees"), share(v, "overlap"), take(v, "frames", kind=int)) for v in values)
-    )
+    if found.get(name) is None:
+        return ()
+    bins = []
+    for entry in read_field(found, name, kind=list):
+        if not isinstance(entry, list) or len(entry) != len(Bin._fields):
+            raise ValueError(f"{name} should hold degrees, overlap and frames; it holds {entry!r}")
+        values = dict(zip(Bin._fields, entry, strict=True))
+        degrees, overlap = read_number(values, "degrees"), read_share(values, "overlap")
+        bins.append(Bin(degrees, overlap, read_field(values, "frames", kind=int)))
+    return tuple(sorted(bins))
 
 
-def _together(runs: Sequence[Sequence[Bin]]) -> tuple[Bin, ...]:
-    """Means over runs, which saw the same frames."""
-    bins: dict[float, list[Bin]] = defaultdict(list)
-    for one in (one for run in runs for one in run):
-        bins[one.degrees].append(one)
-    return tuple(
-        Bin(degrees, statistics.fmean(one.overlap for one in alike), alike[0].frames)
-        for degrees, alike in sorted(bins.items())
-    )
+def _mean_bins(runs: Sequence[Sequence[Bin]]) -> tuple[Bin, ...]:
+    """Average the bins of runs, which saw the same frames."""
+    alike: dict[float, list[Bin]] = defaultdict(list)
+    for run in runs:
+        for one in run:
+            alike[one.degrees].append(one)
+    means = []
+    for degrees in sorted(alike):
+        bins = alike[degrees]
+        means.append(Bin(degrees, statistics.fmean(one.overlap for one in bins), bins[0].frames))
+    return tuple(means)

@@ -1,18 +1,32 @@
-"""Tables of trackers: from rows to scores on every test, costs, what must be beaten, and the notes below."""
+"""Tables of trackers: scores on every test, costs, what must be beaten, and the notes below."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from ...report.records import Record, Row
-from ...report.tables.cells import TEXT_COLUMNS, PaperRow, Table, figures_of, human, number, with_spread
-from ..data.sets import PUBLISHED_COUNTS
-from .records import TITLES, Tracked, Tracking, shown_test
+from ..._text import short_count
+from ...report.records import Record
+from ...report.rows import Row
+from ...report.tables.columns import (
+    NAME_COLUMNS,
+    Column,
+    PaperRow,
+    Table,
+    formatted,
+    joined,
+    paper_row,
+    table_of,
+    with_spread,
+)
+from ..data.sets import PUBLISHED
+from .records import TITLES, Baseline, Tracked, Tracking, channel_shares, shown_test, tracking_of, trackings
 
-__all__ = ["tracking_data", "tracking_notes", "tracking_tables"]
+__all__ = ["Trackers"]
 
-GOT10K, OTB = PUBLISHED_COUNTS
+GOT10K, OTB = PUBLISHED
 PAPERS_TEST = "rot-otb"
 STILL = "box that never moves"
 MEASURES = (
@@ -27,119 +41,148 @@ MEASURES = (
 )
 
 
-def tracking_tables(title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[Table]:
-    """A table for each test, one of costs, and one of what must be beaten; ``title`` stands before each."""
-    every = dict.fromkeys(test for row in rows for test in _of(row)[0].tests)
-    tests = sorted(every, key=lambda test: test not in TITLES)  # the published ones first
-    plain = [test for test in tests if not test.startswith("rot-")]
-    return [
-        *(_scores(title, test, rows, paper if test == PAPERS_TEST else None) for test in tests),
-        _costs(title, rows),
-        *(_baselines(title, [test, f"rot-{test}"], rows) for test in plain),
-    ]
+@dataclass(frozen=True)
+class Trackers:
+    """How rows of trackers are shown."""
+
+    tested_with: ClassVar[str] = "sequences"
+
+    def tables(self, title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[Table]:
+        """Return a table for each test, one of costs, and what must be beaten; ``title`` stands before."""
+        tests = _tests(rows)
+        tables = []
+        for test in tests:
+            tables.append(_scores(title, test, rows, paper))
+        tables.append(_costs(title, rows))
+        for test in tests:
+            if not test.startswith("rot-"):
+                together = [name for name in (test, f"rot-{test}") if name in tests]
+                tables.append(_baselines(title, together, rows))
+        return tables
+
+    def notes(self, named: Sequence[tuple[str, Row]]) -> list[str]:
+        """Say how trackers were measured, on how much, and which of them learnt too little."""
+        counts: dict[str, None] = {}
+        unbeaten = []
+        for name, row in named:
+            for record in row.records:
+                counts |= dict.fromkeys(_counts(record))
+                unbeaten += _unbeaten(name, record)
+        return [*MEASURES, *counts, *unbeaten]
 
 
-def tracking_notes(named: Sequence[tuple[str, Row]]) -> list[str]:
-    """How trackers were measured, on how much, and which of them learnt too little; rows by their names."""
-    if not named:
-        return []
-    notes = [*MEASURES]
-    notes += dict.fromkeys(note for _, row in named for record in row.records for note in _counts(record))
-    for name, row in named:
-        for record in row.records:
-            for test, unbeaten in _unbeaten(record).items():
-                of = f"{name} seed {record.seed} on {shown_test(test)}"
-                notes.append(f"{of} is not above {' and '.join(unbeaten)}")
-    return notes
-
-
-def tracking_data(record: Record) -> str:
-    """What a tracker was trained and tested on."""
-    counts = f"{record.train:,} training and {record.test:,} {record.tested_on} sequences"
-    return f"{record.data}, {record.source}: {counts}"
-
-
-def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, PaperRow] | None) -> Table:
-    turned = test.startswith("rot-")
-    header = [*TEXT_COLUMNS, "success", "precision", "prec. AUC"]
-    header += ["angle error °"] if turned else ["above both"]
-    header += [] if paper is None else ["paper succ.", "paper prec."]
-    lines = []
+def _tests(rows: Sequence[Row]) -> list[str]:
+    """Return all tests of the rows, the published ones first."""
+    tests: dict[str, None] = {}
     for row in rows:
-        if test not in _of(row)[0].tests:
-            continue
-        scores = [of.tests[test] for of in _of(row)]
-        line = [row.label, row.preset, row.data, row.seeds]
-        line += [with_spread([score.success for score in scores], ".3f")]
-        line += [with_spread([score.precision for score in scores], ".3f")]
-        line += [_mean(scores, "precision_auc", ".3f")]
-        above = not any(of.not_above(test) for of in _of(row))
-        line += [_mean(scores, "orientation_error", ".1f") if turned else ("no", "yes")[above]]
-        if paper is not None:
-            known = figures_of(row, paper) or PaperRow()
-            line += [number(known.success, ".2f"), number(known.precision, ".2f")]
-        lines.append(line)
-    return Table(f"{title}Success and precision on {shown_test(test)}", header, lines)
+        tests |= dict.fromkeys(_first(row).tests)
+    return sorted(tests, key=lambda test: test not in TITLES)
+
+
+def _first(row: Row) -> Tracking:
+    """Return the scores of the first seed; all seeds are tested on the same sequences."""
+    return trackings(row)[0]
+
+
+def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> Table:
+    def spread(score: Callable[[Tracked], float]) -> Callable[[Row], str]:
+        return lambda row: with_spread([score(of.tests[test]) for of in trackings(row)], ".3f")
+
+    def mean(score: Callable[[Tracked], float]) -> Callable[[Row], float]:
+        return lambda row: statistics.fmean(score(of.tests[test]) for of in trackings(row))
+
+    def is_above_both(row: Row) -> str:
+        return "no" if any(of.not_above(test) for of in trackings(row)) else "yes"
+
+    columns = [
+        *NAME_COLUMNS,
+        Column("success", spread(lambda score: score.success)),
+        Column("precision", spread(lambda score: score.precision)),
+        Column("prec. AUC", mean(lambda score: score.precision_auc), ".3f"),
+    ]
+    if test.startswith("rot-"):
+        columns.append(Column("angle error °", mean(lambda score: score.orientation_error), ".1f"))
+    else:
+        columns.append(Column("above both", is_above_both))
+    if test == PAPERS_TEST:
+        columns.append(Column("paper succ.", lambda row: _printed(row, paper).success, ".2f"))
+        columns.append(Column("paper prec.", lambda row: _printed(row, paper).precision, ".2f"))
+    tested = [row for row in rows if test in _first(row).tests]
+    return table_of(f"{title}Success and precision on {shown_test(test)}", tested, columns)
+
+
+def _printed(row: Row, paper: Mapping[str, PaperRow]) -> PaperRow:
+    return paper_row(row, paper) or PaperRow()
 
 
 def _costs(title: str, rows: Sequence[Row]) -> Table:
-    header = [*TEXT_COLUMNS, "channels %", "params", "MACs", "fps"]
-    lines = [
-        [
-            *(row.label, row.preset, row.data, row.seeds),
-            " / ".join(f"{100 * share:.0f}" for share in row.channel_shares),
-            " / ".join(dict.fromkeys(human(record.parameters) for record in row.records)),
-            " / ".join(dict.fromkeys(human(record.macs) for record in row.records)),
-            number(row.images_per_second, ".1f"),
-        ]
-        for row in rows
+    columns = [
+        *NAME_COLUMNS,
+        Column(
+            "channels %",
+            lambda row: " / ".join(formatted(100 * share, ".0f") for share in channel_shares(row)),
+        ),
+        Column("params", lambda row: joined(short_count(record.parameters) for record in row.records)),
+        Column("MACs", lambda row: joined(short_count(record.macs) for record in row.records)),
+        Column("fps", lambda row: row.images_per_second, ".1f"),
     ]
-    return Table(f"{title}Cost of an update", header, lines)
+    return table_of(f"{title}Cost of an update", rows, columns)
 
 
 def _baselines(title: str, tests: Sequence[str], rows: Sequence[Row]) -> Table:
-    """A box that never moves has the same scores on the same data, whatever the row."""
-    tests = [test for test in tests if any(test in _of(row)[0].tests for row in rows)]
-    measures = [f"{shown_test(test)} {name}" for test in tests for name in ("success", "precision")]
+    """Show what must be beaten on a test, and on the same sequences rotated."""
+    header = ["row", "preset", "data"]
+    for test in tests:
+        header += [f"{shown_test(test)} success", f"{shown_test(test)} precision"]
+    tested = [row for row in rows if tests[0] in _first(row).tests]
     lines: list[list[str]] = []
-    chosen = [row for row in rows if tests[0] in _of(row)[0].tests]
-    for preset, data in dict.fromkeys((row.preset, row.data) for row in chosen):
-        alike = [row for row in chosen if (row.preset, row.data) == (preset, data)]
-        every = [of for row in alike for of in _of(row)]
-        cells = [[of.still[test][k] for of in every] for test in tests for k in (0, 1)]
-        lines.append([STILL, preset, data, *(number(statistics.fmean(cell), ".3f") for cell in cells)])
+    for preset, data in dict.fromkeys((row.preset, row.data) for row in tested):
+        alike = [row for row in tested if (row.preset, row.data) == (preset, data)]
+        every: list[Tracking] = []
         for row in alike:
-            cells = [[of.untrained[test][k] for of in _of(row)] for test in tests for k in (0, 1)]
-            means = [number(statistics.fmean(cell), ".3f") for cell in cells]
-            lines.append([f"{row.label}, untrained", preset, data, *means])
+            every += trackings(row)
+        # a box that never moves has the same scores on the same data, whatever the row
+        still = _mean_scores([[of.still[test] for of in every] for test in tests])
+        lines.append([STILL, preset, data, *still])
+        for row in alike:
+            untrained = _mean_scores([[of.untrained[test] for of in trackings(row)] for test in tests])
+            lines.append([f"{row.label}, untrained", preset, data, *untrained])
     what = f"{title}What must be beaten: a box that never moves, and each network untrained"
-    return Table(what, ["row", "preset", "data", *measures], lines)
+    return Table(what, header, lines)
 
 
-def _of(row: Row) -> list[Tracking]:
-    return [record.tracking for record in row.records if record.tracking is not None]
+def _mean_scores(by_test: Sequence[Sequence[Baseline]]) -> list[str]:
+    """Write the mean success and precision on each test."""
+    cells = []
+    for baselines in by_test:
+        cells.append(formatted(statistics.fmean(one.success for one in baselines), ".3f"))
+        cells.append(formatted(statistics.fmean(one.precision for one in baselines), ".3f"))
+    return cells
 
 
-def _mean(scores: Sequence[Tracked], name: str, form: str) -> str:
-    return number(statistics.fmean(getattr(score, name) for score in scores), form)
-
-
-def _unbeaten(record: Record) -> dict[str, list[str]]:
-    """Test → what the tracker does not beat; those that turn do not count."""
-    tracking = record.tracking
-    if tracking is None:
-        return {}
-    tests = [test for test in tracking.tests if not test.startswith("rot-")]
-    return {test: unbeaten for test in tests if (unbeaten := tracking.not_above(test))}
+def _unbeaten(name: str, record: Record) -> list[str]:
+    """Say where a tracker does not beat a baseline; rotated tests do not count."""
+    tracking = tracking_of(record)
+    assert tracking is not None
+    notes = []
+    for test in tracking.tests:
+        unbeaten = tracking.not_above(test)
+        if unbeaten and not test.startswith("rot-"):
+            where = f"{name} seed {record.seed} on {shown_test(test)}"
+            notes.append(f"{where} is not above {' and '.join(unbeaten)}")
+    return notes
 
 
 def _counts(record: Record) -> list[str]:
-    """How many sequences there are, and that a part is not the whole."""
-    assert record.tracking is not None
+    """Say how many sequences there are, and that a part is not the whole."""
+    tracking = tracking_of(record)
+    assert tracking is not None
     notes = []
-    for test, score in record.tracking.tests.items():
-        part = f", a subset: the whole has {OTB}" if "otb" in test and score.sequences < OTB else ""
-        notes.append(f"{shown_test(test)}: {score.sequences} sequences with {score.frames:,} frames{part}")
+    for test, score in tracking.tests.items():
+        note = f"{shown_test(test)}: {score.sequences} sequences with {score.frames:,} frames"
+        if "otb" in test and score.sequences < OTB:
+            note += f", a subset: the whole has {OTB}"
+        notes.append(note)
     if record.data == "got10k" and record.train < GOT10K:
         notes.append(
             f"trained on {record.train:,} sequences in the layout of GOT-10k, which has {GOT10K:,}: "

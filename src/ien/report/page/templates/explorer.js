@@ -3,9 +3,9 @@
 
 const data = JSON.parse(document.getElementById("explorer-data").textContent);
 const find = (id) => document.getElementById(id);
-const state = { image: 0, layer: "", track: 0, index: 0, left: 0, right: data.runs.length - 1 };
+const state = { image: 0, layer: "", sweep: 0, index: 0, left: 0, right: data.runs.length - 1 };
 const decoded = new Map();  // "run/image/layer" -> maps, each all its frames as bytes; null while it is decoded
-const LEAST = 1e-8;  // errors below it are those of rounding
+const ROUNDING = 1e-8;  // errors below it are those of rounding
 
 /** A new element with these properties and children. */
 function make(name, properties = {}, ...children) {
@@ -20,15 +20,15 @@ function shortNumber(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (value === 0 || (size >= 0.01 && size < 100)) return String(Number(value.toPrecision(2)));
-  return value.toExponential(1);
+  return value.toExponential(1).replace(/e([+-])(\d)$/, "e$10$2");  // 1.5e-09, as elsewhere on the page
 }
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-function track() { return data.tracks[state.track]; }
+function sweep() { return data.sweeps[state.sweep]; }
 
 /** The place of the current element among all of them. */
-function element() { return track().start + state.index; }
+function element() { return sweep().start + state.index; }
 
 function elementName(kind, value) {
   return kind === "rotation" ? `${value}°` : `×${Number(value.toPrecision(4))}`;
@@ -119,7 +119,7 @@ function paintMap(canvas, pixels, height, width) {
   paint(canvas, height, width, (i) => [...COLOURS[pixels[i]], 255]);
 }
 
-/** The map turned back; what the turned map does not know is left open. */
+/** The map rotated back; transparent where it shows what left the frame. */
 function paintAligned(canvas, pixels, height, width, matrix) {
   const { values, weights } = resample(pixels, height, width, matrix);
   paint(canvas, height, width, (i) => {
@@ -149,14 +149,14 @@ function svgElement(name, attributes, text) {
 }
 
 /** Along the slider and the curve: degrees, or the logarithm of a factor, so that 1 is in the middle. */
-function across(value) { return track().kind === "rotation" ? value : Math.log(value); }
+function across(value) { return sweep().kind === "rotation" ? value : Math.log(value); }
 
 /** Where values and errors lie in the curve's picture; errors on a logarithmic scale between whole powers. */
 function axesOf(svg, known) {
   const width = svg.clientWidth || 600, height = svg.clientHeight || 190;
   const left = BOX.left, right = width - BOX.right, top = BOX.top, bottom = height - BOX.bottom;
-  const low = Math.floor(Math.log10(Math.max(LEAST, Math.min(1, ...known))) + 1e-9);
-  const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(LEAST, ...known)) - 1e-9));
+  const low = Math.floor(Math.log10(Math.max(ROUNDING, Math.min(1, ...known))) + 1e-9);
+  const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(ROUNDING, ...known)) - 1e-9));
   const [first, last] = endsOf();
   const x = (value) => left + (across(value) - first) / (last - first) * (right - left);
   const y = (error) => bottom - (Math.log10(Math.max(error, 10 ** low)) - low) / (high - low) * (bottom - top);
@@ -165,7 +165,7 @@ function axesOf(svg, known) {
 
 /** Where the curve begins and ends. */
 function endsOf() {
-  const { kind, values } = track();
+  const { kind, values } = sweep();
   return kind === "rotation" ? [0, 360] : [across(values[0]), across(values[values.length - 1])];
 }
 
@@ -176,7 +176,7 @@ function drawGrid(svg, { height, left, right, top, bottom, low, high, x, y }) {
     line(left, place, right, place);
     svg.append(svgElement("text", { x: left - 6, y: place + 4, "text-anchor": "end" }, text));
   }
-  const { kind, values, marks } = track(), named = [];
+  const { kind, values, marks } = sweep(), named = [];
   const last = kind === "rotation" ? 360 : values[values.length - 1];
   for (const value of marks) line(x(value), top, x(value), bottom);
   for (const value of kind === "rotation" ? [0, 90, 180, 270, 360] : [1, values[0], last, ...marks]) {
@@ -189,7 +189,7 @@ function drawGrid(svg, { height, left, right, top, bottom, low, high, x, y }) {
 
 /** One model's errors; the identity has none, and a point without neighbours is a dot. */
 function drawLine(svg, side, errors, { x, y }) {
-  const { start, values } = track();
+  const { start, values } = sweep();
   const drawn = values.map((_, i) => errors[start + i] !== null && errors[start + i] > 0);
   let path = "";
   values.forEach((value, i) => {
@@ -206,7 +206,7 @@ function drawPoint(svg, side, cx, cy, r) {
 }
 
 function drawCurve() {
-  const svg = find("curve"), { start, values } = track();
+  const svg = find("curve"), { start, values } = sweep();
   const lines = sides().map((side) => [side, errorsOf(side)]).filter(([, errors]) => errors);
   const known = lines.flatMap(([, errors]) => errors.slice(start, start + values.length)).filter((e) => e > 0);
   const axes = axesOf(svg, known);
@@ -243,6 +243,7 @@ function drawNumbers(side) {
   part(side, "confidence").textContent = percent(seen.confidence[at]);
   part(side, "error").textContent = shortNumber((errorsOf(side) || [])[at]);
   document.querySelector(`.key.${side}`).textContent = run.name;
+  document.documentElement.style.setProperty(`--${side}`, run.colour);
   drawBars(part(side, "bars"), seen.probabilities[at], truth);
 }
 
@@ -261,7 +262,7 @@ function drawBars(bars, probabilities, truth) {
 
 function drawMaps(side) {
   const run = data.runs[state[side]], index = layerOf(side), layer = run.layers[index];
-  const { kind, values } = track(), back = kind === "rotation" ? "turned back" : "scaled back";
+  const { kind, values } = sweep(), back = kind === "rotation" ? "rotated back" : "scaled back";
   const maps = part(side, "maps"), remark = part(side, "remark");
   maps.hidden = !layer;
   remark.textContent = layer ? remarkOn(side, run, layer) : `This network has no layer ${state.layer}.`;
@@ -296,7 +297,7 @@ function remarkOn(side, run, layer) {
 // --- the whole
 
 function draw() {
-  const { kind, values } = track(), image = data.images[state.image], value = values[state.index];
+  const { kind, values } = sweep(), image = data.images[state.image], value = values[state.index];
   const shown = elementName(kind, kind === "rotation" ? Number(find("slider").value) : value);
   paintImage(find("input"), image, matrixOf(kind, value, true));
   find("input").setAttribute("aria-label", `${imageName(image)}, at ${shown}`);
@@ -313,26 +314,26 @@ function imageName(image) { return `Test image ${image.index}, label ${image.lab
 /** The slider's value: degrees, or the place of a factor. */
 function moveTo(position) {
   find("slider").value = position;
-  const moved = Number(find("slider").value), count = track().values.length;
-  state.index = track().kind === "rotation" ? Math.round(moved / 360 * count) % count : moved;
+  const moved = Number(find("slider").value), count = sweep().values.length;
+  state.index = sweep().kind === "rotation" ? Math.round(moved / 360 * count) % count : moved;
   draw();
 }
 
-function positionOf(value) { return track().kind === "rotation" ? value : track().values.indexOf(value); }
+function positionOf(value) { return sweep().kind === "rotation" ? value : sweep().values.indexOf(value); }
 
-function chooseTrack(index) {
-  state.track = index;
-  const { kind, values, marks } = track(), turning = kind === "rotation";
-  const [max, step] = turning ? [360, 360 / values.length] : [values.length - 1, 1];
+function chooseSweep(index) {
+  state.sweep = index;
+  const { kind, values, marks } = sweep(), rotates = kind === "rotation";
+  const [max, step] = rotates ? [360, 360 / values.length] : [values.length - 1, 1];
   Object.assign(find("slider"), { min: 0, max, step });
-  find("slider-name").textContent = turning ? "Angle" : "Scale";
+  find("slider-name").textContent = rotates ? "Angle" : "Scale";
   find("marks").replaceChildren(...marks.map((value) => make("option", { value: positionOf(value) })));
   find("snaps").replaceChildren(...marks.map((value) => {
     const button = make("button", { type: "button", textContent: elementName(kind, value) });
     button.addEventListener("click", () => { stop(); moveTo(positionOf(value)); });
     return button;
   }));
-  moveTo(positionOf(turning ? 0 : 1));
+  moveTo(positionOf(rotates ? 0 : 1));
 }
 
 let timer = null, direction = 1;
@@ -353,13 +354,13 @@ function play() {
 }
 
 function hop() {
-  const places = track().marks.map(positionOf), now = Number(find("slider").value);
+  const places = sweep().marks.map(positionOf), now = Number(find("slider").value);
   moveTo(places.find((place) => place > now) ?? places[0]);
 }
 
 function step() {
   const slider = find("slider"), now = Number(slider.value), end = Number(slider.max), by = Number(slider.step);
-  if (track().kind === "rotation") { moveTo(now + by >= end ? 0 : now + by); return; }
+  if (sweep().kind === "rotation") { moveTo(now + by >= end ? 0 : now + by); return; }
   if (now + direction * by < 0 || now + direction * by > end) direction = -direction;
   moveTo(now + direction * by);
 }
@@ -392,7 +393,7 @@ function fillPanels() {
     select.append(...data.runs.map((run, i) => make("option", { value: i, textContent: run.name })));
     select.value = state[side];
     select.addEventListener("change", () => { state[side] = Number(select.value); draw(); });
-    for (const [row, text] of [["returned", "The layer's maps"], ["aligned", "Turned back"]]) {
+    for (const [row, text] of [["returned", "The layer's maps"], ["aligned", "Rotated back"]]) {
       const name = make("p", { className: "row-name", textContent: text });
       part(side, "maps").append(name, make("div", { className: `row ${row}` }));
     }
@@ -403,7 +404,7 @@ function followPointer() {
   const svg = find("curve");
   const move = (event) => {
     if (!(event.buttons & 1)) return;
-    const place = svg.getBoundingClientRect(), { kind, values } = track();
+    const place = svg.getBoundingClientRect(), { kind, values } = sweep();
     const share = (event.clientX - place.left - BOX.left) / (place.width - BOX.left - BOX.right);
     const [first, last] = endsOf(), there = first + Math.min(Math.max(share, 0), 1) * (last - first);
     stop();
@@ -444,12 +445,12 @@ function start() {
   fillPanels();
   find("slider").addEventListener("input", (event) => { stop(); moveTo(event.target.value); });
   find("play").addEventListener("click", play);
-  for (const radio of document.querySelectorAll("input[name=track]")) {
-    radio.addEventListener("change", () => { stop(); chooseTrack(Number(radio.value)); });
+  for (const radio of document.querySelectorAll("input[name=sweep]")) {
+    radio.addEventListener("change", () => { stop(); chooseSweep(Number(radio.value)); });
   }
   followPointer();
   new ResizeObserver(drawCurve).observe(find("curve"));
-  chooseTrack(0);
+  chooseSweep(0);
 }
 
 start();

@@ -1,0 +1,160 @@
+"""The page of one report: what ``ien.measure(...).save(folder)`` writes beside the JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ...measuring.report import ROOT, ElementReport, LayerReport, Report
+from ..palette import CYCLE
+from .html import fill
+
+__all__ = ["measured_page"]
+
+MIN_ANGLES, MIN_FACTORS = 7, 4
+"""How many angles or factors make a curve worth drawing."""
+MAX_LABELLED_FACTORS = 9
+"""With more factors, only the first, the last and 1 have a label."""
+SMALLEST = 1e-16
+"""Errors below it are drawn as this one: 0 has no place on a logarithmic axis."""
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2")
+# of the drawing, in its own units
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 300, 60, 20, 10, 34
+
+Points = list[tuple[float, float]]
+"""Place along the axis, and relative error."""
+
+
+class Axis(NamedTuple):
+    """What the curves run over, and its ticks from the first place to the last."""
+
+    name: str
+    ticks: list[tuple[float, str]]
+
+
+class Tick(NamedTuple):
+    """A line of the grid, and its label."""
+
+    place: float
+    label: str
+
+
+class Line(NamedTuple):
+    """The curve of one layer."""
+
+    name: str
+    colour: str
+    dashes: str
+    points: str
+    """As SVG's polyline wants them: x,y x,y …"""
+
+
+class Drawing(NamedTuple):
+    """Curves, in the units of the drawing; y grows downwards."""
+
+    axis: str
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int
+    bottom: int
+    across: list[Tick]
+    upward: list[Tick]
+    lines: list[Line]
+
+
+def measured_page(report: Report) -> str:
+    """Write a report as one HTML page that loads nothing from elsewhere and runs no script.
+
+    There is a curve where the group has at least seven angles, or four factors counting 1.
+    """
+    header, rows = report.table()
+    elements_header, *elements = report.element_table()
+    return fill(
+        "measured.html",
+        title=report.title[:1].upper() + report.title[1:],
+        header=header,
+        rows=rows,
+        remarks=report.remarks(),
+        drawing=_drawing(report.layers),
+        elements_header=elements_header,
+        elements=elements,
+    )
+
+
+def _drawing(layers: Mapping[str, LayerReport]) -> Drawing | None:
+    """Draw the relative error of each layer against the angle, or else against the factor."""
+    curves = _curves(layers, _degrees)
+    if max(map(len, curves.values())) >= MIN_ANGLES:
+        return _draw(curves, Axis("angle", [(degrees, f"{degrees}°") for degrees in range(0, 361, 90)]))
+
+    curves = _curves(layers, _log_factor)
+    places = {0.0}
+    for points in curves.values():
+        places.update(place for place, _ in points)
+    if len(places) < MIN_FACTORS:
+        return None
+    return _draw(curves, Axis("factor", _factor_ticks(sorted(places))))
+
+
+def _degrees(element: ElementReport) -> float | None:
+    return element.degrees
+
+
+def _log_factor(element: ElementReport) -> float | None:
+    if element.factor is None:
+        return None
+    return math.log(element.factor)
+
+
+def _curves(
+    layers: Mapping[str, LayerReport], place_of: Callable[[ElementReport], float | None]
+) -> dict[str, Points]:
+    """Return the curve of each layer, over the elements that have a place and an error."""
+    curves = {}
+    for name, layer in layers.items():
+        points = []
+        for element in layer.elements.values():
+            place = place_of(element)
+            if place is not None and math.isfinite(element.relative):
+                points.append((place, max(element.relative, SMALLEST)))
+        curves[name or ROOT] = sorted(points)
+    return curves
+
+
+def _factor_ticks(places: Sequence[float]) -> list[tuple[float, str]]:
+    ticks = []
+    for place in places:
+        if len(places) <= MAX_LABELLED_FACTORS or place in (0.0, places[0], places[-1]):
+            ticks.append((place, f"×{math.exp(place):.3g}"))
+    return ticks
+
+
+def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
+    """Place curves and grid: the axis across, whole powers of ten upward."""
+    errors = []
+    for points in curves.values():
+        errors.extend(error for _, error in points)
+    # the small number takes an error of exactly 1 as one above 10^0
+    high = math.ceil(math.log10(max(errors)) + 1e-9)
+    low = min(math.floor(math.log10(min(errors))), high - 1)
+    first, last = axis.ticks[0][0], axis.ticks[-1][0]
+
+    def x(place: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (place - first) / (last - first)
+
+    def y(error: float) -> float:
+        return TOP + (HEIGHT - BOTTOM - TOP) * (high - math.log10(error)) / (high - low)
+
+    across = [Tick(round(x(place), 1), label) for place, label in axis.ticks]
+    upward = []
+    for power in range(low, high + 1, max(1, (high - low) // 6)):
+        upward.append(Tick(round(y(10.0**power), 1), f"{10.0**power:g}"))
+
+    lines = []
+    for k, (name, points) in enumerate(curves.items()):
+        path = " ".join(f"{x(place):.1f},{y(error):.1f}" for place, error in points)
+        lines.append(Line(name, CYCLE[k % len(CYCLE)], DASHES[k % len(DASHES)], path))
+    return Drawing(axis.name, WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM, across, upward, lines)

@@ -1,0 +1,138 @@
+"""Accuracy against the cost of inference, one point for each row of a table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..palette import colours_of
+from ..rows import Row
+from .axes import ROUNDING, log_ticks
+from .labels import label_points
+from .style import EDGE, check_any, plain, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["accuracy_axis", "check_known", "draw_points", "plot_costs", "row_labels"]
+
+UNKNOWN, EXACT = "#CCCCCC", "#FFFFFF"
+
+
+@styled()
+def plot_costs(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy against multiply-accumulates for one image, with the spread over the seeds as a bar.
+
+    The edge of a point has the colour of its method. The darker its inside, the larger its relative
+    error, averaged over the layers.
+
+    Args:
+        rows: Rows of classifiers whose multiply-accumulates are known.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
+
+    macs = []
+    for row in rows:
+        macs.append(statistics.fmean(record.macs for record in row.records))
+    check_known(rows, [count if count > 0 else math.nan for count in macs], "no count of multiply-accumulates")
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xscale="log", xlim=(min(macs) / 1.6, max(macs) * 1.6))
+    axes.set_xlabel("multiply-accumulates for one image")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+    axes.xaxis.set_major_formatter(EngFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    accuracy_axis(axes, rows)
+    fills = _error_shades(figure, axes, [_mean_error(row) for row in rows])
+    draw_points(axes, rows, macs, fills, row_labels(rows))
+    return figure
+
+
+def check_known(rows: Sequence[Row], values: Sequence[float], lacking: str) -> None:
+    """Raise an error that names the first row without an accuracy or a value."""
+    check_any(rows, "row")
+    for row, value in zip(rows, values, strict=True):
+        if not (math.isfinite(value) and row.classifies):
+            raise ValueError(f"{row.label} has no accuracy or {lacking}: run it again")
+
+
+def accuracy_axis(axes: Axes, rows: Sequence[Row]) -> None:
+    """Make room for the accuracies of the rows on the vertical axis."""
+    ends = []
+    for row in rows:
+        mean, spread = row.accuracy
+        ends += [mean - (spread or 0), mean + (spread or 0)]
+    margin = max(0.15 * (max(ends) - min(ends)), 0.2)
+    axes.set(ylabel="accuracy, %", ylim=(min(ends) - margin, max(ends) + margin))
+
+
+def draw_points(
+    axes: Axes, rows: Sequence[Row], places: Sequence[float], fills: Sequence[Any], names: Sequence[str]
+) -> None:
+    """Draw a point with a bar and a name for each row, in the colour of its method."""
+    colours = colours_of([row.label for row in rows])
+    means = []
+    for row, place, fill, colour in zip(rows, places, fills, colours, strict=True):
+        mean, spread = row.accuracy
+        means.append(mean)
+        if spread:
+            axes.plot([place, place], [mean - spread, mean + spread], "_-", color=EDGE, linewidth=1.1)
+        point: dict[str, Any] = {"markersize": 8, "markeredgecolor": colour, "markerfacecolor": fill}
+        axes.plot([place], [mean], "o", markeredgewidth=2, zorder=3, label=plain(row.label), **point)
+    label_points(axes, list(zip(places, means, strict=True)), names)
+
+
+def row_labels(rows: Sequence[Row]) -> list[str]:
+    """Name rows by their labels, with preset and data where these differ."""
+    several_presets = len({row.preset for row in rows}) > 1
+    several_data = len({row.data for row in rows}) > 1
+    labels = []
+    for row in rows:
+        words = [row.label]
+        if several_presets:
+            words.append(row.preset)
+        if several_data:
+            words.append(f"({row.data})")
+        labels.append(plain(" ".join(words), 60))
+    return labels
+
+
+def _mean_error(row: Row) -> float:
+    layers = list(row.records[0].layers)
+    if not layers:
+        return math.nan
+    return statistics.fmean(row.layer(name).relative for name in layers)
+
+
+def _error_shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[Any]:
+    """Return the fill of each point, and draw a bar that explains it."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+
+    shown = [error for error in errors if error >= ROUNDING and math.isfinite(error)]
+    shade = None
+    if shown:
+        low, high = min(shown) / 1.5, max(shown) * 1.5
+        shade = ScalarMappable(LogNorm(low, high), "cividis_r")
+        bar = figure.colorbar(shade, ax=axes, aspect=32, pad=0.02)
+        ticks = log_ticks(low, high)
+        bar.set_ticks(list(ticks), labels=list(ticks.values()))
+        bar.minorticks_off()
+        label = "relative error, mean over layers"
+        if any(error < ROUNDING for error in errors):
+            label += f" (white: below {ROUNDING:g})"
+        bar.set_label(label)
+        bar.outline.set_visible(False)  # type: ignore[operator]
+    fills: list[Any] = []
+    for error in errors:
+        if error < ROUNDING:
+            fills.append(EXACT)
+        elif shade is None or not math.isfinite(error):
+            fills.append(UNKNOWN)
+        else:
+            fills.append(shade.to_rgba(error))
+    return fills

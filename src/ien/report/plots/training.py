@@ -1,0 +1,172 @@
+"""Training curves: loss, accuracy and learning rate by epoch, and the terms of each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...training.run_folder import read_config, read_metrics
+from .axes import log_ticks
+from .labels import legend_below, legend_beside
+from .style import LINES, MARKERS, Look, check_any, looks_of, plain, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_training"]
+
+Epochs = Sequence[Mapping[str, Any]]
+CURVES = {
+    "task_loss": "task loss",
+    "train_accuracy": "training accuracy, %",
+    "learning_rate": "learning rate",
+}
+MAX_PANELS_ACROSS = 3
+MAX_TICKS = 6
+
+
+@styled()
+def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
+    """Draw task loss, training accuracy and learning rate by epoch, and below them each layer's term.
+
+    Every run that was trained with the equivariance loss has its own panel of terms, all on one scale.
+
+    Args:
+        folders: Run folders, finished or not, by name; a sequence is named by the last two parts of each.
+    """
+    from matplotlib.figure import Figure
+
+    runs = {name: _read_epochs(folder) for name, folder in _named(folders).items()}
+    with_terms = {}
+    for name, epochs in runs.items():
+        if any(epoch["terms"] for epoch in epochs):
+            with_terms[name] = epochs
+    looks = looks_of(runs)
+    across = max(1, min(len(with_terms), MAX_PANELS_ACROSS))
+    down = math.ceil(len(with_terms) / across)
+
+    figure = Figure(figsize=(9, 2.9 + 2.6 * down), layout="constrained")
+    grid = figure.add_gridspec(1 + down, 1, hspace=0.12)
+    _draw_curves(figure, grid[0, 0].subgridspec(1, 3, width_ratios=(3, 3, 2)), runs, looks)
+    if with_terms:
+        below = grid[1:, 0].subgridspec(down, across)
+        cells = [below[i // across, i % across] for i in range(len(with_terms))]
+        _draw_terms(figure, cells, with_terms)
+    if len(runs) > 1:
+        legend_below(figure, looks)
+    return figure
+
+
+def _named(folders: Mapping[str, Path] | Sequence[Path]) -> dict[str, Path]:
+    check_any(folders, "run folder")
+    if isinstance(folders, Mapping):
+        return {name: Path(folder) for name, folder in folders.items()}
+    named = {}
+    for folder in map(Path, folders):
+        named["/".join(folder.absolute().parts[-2:])] = folder
+    if len(named) < len(folders):
+        raise ValueError("two of the run folders have the same name: give each run once, or name them")
+    return named
+
+
+def _read_epochs(folder: Path) -> Epochs:
+    config = read_config(folder)
+    path = folder / "metrics.jsonl"
+    try:
+        epochs = read_metrics(folder)
+        for epoch in epochs:
+            for key in ("epoch", *CURVES, "terms"):
+                if key not in epoch:
+                    raise ValueError(f"a line has no {key}")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it, or leave this run out") from None
+    if not epochs:
+        remedy = f"train it with ien resume {folder}"
+        if config.weights_of:
+            remedy = f"plot {config.weights_of}"
+        raise ValueError(f"{folder} has no trained epochs to plot: {remedy}")
+    return epochs
+
+
+def _draw_curves(figure: Figure, cells: Any, runs: Mapping[str, Epochs], looks: Mapping[str, Look]) -> None:
+    for column, (key, title) in enumerate(CURVES.items()):
+        axes = figure.add_subplot(cells[0, column])
+        axes.set_title(title)
+        everything = []
+        for name, epochs in runs.items():
+            values = [epoch[key] for epoch in epochs]
+            if key == "train_accuracy":
+                values = [100 * value for value in values]
+            everything += values
+            options = {"linewidth": 1.1, "marker": ""} if key == "learning_rate" else {}
+            _draw_line(axes, epochs, values, looks[name], name, **options)
+        if key != "train_accuracy":
+            _make_logarithmic(axes, everything)
+
+
+def _draw_terms(figure: Figure, cells: Sequence[Any], runs: Mapping[str, Epochs]) -> None:
+    """Draw the layers of each run from light to dark."""
+    everything: list[float] = []
+    panels = []
+    for cell, (name, epochs) in zip(cells, runs.items(), strict=True):
+        axes = figure.add_subplot(cell)
+        title = plain(name, 54 // len(runs))
+        if len(runs) == 1:
+            title = f"terms of {plain(name, 24)}"
+        axes.set_title(title)
+        layers: dict[str, None] = {}
+        for epoch in epochs:
+            layers |= dict.fromkeys(epoch["terms"])
+            everything += epoch["terms"].values()
+        ends = []
+        for layer, look in zip(layers, _layer_looks(len(layers)), strict=True):
+            line = [epoch["terms"].get(layer, math.nan) for epoch in epochs]
+            _draw_line(axes, epochs, line, look, layer, linewidth=1.3)
+            if math.isfinite(line[-1]) and line[-1] > 0:
+                ends.append((plain(layer, 12), line[-1], look))
+        panels.append((axes, ends))
+    for axes, ends in panels:
+        _make_logarithmic(axes, everything)
+        legend_beside(axes, ends, size=8)
+
+
+def _layer_looks(count: int) -> list[Look]:
+    """Return looks from light to dark, for the first layer to the last."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    shades = colormaps["viridis"]
+    looks = []
+    for i in range(count):
+        depth = i / max(1, count - 1)
+        colour = to_hex(shades(0.85 * (1 - depth)))
+        looks.append(Look(colour, MARKERS[i % len(MARKERS)], LINES[0]))
+    return looks
+
+
+def _draw_line(
+    axes: Axes, epochs: Epochs, values: Sequence[float], look: Look, name: str, **options: Any
+) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    every = max(1, len(epochs) // 8)
+    settings = {"markersize": 4.5, "markevery": every} | look._asdict() | options
+    axes.plot([epoch["epoch"] for epoch in epochs], values, label=plain(name), **settings)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.set_xlabel("epoch")
+
+
+def _make_logarithmic(axes: Axes, values: Sequence[float]) -> None:
+    """Scale a panel logarithmically over the positive values, if there are any."""
+    known = [value for value in values if math.isfinite(value) and value > 0]
+    if not known:
+        return
+    low, high = min(known) / 1.4, max(known) * 1.4
+    ticks = log_ticks(low, high, MAX_TICKS)
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set_ylim(low, high)
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.minorticks_off()

@@ -1,0 +1,150 @@
+"""Rows: the runs of one configuration, one record for each seed, as a line of a table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..models import NAMES as MODELS
+from ..models import channel_share
+from .records import Layer, Record
+
+__all__ = ["Row", "ranges", "summarise"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one configuration, one record for each seed, in the order of the seeds."""
+
+    experiment: str
+    preset: str
+    source: str
+    tested_on: str
+    changes: tuple[tuple[str, str], ...]
+    records: tuple[Record, ...]
+    superseded: tuple[Record, ...] = ()
+    """Older records of seeds that were recorded again."""
+    name: str = ""
+    """What a table calls it; by default its experiment without the table's name."""
+
+    @property
+    def label(self) -> str:
+        name = self.name or self.experiment.split("/", 1)[-1]
+        if not self.changes:
+            return name
+        changes = ", ".join(f"{field}={value}" for field, value in self.changes)
+        return f"{name} ({changes})"
+
+    @property
+    def data(self) -> str:
+        if self.tested_on == "test":
+            return self.source
+        return f"{self.source}, {self.tested_on}"
+
+    @property
+    def seeds(self) -> str:
+        return ranges([record.seed for record in self.records])
+
+    @property
+    def classifies(self) -> bool:
+        """Whether these runs have accuracies."""
+        return math.isfinite(self.accuracy[0])
+
+    @property
+    def accuracy(self) -> tuple[float, float | None]:
+        """Mean and sample standard deviation over the seeds, in percent; None for a single seed."""
+        values = [100 * record.accuracy for record in self.records]
+        if len(values) == 1:
+            return values[0], None
+        return statistics.fmean(values), statistics.stdev(values)
+
+    @property
+    def accuracy_with_copies(self) -> float:
+        return statistics.fmean(100 * record.accuracy_with_copies for record in self.records)
+
+    @property
+    def images_per_second(self) -> float:
+        """The median, which one busy moment of the machine does not move."""
+        speeds = [record.images_per_second for record in self.records]
+        known = [speed for speed in speeds if math.isfinite(speed)]
+        if not known:
+            return math.nan
+        return statistics.median(known)
+
+    @property
+    def channel_shares(self) -> list[float]:
+        """Channels relative to feature groups all of the largest size, for each different network."""
+        shares: dict[float, None] = {}
+        for record in self.records:
+            share = _channel_share(record.config)
+            if share is not None:
+                shares[share] = None
+        return list(shares)
+
+    def layer(self, name: str) -> Layer:
+        """Return means over the seeds, NaN when one of them lacks the value."""
+        layers = [record.layers.get(name, Layer(math.nan, math.nan)) for record in self.records]
+        means = [statistics.fmean(values) for values in zip(*layers, strict=True)]
+        return Layer(*means)
+
+
+def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]:
+    """Put records that may be averaged into rows.
+
+    Records share a row when experiment, preset, data source, tested set and changed settings are equal.
+    If a seed was recorded twice, the record that finished last counts.
+
+    Args:
+        records: In any order.
+        order: Experiments whose rows come first, in this order; the others follow by name.
+    """
+    alike: dict[tuple[str, str, str, str, tuple[tuple[str, str], ...]], list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: (record.finished, str(record.path))):
+        key = record.experiment, record.preset, record.source, record.tested_on, record.changes
+        alike[key].append(record)
+
+    rows = []
+    for key, runs in alike.items():
+        newest = {record.seed: record for record in runs}
+        kept = tuple(newest[seed] for seed in sorted(newest))
+        superseded = tuple(record for record in runs if record != newest[record.seed])
+        rows.append(Row(*key, kept, superseded))
+
+    places = {name: i for i, name in enumerate(order)}
+
+    def rank(row: Row) -> tuple[object, ...]:
+        place = places.get(row.experiment, len(places))
+        return place, row.experiment, row.changes, row.preset, row.data
+
+    return sorted(rows, key=rank)
+
+
+def ranges(seeds: Sequence[int]) -> str:
+    """Write seeds in rising order.
+
+    >>> ranges([1, 2, 3, 7])
+    '1–3, 7'
+    """
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    texts = []
+    for run in runs:
+        texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}")
+    return ", ".join(texts)
+
+
+def _channel_share(config: Mapping[str, object]) -> float | None:
+    model, mix, width = config.get("model"), config.get("feature_groups"), config.get("width")
+    if not isinstance(model, str) or not isinstance(mix, str) or not isinstance(width, int | float):
+        return None
+    name = model.removeprefix("e2cnn-")
+    if name not in MODELS:
+        return None
+    return channel_share(name, mix, width)

@@ -1,0 +1,108 @@
+"""The notes below a table: where its numbers come from, and what is odd about them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ..._text import short_count
+from ..records import Record
+from ..rows import Row, ranges
+from .columns import PaperRow, paper_row
+
+__all__ = ["named_rows", "source_notes"]
+
+NamedRows = Sequence[tuple[str, Row]]
+
+
+def named_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Give each row a name for the notes: its label, with preset and data where the label is not enough."""
+    labels = [row.label for row in rows]
+    named = []
+    for row in rows:
+        name = row.label
+        if labels.count(name) > 1:
+            name = f"{row.label} {row.preset} {row.data}"
+        named.append((name, row))
+    return named
+
+
+def source_notes(named: NamedRows, paper: Mapping[str, PaperRow], tested_with: str) -> list[str]:
+    """Say where the numbers of these rows come from.
+
+    Args:
+        named: Rows by their names.
+        paper: What the paper prints, by experiment.
+        tested_with: What data are counted in, such as ``images``.
+    """
+    notes = list(_paper_note(named, paper))
+
+    def data(record: Record) -> str:
+        counts = f"{record.train:,} training and {record.test:,} {record.tested_on} {tested_with}"
+        return f"{record.data}, {record.source}: {counts}"
+
+    notes.append(f"data: {_who_has_what(named, data)}")
+    notes.append(f"commit: {_who_has_what(named, lambda record: record.commit or 'unknown')}")
+    notes.append(f"machine: {_who_has_what(named, lambda record: record.machine)}")
+    notes.append(f"versions: {_who_has_what(named, _versions)}")
+    for name, row in named:
+        notes.extend(_superseded_note(name, row))
+        notes.extend(_difference_notes(name, row))
+        notes.extend(_trained_notes(name, row))
+    return notes
+
+
+def _paper_note(named: NamedRows, paper: Mapping[str, PaperRow]) -> Iterator[str]:
+    for _, row in named:
+        if row.preset != "paper" and paper_row(row, paper):
+            yield "the paper's figures are of its full-size networks; only the preset paper is that size"
+            return
+
+
+def _superseded_note(name: str, row: Row) -> Iterator[str]:
+    if row.superseded:
+        seeds = ranges(sorted({record.seed for record in row.superseded}))
+        yield f"{name}: seed {seeds} was recorded more than once; the newest record counts"
+
+
+def _difference_notes(name: str, row: Row) -> Iterator[str]:
+    """Say which settings the runs of a row do not share."""
+    fields: dict[str, None] = {}
+    for record in row.records:
+        fields |= dict.fromkeys(record.config)
+    fields.pop("seed", None)
+    for field in fields:
+        values = dict.fromkeys(str(record.config.get(field)) for record in row.records)
+        if len(values) > 1:
+            yield f"{name}: its runs differ in {field} ({', '.join(values)})"
+
+
+def _trained_notes(name: str, row: Row) -> Iterator[str]:
+    """Say how many parameters are trained, if not all."""
+    counts: dict[int, None] = {}
+    for record in row.records:
+        if record.trained_parameters != record.parameters:
+            counts[record.trained_parameters] = None
+    for count in counts:
+        yield f"{name}: {short_count(count)} parameters are trained"
+
+
+def _versions(record: Record) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items()))
+
+
+def _who_has_what(named: NamedRows, value: Callable[[Record], str]) -> str:
+    """Write a value that all records share, or each value with the rows and seeds that have it."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for name, row in named:
+        seeds: dict[str, list[int]] = defaultdict(list)
+        for record in row.records:
+            seeds[value(record)].append(record.seed)
+        for text, having in seeds.items():
+            owner = name
+            if len(seeds) > 1:
+                owner = f"{name} seed {ranges(having)}"
+            owners[text].append(owner)
+    if len(owners) == 1:
+        return next(iter(owners))
+    return "; ".join(f"{text} ({', '.join(having)})" for text, having in owners.items())
