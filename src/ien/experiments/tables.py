@@ -31,7 +31,7 @@ class _Rows:
     layers: Sequence[str] | None = None
     """Those that the paper shows; None for all."""
     notes: Sequence[str] = ()
-    kind: Kind = Classifiers()
+    kind: Kind = field(default_factory=Classifiers)
     """How they are scored."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Names of rows that are not called as in their own table, by experiment."""

@@ -1,12 +1,12 @@
 """Records of runs as tables, plots and pages. Nothing here trains.
 
-    palette.py  one colour for each method
-    records.py  what a finished run leaves behind
-    rows.py     records that may be averaged, as a line of a table
-    opened.py   a trained run with its network and its test images
-    tables/     accuracies, costs and errors beside the paper's
-    plots/      errors, angles, training and costs as pictures
-    page/       self-contained HTML pages
+palette.py    one colour for each method
+records.py    what a finished run leaves behind
+rows.py       records that may be averaged, as a line of a table
+opened.py     a trained run with its network and its test images
+tables/       accuracies, costs and errors beside the paper's
+plots/        errors, angles, training and costs as pictures
+page/         self-contained HTML pages
 """
 
 from .records import Record as Record

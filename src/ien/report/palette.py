@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["COLOURS", "CYCLE", "METHODS", "colours_of", "method_of"]
+__all__ = ["COLOURS", "CYCLE", "METHODS", "colour_of", "colours_of", "method_of"]
 
 # The colours of Okabe and Ito, which colour-blind readers can tell apart; without their yellow, which
 # vanishes on white.
@@ -41,6 +41,7 @@ NAMES = (
     ("het-siamfc", "Het-IEN"),
     ("recommended", "recommended"),
     ("tied", "recommended"),
+    ("free", "recommended"),
     ("e2cnn", "E2CNN"),
     ("re-siamfc", "E2CNN"),
     ("cnn-aug", "CNN-aug"),
@@ -69,6 +70,11 @@ def method_of(name: str) -> str | None:
         if re.search(rf"\b{pattern}\b", name.lower()):
             return method
     return None
+
+
+def colour_of(name: str) -> str:
+    """Return the colour of the method of a row or run; black if the name does not tell."""
+    return METHODS.get(method_of(name) or "", COLOURS["black"])
 
 
 def colours_of(names: Sequence[str]) -> list[str]:

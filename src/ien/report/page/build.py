@@ -164,9 +164,7 @@ def _examine(run: OpenedRun) -> Geometry:
         return Geometry(None, str(error))
 
 
-def _plots(
-    runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[str, Report]]]
-) -> list[Plot]:
+def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[str, Report]]]) -> list[Plot]:
     """Draw every plot that these runs allow; ``measured`` holds their reports along each sweep."""
     from ..plots.angles import plot_angles, plot_factors
     from ..plots.costs import plot_costs

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..palette import colours_of
+from ..palette import colour_of
 from ..rows import Row
 from .axes import ROUNDING, log_ticks
 from .labels import label_points
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["accuracy_axis", "check_known", "draw_points", "plot_costs", "row_labels"]
 
 UNKNOWN, EXACT = "#CCCCCC", "#FFFFFF"
+POINT_WIDTH = 11
+"""Typographic points, its edge included."""
 
 
 @styled()
@@ -38,7 +40,9 @@ def plot_costs(rows: Sequence[Row]) -> Figure:
     macs = []
     for row in rows:
         macs.append(statistics.fmean(record.macs for record in row.records))
-    check_known(rows, [count if count > 0 else math.nan for count in macs], "no count of multiply-accumulates")
+    check_known(
+        rows, [count if count > 0 else math.nan for count in macs], "no count of multiply-accumulates"
+    )
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     axes.set(xscale="log", xlim=(min(macs) / 1.6, max(macs) * 1.6))
@@ -74,16 +78,43 @@ def draw_points(
     axes: Axes, rows: Sequence[Row], places: Sequence[float], fills: Sequence[Any], names: Sequence[str]
 ) -> None:
     """Draw a point with a bar and a name for each row, in the colour of its method."""
-    colours = colours_of([row.label for row in rows])
-    means = []
-    for row, place, fill, colour in zip(rows, places, fills, colours, strict=True):
-        mean, spread = row.accuracy
-        means.append(mean)
+    points = _side_by_side(axes, [(place, row.accuracy[0]) for row, place in zip(rows, places, strict=True)])
+    drawn = []
+    for row, (x, y), fill in zip(rows, points, fills, strict=True):
+        spread = row.accuracy[1]
         if spread:
-            axes.plot([place, place], [mean - spread, mean + spread], "_-", color=EDGE, linewidth=1.1)
-        point: dict[str, Any] = {"markersize": 8, "markeredgecolor": colour, "markerfacecolor": fill}
-        axes.plot([place], [mean], "o", markeredgewidth=2, zorder=3, label=plain(row.label), **point)
-    label_points(axes, list(zip(places, means, strict=True)), names)
+            drawn += axes.plot([x, x], [y - spread, y + spread], "_-", color=EDGE, linewidth=1.1)
+        look: dict[str, Any] = {
+            "markersize": 8,
+            "markeredgecolor": colour_of(row.label),
+            "markeredgewidth": 2,
+        }
+        drawn += axes.plot([x], [y], "o", markerfacecolor=fill, zorder=3, label=plain(row.label), **look)
+    label_points(axes, points, names, drawn)
+
+
+def _side_by_side(axes: Axes, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Move points that would hide each other apart, to the right and to the left."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # the layout is done, and places on the page are known
+    width = POINT_WIDTH * figure.dpi / 72  # pixels
+    pixels = axes.transData.transform(points)
+    clusters: list[list[int]] = []
+    for i in range(len(points)):
+        for cluster in clusters:
+            if abs(pixels[cluster[0]] - pixels[i]).max() < width:
+                cluster.append(i)
+                break
+        else:
+            clusters.append([i])
+    moved = list(points)
+    for cluster in clusters:
+        for k, i in enumerate(cluster):
+            shift = (k - (len(cluster) - 1) / 2) * width
+            x, _ = axes.transData.inverted().transform(pixels[i] + (shift, 0))
+            moved[i] = float(x), points[i][1]
+    return moved
 
 
 def row_labels(rows: Sequence[Row]) -> list[str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .style import GREY, Look, plain
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["label_points", "legend_below", "legend_beside", "legend_columns"]
 
+BESIDE = 8
+"""Typographic points from a point to its name, if there is room."""
 MAX_ITERATIONS = 500
 """Of moving labels apart; a limit in time would not give the same figure everywhere."""
 
@@ -50,25 +53,47 @@ def legend_beside(axes: Axes, ends: Sequence[tuple[str, float, Look]], size: flo
     )
 
 
-def label_points(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str]) -> None:
-    """Write a name near each point, over no other name or point; joined by a thin line where it is far.
+def label_points(
+    axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], drawn: Sequence[Artist]
+) -> None:
+    """Write a name near each point, joined to it by a thin line where it had to go far away.
 
     Call it last: it needs the final limits of the axes.
+
+    Args:
+        axes: The panel.
+        points: In the units of the axes.
+        names: One for each point.
+        drawn: Marks and bars that no name should lie over.
     """
     from adjustText import adjust_text
 
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # the layout is done, and places on the page are known
+    to_page, to_axes = axes.transData, axes.transData.inverted()
+    beside = BESIDE * figure.dpi / 72  # pixels
+    frame = axes.get_window_extent()
+    right_third = frame.x0 + 2 / 3 * frame.width
     texts = []
-    for (x, y), name in zip(points, names, strict=True):
-        texts.append(axes.text(x, y, name, fontsize=9, va="center"))
+    for point, name in zip(points, names, strict=True):
+        x, y = to_page.transform(point)
+        # a name to the right of a point at the right end would leave the axes
+        side: Literal["left", "right"] = "right" if x > right_third else "left"
+        start = to_axes.transform((x - beside if side == "right" else x + beside, y))
+        texts.append(axes.text(start[0], start[1], name, fontsize=9, va="center", ha=side))
+    boxes = [artist.get_window_extent().transformed(to_axes) for artist in drawn]
     adjust_text(
         texts,
-        x=[x for x, _ in points],
-        y=[y for _, y in points],
+        target_x=[x for x, _ in points],
+        target_y=[y for _, y in points],
+        objects=boxes,
+        avoid_self=False,
         ax=axes,
-        expand=(1.08, 1.5),
+        expand=(1.02, 1.1),
+        force_explode=(0, 0),  # a name that lies over nothing stays where it is
+        force_static=(0.2, 0.3),
+        min_arrow_len=2 * beside,
         iter_lim=MAX_ITERATIONS,
         arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkB": 4},
     )

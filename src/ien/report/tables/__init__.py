@@ -1,8 +1,8 @@
 """Tables: rows of runs beside the paper's numbers.
 
-    columns.py      the paper's numbers, columns, and the text of a cell
-    classifiers.py  accuracies and costs
-    layers.py       errors of each layer
-    notes.py        where the numbers come from
-    render.py       all of it on the terminal and as Markdown
+columns.py        the paper's numbers, columns, and the text of a cell
+classifiers.py    accuracies and costs
+layers.py         errors of each layer
+notes.py          where the numbers come from
+render.py         all of it on the terminal and as Markdown
 """

@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from ..rows import Row
 
-__all__ = ["NAME_COLUMNS", "Column", "PaperRow", "Table", "formatted", "joined", "paper_row", "table_of", "with_spread"]
+__all__ = [
+    "NAME_COLUMNS",
+    "Column",
+    "PaperRow",
+    "Table",
+    "formatted",
+    "joined",
+    "paper_row",
+    "table_of",
+    "with_spread",
+]
 
 
 @dataclass(frozen=True)

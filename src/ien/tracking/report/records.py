@@ -15,7 +15,16 @@ from ...report.rows import Row
 from ..by_angle import Bin
 from ..siamfc_network import num_groups
 
-__all__ = ["Baseline", "Tracked", "Tracking", "averaged", "channel_shares", "shown_test", "tracking_of", "trackings"]
+__all__ = [
+    "Baseline",
+    "Tracked",
+    "Tracking",
+    "averaged",
+    "channel_shares",
+    "shown_test",
+    "tracking_of",
+    "trackings",
+]
 
 BASELINES = ("still", "untrained")
 TITLES = {"otb": "OTB", "rot-otb": "Rot-OTB"}
