@@ -6,6 +6,7 @@ import itertools
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 import ien
 from ien.report.opened import OpenedRun
-from ien.report.plots.features import feature_maps, plot_features, views
+from ien.report.plots.features import feature_maps, image_views, plot_features
 from ien.report.plots.style import save_figure
 from tests.helpers import toy
 
@@ -28,9 +29,9 @@ def net(kernel: int = 3, channels: int = 1) -> nn.Sequential:
     return nn.Sequential(first, nn.ELU(), second, nn.ELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
 
 
-def subject(name: str = "a small seed 1", group: str = "rot4", **changes: Any) -> OpenedRun:
+def opened(name: str = "a small seed 1", group: str = "rot4", **changes: Any) -> OpenedRun:
     images = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1))
-    record: Any = None
+    record: Any = SimpleNamespace(data="toy")
     made = OpenedRun(
         Path(name), name, net(), ("1", "3"), 2, ien.group(group), images, torch.zeros(3), toy.config(), record
     )
@@ -52,8 +53,8 @@ def written(figure: Any) -> list[str]:
     return [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_maps_are_those_of_the_turned_image_and_aligned_ones_are_turned_back() -> None:
-    run = subject()
+def test_maps_are_those_of_the_rotated_image_and_aligned_ones_rotated_back() -> None:
+    run = opened()
     for layer in (1, 3):
         found = feature_maps(run, image=1)[str(layer)]
         brute = [pooled(run.model, layer, run.images[1:2].rot90(k, (2, 3))) for k in range(4)]
@@ -69,7 +70,7 @@ def test_maps_are_those_of_the_turned_image_and_aligned_ones_are_turned_back() -
 
 def test_an_equivariant_net_shows_equal_pictures_and_another_does_not() -> None:
     for kernel, equal in ((1, True), (3, False)):
-        for found in feature_maps(subject(model=net(kernel))).values():
+        for found in feature_maps(opened(model=net(kernel))).values():
             differences = [np.abs(aligned - found.aligned[0]).max() for aligned in found.aligned[1:]]
             assert (max(differences) < 1e-6) == equal and (found.relative < 1e-10) == equal
             assert not np.allclose(found.maps[1], found.maps[0], atol=1e-2)  # unless aligned
@@ -77,14 +78,14 @@ def test_an_equivariant_net_shows_equal_pictures_and_another_does_not() -> None:
 
 @pytest.mark.parametrize("group", ["flip", "rot4xflip", "rot2"])
 def test_permutations_are_undone_bit_for_bit(group: str) -> None:
-    shown = views(subject(group=group))
+    shown = image_views(opened(group=group))
     assert all(np.array_equal(picture, shown.images[0]) for picture in shown.aligned)
 
 
 def test_what_left_the_map_is_nan_and_the_rest_close_to_the_original() -> None:
     y, x = torch.meshgrid(torch.linspace(-1, 1, 40), torch.linspace(-1, 1, 40), indexing="ij")
     smooth = (1 + torch.sin(3 * x + y))[None, None].float()
-    shown = views(subject(group="rot8", images=smooth))
+    shown = image_views(opened(group="rot8", images=smooth))
     radius = torch.maximum((x + y).abs(), (x - y).abs()).numpy()  # in the frame turned by 45°: at most √2
     for k in (1, 3, 5, 7):
         gone = np.isnan(shown.aligned[k])
@@ -95,13 +96,13 @@ def test_what_left_the_map_is_nan_and_the_rest_close_to_the_original() -> None:
 
 
 def test_a_shrunk_map_keeps_nearly_all_and_an_enlarged_one_loses_its_border() -> None:
-    shown = views(subject(group="scale0.5,2"))
+    shown = image_views(opened(group="scale0.5,2"))
     assert not np.isnan(shown.aligned[1][1:-1, 1:-1]).any()
     assert np.isnan(shown.aligned[2][0]).all() and not np.isnan(shown.aligned[2][4:8, 4:8]).any()
 
 
 def test_the_model_and_its_images_stay_as_they_were() -> None:
-    run = subject()
+    run = opened()
     before, images = {k: v.clone() for k, v in run.model.state_dict().items()}, run.images.clone()
     plot_features([run])
     assert all(torch.equal(before[k], v) for k, v in run.model.state_dict().items())
@@ -109,9 +110,9 @@ def test_the_model_and_its_images_stay_as_they_were() -> None:
 
 
 def test_the_figure_shows_inputs_and_maps_as_computed_and_aligned() -> None:
-    runs = [subject("first small seed 1"), subject("second small seed 1", model=net(1))]
+    runs = [opened("first small seed 1"), opened("second small seed 1", model=net(1))]
     figure = plot_features(runs, image=2)
-    shown, inputs = pictures(figure), views(runs[0], 2)
+    shown, inputs = pictures(figure), image_views(runs[0], 2)
     rows = [shown[i : i + 8] for i in range(0, len(shown), 8)]
     assert len(rows) == 1 + 2 * 2
     expected = [(inputs.images, inputs.aligned)]
@@ -124,7 +125,7 @@ def test_the_figure_shows_inputs_and_maps_as_computed_and_aligned() -> None:
 
 
 def test_pictures_do_not_overlap_and_lie_on_the_page() -> None:
-    figure = plot_features([subject(f"run {i}") for i in range(3)], group=ien.rotation(12))
+    figure = plot_features([opened(f"run {i}") for i in range(3)], group=ien.rotation(12))
     boxes = [picture.get_extent() for picture in pictures(figure)]
     width, height = figure.get_size_inches()
     assert width <= 9.001 and len(boxes) == 24 * 7
@@ -134,7 +135,7 @@ def test_pictures_do_not_overlap_and_lie_on_the_page() -> None:
 
 
 def test_the_figure_names_runs_layers_angles_and_errors() -> None:
-    runs = [subject("first small seed 1"), subject("second small seed 1")]
+    runs = [opened("first small seed 1"), opened("second small seed 1")]
     figure = plot_features(runs, ["3"])
     shown = written(figure)
     assert {"first", "second", "small seed 1", "3", "input", "as computed", "aligned back"} <= set(shown)
@@ -148,18 +149,18 @@ def test_the_figure_names_runs_layers_angles_and_errors() -> None:
 
 def test_colour_images_are_shown_in_colour(tmp_path: Path) -> None:
     images = torch.rand(1, 3, 12, 12)
-    run = subject(model=net(channels=3), images=images, group="rot8")
+    run = opened(model=net(channels=3), images=images, group="rot8")
     picture = pictures(plot_features([run]))[0]
     assert np.allclose(picture.get_array(), images[0].permute(1, 2, 0))
     save_figure(plot_features([run]), tmp_path / "colour")
-    two = views(subject(images=torch.rand(1, 2, 12, 12)))
+    two = image_views(opened(images=torch.rand(1, 2, 12, 12)))
     assert two.images.shape == (4, 12, 12)
 
 
 def test_files_hold_the_names_as_text_and_are_the_same_every_time(tmp_path: Path) -> None:
     from PIL import Image
 
-    runs = [subject("<b>&amp;$\\frac{"), subject("_two\nlines\x00$")]
+    runs = [opened("<b>&amp;$\\frac{"), opened("_two\nlines\x00$")]
     first, second = (save_figure(plot_features(runs), tmp_path / name) for name in ("a", "b"))
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
     shown = "".join(ET.parse(first[1]).getroot().itertext())
@@ -169,18 +170,18 @@ def test_files_hold_the_names_as_text_and_are_the_same_every_time(tmp_path: Path
 
 
 def test_runs_that_cannot_be_compared_are_errors() -> None:
-    run = subject()
+    run = opened()
     with pytest.raises(ValueError, match="nothing to plot"):
         plot_features([])
     with pytest.raises(ValueError, match=r"image 0 of a small seed 1 \(toy\) is not that of b"):
-        plot_features([run, subject("b", images=torch.rand(3, 1, 12, 12))])
+        plot_features([run, opened("b", images=torch.rand(3, 1, 12, 12))])
     with pytest.raises(ValueError, match="groups rot4, rot8: say which"):
-        plot_features([run, subject("b", group="rot8")])
-    assert plot_features([run, subject("b", group="rot8")], group=ien.rotation(4))
+        plot_features([run, opened("b", group="rot8")])
+    assert plot_features([run, opened("b", group="rot8")], group=ien.rotation(4))
 
 
 def test_what_is_not_there_is_an_error_that_says_what_is() -> None:
-    run = subject()
+    run = opened()
     for image in (3, -1):
         with pytest.raises(ValueError, match=f"image {image} is not there: a small seed 1 has images 0 to 2"):
             plot_features([run], image=image)
@@ -191,7 +192,7 @@ def test_what_is_not_there_is_an_error_that_says_what_is() -> None:
 
 
 def test_groups_that_do_not_fit_are_errors() -> None:
-    run = subject()
+    run = opened()
     occlude = ien.custom("occlude", {"left": lambda x: x * 0}, feature_actions="identity")
     with pytest.raises(ValueError, match=r"cannot be aligned back \('left' of occlude is a black box"):
         plot_features([run], group=occlude)
@@ -205,9 +206,9 @@ def test_maps_that_are_no_numbers_are_an_error_and_constant_ones_are_not() -> No
     with torch.no_grad():
         broken[2].bias.fill_(torch.nan)
     with pytest.raises(ValueError, match="layer '3' returned NaN"):
-        plot_features([subject(model=broken)])
+        plot_features([opened(model=broken)])
     with torch.no_grad():
         for parameter in broken.parameters():
             parameter.zero_()
-    assert feature_maps(subject(model=broken))["3"].relative == 0
-    plot_features([subject(model=broken)]).draw_without_rendering()
+    assert feature_maps(opened(model=broken))["3"].relative == 0
+    plot_features([opened(model=broken)]).draw_without_rendering()

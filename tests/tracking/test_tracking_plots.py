@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from ien.report.plots.style import look, save_figure, styled
-from ien.report.records import collect
-from ien.report.records import summarise as rows_of
+from ien.report import collect
+from ien.report import summarise as rows_of
+from ien.report.plots.style import looks_of, save_figure, styled
 from ien.tracking import Score, score
 from ien.tracking.by_angle import Bin
 from ien.tracking.report.plots import plot_curves, plot_turning, scores_by_test
@@ -79,10 +79,11 @@ def test_curves_are_those_of_the_scores_and_names_carry_them() -> None:
             assert np.array_equal(success[name], (np.linspace(0, 1, 21), result.success_curve))
             assert np.array_equal(precision[name], (np.arange(51), result.precision_curve))
             assert f"{result.success:.3f} / {result.precision:.3f}  {name}" in written
-    for i, name in enumerate(("t0", "t1", "t2", "t3")):  # a tracker looks the same everywhere
-        assert {
-            line.get_color() for axes in figure.axes for line in axes.lines if line.get_label() == name
-        } == {look(i).color}
+    looks = looks_of(["t0", "t1", "t2", "t3"])
+    for axes in figure.axes:
+        for line in axes.lines:
+            if line.get_label() in looks:  # a tracker looks the same everywhere
+                assert line.get_color() == looks[line.get_label()].color
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_bad_input_is_told() -> None:
     for plot in (plot_curves, plot_turning):
         with pytest.raises(ValueError, match="nothing to plot: give at least one tracker"):
             plot({})
-    with pytest.raises(ValueError, match=r"at least one tracker whose targets turn in a test, as in rot-otb"):
+    with pytest.raises(ValueError, match=r"at least one tracker whose targets rotate in a test, as in rot-otb"):
         plot_turning({"otb": {"a": Turning([], [])}})
 
 

@@ -17,10 +17,11 @@ from rich.console import Console
 from ien.experiments import names, paper
 from ien.experiments.tables import print_table, write_page
 from ien.report import Part, as_markdown, as_rich, collect, read, summarise
-from ien.tracking.report.records import averaged
+from ien.tracking.report.records import averaged, tracking_of, trackings
+from ien.tracking.report.tables import Trackers
+from tests.helpers.records import content, parse
 from tests.helpers.shell import error_of, invoke
 from tests.helpers.trackers import LENGTHS, ROWS, STILL, UNTRAINED, record
-from tests.report.test_tables import content, parse
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -40,21 +41,22 @@ def rows_of(*records: dict[str, Any]) -> list[Any]:
 
 def tables_of(*records: dict[str, Any]) -> dict[str, dict[str, dict[str, str]]]:
     """Title → row → column → cell."""
-    text = as_markdown([Part("", rows_of(*records))], paper("tracking"))
+    text = as_markdown([Part("", rows_of(*records), kind=Trackers())], paper("tracking"))
     return {title: {line["row"]: line for line in lines} for title, lines in parse(text).items()}
 
 
 def notes_of(*records: dict[str, Any]) -> list[str]:
-    text = as_markdown([Part("", rows_of(*records))], paper("tracking"))
+    text = as_markdown([Part("", rows_of(*records), kind=Trackers())], paper("tracking"))
     return [line[2:] for line in text.splitlines() if line.startswith("- ")]
 
 
 def test_a_record_of_a_tracker_is_read_and_has_no_accuracy() -> None:
     made = record("het-siamfc")
     found = read(next(write(Path("results"), made).rglob("*.json")))
-    assert math.isnan(found.accuracy) and found.tracking is not None
-    assert list(found.tracking.tests) == ["otb", "rot-otb"]
-    plain, turned = found.tracking.tests.values()
+    tracking = tracking_of(found)
+    assert math.isnan(found.accuracy) and tracking is not None
+    assert list(tracking.tests) == ["otb", "rot-otb"]
+    plain, turned = tracking.tests.values()
     source = made["tracking"]
     assert plain.success == source["otb"]["success"] and turned.precision == source["rot-otb"]["precision"]
     assert list(turned.success_curve) == source["rot-otb"]["success_curve"]
@@ -62,15 +64,14 @@ def test_a_record_of_a_tracker_is_read_and_has_no_accuracy() -> None:
     assert [list(one) for one in turned.by_orientation] == source["rot-otb"]["by_orientation"]
     assert plain.by_angle == plain.by_orientation == () and math.isnan(plain.orientation_error)
     assert (plain.sequences, plain.frames) == (len(LENGTHS), sum(LENGTHS.values()))
-    assert tuple(found.tracking.still["otb"]) == STILL["otb"]
-    assert tuple(found.tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
+    assert tuple(tracking.still["otb"]) == STILL["otb"]
+    assert tuple(tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
     assert read(next(Path("results").rglob("*.json"))) == found
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tracking": None}, "accuracies should be from 0 to 1; they are nan"),
         ({"tracking": {"still": {}, "untrained": {}}}, "tracking should hold the scores of a test"),
         ({"tracking__otb__success": 1.2}, "success should be from 0 to 1; it is 1.2"),
         ({"tracking__otb__precision": None}, "precision should be from 0 to 1; it is nan"),
@@ -81,12 +82,12 @@ def test_a_record_of_a_tracker_is_read_and_has_no_accuracy() -> None:
         ({"tracking__still": {"otb": {}}}, "it has no still.otb.success"),
         ({"tracking__otb__sequences": {"Man": {}}}, "it has no Man.frames"),
     ],
-    ids=range(10),
+    ids=range(9),
 )
 def test_a_damaged_record_is_named_with_the_remedy(fields: dict[str, Any], message: str) -> None:
     path = next(write(Path("results"), record(**fields)).rglob("*.json"))
     with pytest.raises(ValueError, match=rf"^{path} is damaged \(.*{re.escape(message)}.*delete it and run"):
-        read(path)
+        tracking_of(read(path))
 
 
 def test_cells_are_means_and_spreads_over_the_seeds() -> None:
@@ -185,11 +186,11 @@ def test_tests_of_other_names_have_tables_of_their_own_without_the_papers_figure
 def test_terminal_tables_fit_with_every_number_whole(width: int) -> None:
     rows = rows_of(*(record(row, seed) for row in ("siamfc", "ien-siamfc") for seed in (1, 2, 3)))
     console = Console(width=width, file=StringIO(), record=True)
-    console.print(as_rich(Part("", rows), paper("tracking")))
+    console.print(as_rich(Part("", rows, kind=Trackers()), paper("tracking")))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width and "…" not in text and "nan" not in text
     words = set(re.split(r"[\s(),]+", text))
-    for lines in parse(as_markdown([Part("", rows)], paper("tracking"))).values():
+    for lines in parse(as_markdown([Part("", rows, kind=Trackers())], paper("tracking"))).values():
         assert all(set(re.split(r"[\s(),]+", " ".join(line.values()))) <= words for line in lines)
 
 
@@ -201,13 +202,13 @@ def test_other_tables_and_plots_are_the_same_with_a_tracker_among_the_records() 
     console = Console(width=100, file=StringIO(), record=True)
     print_table("rot-mnist", Path("results"), console=console)
     write_page(Path("page.md"), "rot-mnist", Path("results"))
-    invoke("plot", "tradeoff", "results", "--out", "before")
+    invoke("plot", "costs", "results", "--out", "before")
     before = console.export_text(), Path("page.md").read_text(), Path("before.svg").read_text()
     write(Path("results"), record())
     again = Console(width=100, file=StringIO(), record=True)
     print_table("rot-mnist", Path("results"), console=again)
     write_page(Path("page.md"), "rot-mnist", Path("results"))
-    invoke("plot", "tradeoff", "results", "--out", "after")
+    invoke("plot", "costs", "results", "--out", "after")
     assert again.export_text() == before[0] and Path("after.svg").read_text() == before[2]
     page = Path("page.md").read_text()
     assert page.startswith(before[1].rstrip()) and "\n## tracking\n" in page[len(before[1]) - 1 :]
@@ -226,7 +227,7 @@ def test_the_page_has_a_section_for_trackers_with_its_reading_once_there_are_rec
 
 def test_the_mean_of_several_seeds_has_their_mean_curves_and_bins() -> None:
     (row,) = rows_of(*(record("cnn4-siamfc", seed) for seed in (1, 2, 3)))
-    scores = [each.tracking.tests["rot-otb"] for each in row.records]
+    scores = [each.tests["rot-otb"] for each in trackings(row)]
     mean = averaged(scores)
     assert np.allclose(mean.success_curve, np.mean([score.success_curve for score in scores], axis=0))
     assert math.isclose(mean.success, np.mean([score.success for score in scores]))

@@ -199,6 +199,6 @@ def test_a_run_is_shown_measured_and_drawn_and_a_report_refuses_it(smoke: Path) 
     for kind in ("tracking", "turning"):
         invoke("plot", kind, run, "--out", kind)
         assert "ien-siamfc" in Path(f"{kind}.svg").read_text()
-    assert "is a tracker, and a report is of networks that classify" in error_of("report", run)
+    assert "does not classify, and this page is about classifiers" in error_of("report", run)
     table = invoke("table", "tracking", "--results", smoke / "runs").output
     assert "Success and precision on rot-clips (smoke, generated)" in table

@@ -8,7 +8,6 @@ In reading order:
     look.py          measure, doctor, report
     run.py           list, show, run, resume, table, demo
     plot.py          plot: pictures of runs and records
-    plot_rows.py     plot rows, sizes and tradeoff: pictures across experiments
     clips.py         which clips are there, and rotating ones written to disk
     data_sets.py     which data sets are there, and where to download them
     data.py          data: list, get, rot-otb

@@ -9,7 +9,7 @@ import typer
 from . import look, run
 from .data import app as data_app
 from .errors import OneLineErrors
-from .plot_rows import app as plot_app
+from .plot import app as plot_app
 from .track import track
 
 __all__ = ["app"]

@@ -148,10 +148,10 @@ def report(
     """
     from rich.console import Console
 
-    from ..report.page.build import write_report
+    from ..report.page.build import write_runs_page
 
     with Console(stderr=True).status("reading runs") as status:
-        path = write_report(runs, out, data, progress=status.update)
+        path = write_runs_page(runs, out, data, progress=status.update)
     megabytes = path.stat().st_size / 1e6
     typer.echo(f"wrote {path} ({megabytes:.1f} MB): open it in a browser")
 

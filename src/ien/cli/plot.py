@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..measuring.report import Report
-    from ..report.opened import Subject
-    from ..report.records import Row
+    from ..report.opened import OpenedRun
+    from ..report.rows import Row
 
-__all__ = ["Out", "Results", "app", "classifier_rows", "save"]
+__all__ = ["app"]
 
 app = typer.Typer(
     help="Draw runs and records: features, errors, angles, factors, training, costs, trackers.",
@@ -63,11 +63,11 @@ def features(
     from ..report.opened import open_runs
     from ..report.plots.features import plot_features
 
-    subjects = open_runs(runs, data, count=max(image + 1, 2))
+    opened = open_runs(runs, data, count=max(image + 1, 2))
     chosen = None
     if group is not None:
         chosen = parse_group(group)
-    save(plot_features(subjects, layer_names(layers), image, group=chosen), out)
+    _save(plot_features(opened, layer_names(layers), image, group=chosen), out)
 
 
 @app.command()
@@ -82,9 +82,9 @@ def errors(
 
     Example: ien plot errors runs/rot-mnist/*/small-seed1 --group rot8
     """
-    from ..report.plots.layers import plot_errors
+    from ..report.plots.errors import plot_errors
 
-    save(plot_errors(_measure_runs(runs, group, data, number)), out)
+    _save(plot_errors(_measure_runs(runs, group, data, number)), out)
 
 
 @app.command()
@@ -100,12 +100,12 @@ def angles(
 
     Example: ien plot angles runs/rot-mnist/cnn-aug/small-seed1 runs/rot-mnist/ien-r4/small-seed1 --step 5
     """
-    from ..report.plots.layers import plot_angles
+    from ..report.plots.angles import plot_angles
 
     if 360 % step:
         raise ValueError(f"--step must divide 360, such as 5, 10 or 15; got {step}")
     group = f"rot{360 // step}"
-    save(plot_angles(_measure_runs(runs, group, data, number, floors=False), layer), out)
+    _save(plot_angles(_measure_runs(runs, group, data, number, floors=False), layer), out)
 
 
 @app.command()
@@ -122,7 +122,7 @@ def factors(
 
     Example: ien plot factors RUN RUN --layer conv3 --reach 3
     """
-    from ..report.plots.layers import plot_factors
+    from ..report.plots.angles import plot_factors
 
     if not 1.01 <= reach <= MAX_REACH:
         raise ValueError(
@@ -131,7 +131,7 @@ def factors(
     # equal steps of the logarithm, without the factor 1
     exponents = [k / steps for k in range(-steps, steps + 1) if k != 0]
     group = "scale" + ",".join(f"{reach**exponent:.4g}" for exponent in exponents)
-    save(plot_factors(_measure_runs(runs, group, data, number), layer), out)
+    _save(plot_factors(_measure_runs(runs, group, data, number), layer), out)
 
 
 @app.command()
@@ -140,9 +140,9 @@ def training(runs: Runs, out: Out = Path("plots/training")) -> None:
 
     Example: ien plot training runs/rot-mnist/ien-r4*/small-seed1
     """
-    from ..report.plots.layers import plot_training
+    from ..report.plots.training import plot_training
 
-    save(plot_training(runs), out)
+    _save(plot_training(runs), out)
 
 
 @app.command()
@@ -153,9 +153,9 @@ def costs(
 
     Example: ien plot costs results/rot-mnist --preset small
     """
-    from ..report.plots.layers import plot_costs
+    from ..report.plots.costs import plot_costs
 
-    save(plot_costs(classifier_rows(results, preset)), out)
+    _save(plot_costs(_classifier_rows(results, preset)), out)
 
 
 @app.command()
@@ -170,7 +170,7 @@ def tracking(trackers: Trackers = None, preset: OnlyPreset = None, out: Out = Pa
     """
     from ..tracking.report.plots import plot_curves, scores_by_test
 
-    save(plot_curves(scores_by_test(_tracker_rows(trackers, preset))), out)
+    _save(plot_curves(scores_by_test(_tracker_rows(trackers, preset))), out)
 
 
 @app.command()
@@ -185,10 +185,10 @@ def turning(trackers: Trackers = None, preset: OnlyPreset = None, out: Out = Pat
     """
     from ..tracking.report.plots import plot_turning, scores_by_test
 
-    save(plot_turning(scores_by_test(_tracker_rows(trackers, preset))), out)
+    _save(plot_turning(scores_by_test(_tracker_rows(trackers, preset))), out)
 
 
-def save(figure: Figure, out: Path) -> None:
+def _save(figure: Figure, out: Path) -> None:
     """Write a picture as PNG and SVG, and say so."""
     from ..report.plots.style import save_figure
 
@@ -203,29 +203,29 @@ def _measure_runs(
     from ..report.opened import open_runs
 
     reports = {}
-    for subject in open_runs(runs, data, number):
-        reports[subject.name] = _measure_run(subject, group, floors)
+    for run in open_runs(runs, data, number):
+        reports[run.name] = _measure_run(run, group, floors)
     return reports
 
 
-def _measure_run(subject: Subject, group: str | None, floors: bool) -> Report:
+def _measure_run(run: OpenedRun, group: str | None, floors: bool) -> Report:
     from ..measuring.measure import measure
 
     return measure(
-        subject.model,
-        subject.images,
-        group or subject.group,
-        subject.layers,
-        subject.feature_groups,
-        labels=subject.labels,
+        run.model,
+        run.images,
+        group or run.group,
+        run.layers,
+        run.feature_groups,
+        labels=run.labels,
         floors=floors,
         progress=True,
     )
 
 
-def classifier_rows(results: Path, preset: str | None) -> list[Row]:
-    """The rows of classifiers: trackers have no accuracy."""
-    classifiers = [row for row in _rows([results], preset) if not row.tracks]
+def _classifier_rows(results: Path, preset: str | None) -> list[Row]:
+    """Return the rows that have accuracies."""
+    classifiers = [row for row in _rows([results], preset) if row.classifies]
     if not classifiers:
         raise ValueError(
             f"all records in {results} are of trackers: draw them with ien plot tracking {results}"
@@ -234,8 +234,10 @@ def classifier_rows(results: Path, preset: str | None) -> list[Row]:
 
 
 def _tracker_rows(folders: Sequence[Path] | None, preset: str | None) -> list[Row]:
+    from ..tracking.report.records import trackings
+
     folders = folders or [Path("results")]
-    trackers = [row for row in _rows(folders, preset) if row.tracks]
+    trackers = [row for row in _rows(folders, preset) if trackings(row)]
     if not trackers:
         raise ValueError(
             f"no records of trackers in {', '.join(map(str, folders))}: make some with "
@@ -245,8 +247,9 @@ def _tracker_rows(folders: Sequence[Path] | None, preset: str | None) -> list[Ro
 
 
 def _rows(folders: Sequence[Path], preset: str | None) -> list[Row]:
-    """The rows of all records in these folders, of one preset or of all."""
-    from ..report.records import collect, summarise
+    """Return the rows of all records in these folders, of one preset or of all."""
+    from ..report.records import collect
+    from ..report.rows import summarise
 
     records = {}
     for folder in folders:

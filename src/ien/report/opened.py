@@ -1,4 +1,4 @@
-"""Opens a run folder: its network, the images it is tested on, and its record."""
+"""Opened runs: a trained run with its network, the images that it was tested on, and its record."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..training.config import Config
 from ..training.run_folder import read_config, read_data, read_result
 from .records import Record, read
 
-__all__ = ["Subject", "open_run", "open_runs"]
+__all__ = ["OpenedRun", "open_run", "open_runs"]
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A trained run: its network, the images that it is tested on, and what its folder says."""
+class OpenedRun:
+    """A trained run: its network, its test images, and what its folder says."""
 
     folder: Path
     name: str
@@ -33,56 +33,67 @@ class Subject:
     feature_groups: Spec | Mapping[str, Spec]
     group: Group
     images: Tensor
-    """Test images (N, C, H, W), float32 in [0, 1]; of a tracker what it searches in."""
+    """Test images (N, C, H, W), float32 in [0, 1]; for a tracker, what it searches in."""
     labels: Tensor | None
-    """Their classes (N,); None for a tracker."""
+    """Their classes (N,); None if it does not classify."""
     config: Config
     record: Record
 
+    @property
+    def measured_groups(self) -> tuple[Group, ...]:
+        """The groups that it was measured under when it was tested."""
+        return self.config.measured_groups
 
-def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> Subject:
-    """A finished run with the first ``count`` images of its test set; nothing in the folder is executed.
 
-    ``data`` is where the data set is now, if it was moved.
+def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> OpenedRun:
+    """Open a finished run; nothing in its folder is executed.
+
+    Args:
+        folder: The run folder.
+        data: Where its data set is now, if it was moved.
+        count: How many images of its test set to take at most.
     """
     folder = Path(folder)
     config = read_config(folder)
     if read_result(folder) is None:
         raise ValueError(f"{folder} is not finished: go on with ien resume {folder}")
-    model, record = load(folder), read(folder / "result.json")
+    model = load(folder)
+    record = read(folder / "result.json")
     kind = kind_of(config)
     x, y = kind.examples(config, kind.load(config, data or read_data(folder)["folder"]))
-    changes = "".join(f" {field}={value}" for field, value in record.changes)
-    return Subject(
-        folder,
-        f"{config.experiment.split('/')[-1]} {config.preset} seed {config.seed}{changes}",
-        model,
-        tuple(model.taps),  # type: ignore[arg-type]
-        model.feature_groups,  # type: ignore[arg-type]
-        next(iter(config.objective.groups)),
-        to_float(x[:count]),
-        None if y is None else y[:count],
-        config,
-        record,
+    words = [record.experiment.split("/")[-1], record.preset, f"seed {record.seed}"]
+    words += [f"{field}={value}" for field, value in record.changes]
+    return OpenedRun(
+        folder=folder,
+        name=" ".join(words),
+        model=model,
+        layers=tuple(model.taps),  # type: ignore[arg-type]
+        feature_groups=model.feature_groups,  # type: ignore[arg-type]
+        group=next(iter(config.objective.groups)),
+        images=to_float(x[:count]),
+        labels=None if y is None else y[:count],
+        config=config,
+        record=record,
     )
 
 
-def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int = 1000) -> list[Subject]:
-    """The finished runs in these folders, each once and with a name of its own."""
+def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int = 1000) -> list[OpenedRun]:
+    """Open several finished runs, each once and with a name of its own; see :func:`open_run`."""
     if not folders:
         raise ValueError("name at least one run folder, such as runs/rot-mnist/ien-r4/small-seed1")
-    seen: dict[Path, Path] = {}
+    given: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        if (place := folder.resolve()) in seen:
+        place = folder.resolve()
+        if place in given:
             raise ValueError(f"{folder} was given twice: name each run once")
-        seen[place] = folder
-    subjects = [open_run(folder, data, count) for folder in seen.values()]
-    names = [subject.name for subject in subjects]
-    places = [folder.name for folder in seen.values()]
-    whole = len(set(places)) < len(places)  # else the last part of the path tells them apart
-    return [
-        subject
-        if names.count(subject.name) == 1
-        else replace(subject, name=f"{subject.name} ({subject.folder if whole else subject.folder.name})")
-        for subject in subjects
-    ]
+        given[place] = folder
+    runs = [open_run(folder, data, count) for folder in given.values()]
+
+    names = [run.name for run in runs]
+    last_parts = {folder.name for folder in given.values()}
+    last_part_is_enough = len(last_parts) == len(given)
+    for i, run in enumerate(runs):
+        if names.count(run.name) > 1:
+            where = run.folder.name if last_part_is_enough else str(run.folder)
+            runs[i] = replace(run, name=f"{run.name} ({where})")
+    return runs

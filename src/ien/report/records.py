@@ -28,7 +28,7 @@ __all__ = [
     "read_share",
 ]
 
-FORMAT = 1
+FORMAT = 2
 T = TypeVar("T")
 Json = Mapping[str, object]
 
@@ -248,7 +248,7 @@ def _record(path: Path, content: Json) -> Record:
         trained_parameters=read_field(content, "trained_parameters", kind=int),
         macs=read_number(content, "macs"),
         images_per_second=read_number(content, "images_per_second"),
-        images_seen=_images_seen(content, config),
+        images_seen=read_number(content, "images_seen"),
         content=content,
     )
 
@@ -272,23 +272,10 @@ def _layer(found: Json, exact_elements: Mapping[str, bool]) -> Layer:
     )
 
 
-def _images_seen(content: Json, config: Json) -> float:
-    """Read it, or of older records compute it from their configuration."""
-    if content.get("images_seen") is not None:
-        return read_number(content, "images_seen")
-    if math.isnan(read_number(content, "accuracy")) or not {"epochs", "augment", "samples"} <= set(config):
-        return math.nan
-    views = 1
-    if config["augment"]:
-        groups = read_field(config, "group", kind=str).split("+")
-        views += read_field(config, "samples", kind=int) * len(groups)
-    return views * read_field(config, "epochs", kind=int) * read_field(content, "data", "train", kind=int)
-
-
 @lru_cache
 def _exact_elements(groups: str) -> dict[str, bool]:
     """Say for each element but the identity, by its label, whether it only permutes pixels."""
-    exact = {}
+    exact: dict[str, bool] = {}
     for name in groups.split("+"):
         group = parse_group(name)
         exact |= dict(zip(group.labels[1:], group.exact[1:], strict=True))

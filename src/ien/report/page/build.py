@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["write_runs_page"]
 
-MEASURED_IMAGES = 200
-"""How many test images the curves are measured on."""
 MAX_BYTES = 10_000_000
 """How large the page may become: browsers open that at once, and it can be sent by mail."""
 
@@ -61,6 +59,7 @@ def write_runs_page(
     path: Path | str,
     data: str | None = None,
     *,
+    measured: int = 200,
     progress: Progress | None = None,
 ) -> Path:
     """Write the page of finished runs to one file that loads nothing from elsewhere.
@@ -69,6 +68,7 @@ def write_runs_page(
         folders: Run folders of classifiers that were tested on the same images.
         path: The file to write.
         data: Where their data set is now, if it was moved.
+        measured: How many test images the curves are measured on, at most.
         progress: Called with a line of text about what is going on.
 
     Returns:
@@ -82,21 +82,21 @@ def write_runs_page(
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the file to write, such as {path / 'report.html'}")
     _check_matplotlib()
-    runs = _with_equal_images(open_runs(folders, data, MEASURED_IMAGES))
+    runs = _with_equal_images(open_runs(folders, data, measured))
 
-    measured = []
+    reports = []
     for sweep in sweeps_of(groups_of(runs)):
-        measured.append((sweep, _measure(runs, sweep, say)))
+        reports.append((sweep, _measure(runs, sweep, say)))
     # the variance of the untransformed maps: that of any sweep will do
     variances = []
-    for report in measured[0][1].values():
+    for report in reports[0][1].values():
         variances.append({name: layer.variance for name, layer in report.layers.items()})
     exploration = explore(runs, variances, SHOWN_IMAGES, SHOWN_MAPS, say)
 
     say("examining the geometry of the networks")
     geometry = [_examine(run) for run in runs]
     say("drawing")
-    text = _page(runs, geometry, _plots(runs, measured), exploration)
+    text = _page(runs, geometry, _plots(runs, reports), exploration)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_bytes(text.encode()))
     return path

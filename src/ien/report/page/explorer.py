@@ -104,7 +104,8 @@ def explore(
     x, labels = runs[0].images[chosen], every_label[chosen].tolist()
     sweeps = sweeps_of(groups_of(runs))
 
-    shown_runs, scores = [], []
+    shown_runs: list[Json] = []
+    scores = []
     colours = colours_of([run.name for run in runs])
     for run, variance, colour in zip(runs, variances, colours, strict=True):
         layers, of_images, probabilities = _explore_run(run, x, variance, sweeps, maps, progress)

@@ -134,7 +134,7 @@ def _factor_ticks(places: Sequence[float]) -> list[tuple[float, str]]:
 
 def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
     """Place curves and grid: the axis across, whole powers of ten upward."""
-    errors = []
+    errors: list[float] = []
     for points in curves.values():
         errors.extend(error for _, error in points)
     # the small number takes an error of exactly 1 as one above 10^0

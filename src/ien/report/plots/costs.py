@@ -148,7 +148,8 @@ def _error_shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[A
     shade = None
     if shown:
         low, high = min(shown) / 1.5, max(shown) * 1.5
-        shade = ScalarMappable(LogNorm(low, high), "cividis_r")
+        norm = LogNorm(low, high)
+        shade = ScalarMappable(norm, "cividis_r")
         bar = figure.colorbar(shade, ax=axes, aspect=32, pad=0.02)
         ticks = log_ticks(low, high)
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
@@ -157,7 +158,7 @@ def _error_shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[A
         if any(error < ROUNDING for error in errors):
             label += f" (white: below {ROUNDING:g})"
         bar.set_label(label)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
     fills: list[Any] = []
     for error in errors:
         if error < ROUNDING:
@@ -165,5 +166,5 @@ def _error_shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[A
         elif shade is None or not math.isfinite(error):
             fills.append(UNKNOWN)
         else:
-            fills.append(shade.to_rgba(error))
+            fills.append(shade.cmap(float(norm(error))))
     return fills

@@ -66,7 +66,7 @@ def label_points(
         names: One for each point.
         drawn: Marks and bars that no name should lie over.
     """
-    from adjustText import adjust_text
+    from adjustText import adjust_text  # type: ignore[import-untyped]
 
     figure = axes.get_figure(root=True)
     assert figure is not None

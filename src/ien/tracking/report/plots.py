@@ -12,7 +12,7 @@ from ...report.plots.costs import row_labels
 from ...report.plots.labels import legend_beside
 from ...report.plots.style import GREY, Look, check_any, looks_of, note_below, plain, styled, union
 from ...report.rows import Row
-from ..by_angle import STEP, Bin
+from ..by_angle import BIN_WIDTH, Bin
 from ..scoring import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS
 from .records import Tracked, averaged, shown_test, trackings
 
@@ -151,7 +151,7 @@ def _rotating(tests: Mapping[str, Mapping[str, Angles]]) -> dict[str, dict[str, 
 
 
 def _angle_axes(around: Axes, onward: Axes, scores: Sequence[Angles]) -> None:
-    farthest = max(STEP, *(score.by_angle[-1].degrees for score in scores))
+    farthest = max(BIN_WIDTH, *(score.by_angle[-1].degrees for score in scores))
     highest = 0.0
     for score in scores:
         highest = max(highest, *(one.overlap for one in score.by_angle))

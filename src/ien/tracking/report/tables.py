@@ -21,12 +21,12 @@ from ...report.tables.columns import (
     table_of,
     with_spread,
 )
-from ..data.sets import PUBLISHED
+from ..data.sets import PUBLISHED_COUNTS
 from .records import TITLES, Baseline, Tracked, Tracking, channel_shares, shown_test, tracking_of, trackings
 
 __all__ = ["Trackers"]
 
-GOT10K, OTB = PUBLISHED
+GOT10K, OTB = PUBLISHED_COUNTS
 PAPERS_TEST = "rot-otb"
 STILL = "box that never moves"
 MEASURES = (

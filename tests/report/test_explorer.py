@@ -1,0 +1,192 @@
+"""The explorer's data: probabilities, errors and maps against the model on the transformed image."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ien
+from ien.report.opened import OpenedRun, open_runs
+from ien.report.page.explorer import MAX_MAP_SIZE, Exploration, choose_images, explore, groups_of, pack, sweeps_of
+from tests.helpers import toy
+from tests.helpers.toy_runs import MEASURED, make_runs
+
+pytestmark = pytest.mark.usefixtures("toy_data")
+
+
+def pooled(run: OpenedRun, layer: str, x: Tensor) -> Tensor:
+    with torch.no_grad(), ien.capture(run.model, layer) as features:
+        run.model(x)
+    return ien.group_pool(features[layer], run.feature_groups)
+
+
+def variances(run: OpenedRun) -> dict[str, float]:
+    """Of the maps of all its images, as ``measure`` has them."""
+    return {layer: float(pooled(run, layer, run.images).double().var(unbiased=False)) for layer in run.layers}
+
+
+@pytest.fixture
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[OpenedRun]:
+    return open_runs(make_runs(tmp_path_factory), count=MEASURED)
+
+
+@pytest.fixture
+def found(runs: list[OpenedRun]) -> Exploration:
+    return explore(runs, [variances(run) for run in runs], images=3, maps=4)
+
+
+def test_probabilities_are_those_of_the_model_on_the_transformed_image(
+    found: Exploration, runs: list[OpenedRun]
+) -> None:
+    for sweep in found.content["sweeps"]:
+        for shown, run in zip(found.content["runs"], runs, strict=True):
+            for i, image in enumerate(found.content["images"]):
+                x = run.images[image["index"]][None]
+                for at in range(0, len(sweep["values"]), 7):
+                    value = sweep["values"][at]
+                    if sweep["kind"] == "rotation":
+                        x_g = ien.rotation(72).act(x, torch.tensor([at]))
+                    else:
+                        x_g = x if value == 1 else ien.scale(value).act(x, torch.tensor([1]))
+                    p = run.model(x_g).detach().double().softmax(1)[0]
+                    seen, place = shown["images"][i], sweep["start"] + at
+                    expected = p[image["classes"]].tolist()
+                    assert seen["probabilities"][place] == pytest.approx(expected, rel=1e-3)
+                    assert seen["predicted"][place] == int(p.argmax())
+                    assert seen["confidence"][place] == pytest.approx(float(p.max()), rel=1e-4)
+
+
+def test_errors_are_the_loss_over_the_variance(found: Exploration, runs: list[OpenedRun]) -> None:
+    group = ien.rotation(72)
+    count = sum(len(sweep["values"]) for sweep in found.content["sweeps"])
+    for shown, run in zip(found.content["runs"], runs, strict=True):
+        x = run.images[found.content["images"][1]["index"]][None]
+        for k, (layer, variance) in enumerate(variances(run).items()):
+            errors = shown["images"][1]["errors"][k]
+            assert errors[0] == 0 and len(errors) == count
+            for g in (torch.tensor([at]) for at in (1, 9, 18, 40, 71)):
+                h, h_g = pooled(run, layer, x), pooled(run, layer, group.act(x, g))
+                if group.coverage((h.shape[2], h.shape[3]))[int(g)] == 0:
+                    assert errors[int(g)] is None
+                else:
+                    expected = float(ien.equivariance_loss(h, h_g, group, g)) / variance
+                    assert errors[int(g)] == pytest.approx(expected, rel=1e-3)
+
+
+def test_frames_are_the_most_varying_maps_within_half_a_step(
+    found: Exploration, runs: list[OpenedRun]
+) -> None:
+    group, run, shown = ien.rotation(72), runs[0], found.content["runs"][0]
+    chosen = run.images[[image["index"] for image in found.content["images"]]]
+    for k, layer in enumerate(run.layers):
+        about = shown["layers"][k]
+        assert about["maps"] == pooled(run, layer, chosen).var((0, 2, 3)).argsort(descending=True)[:4].tolist()
+        h = pooled(run, layer, group.act(chosen[2:3].expand(72, -1, -1, -1), torch.arange(72)))
+        assert about["size"] == about["stored"] == list(h.shape[2:])
+        for m, text in enumerate(shown["images"][2]["frames"][k]):
+            low, high = shown["images"][2]["ranges"][k][m]
+            steps = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8).reshape(-1, *h.shape[2:])
+            frames = np.cumsum(steps, axis=0, dtype=np.uint8)[:72]
+            restored = low + frames.astype(float) * (high - low) / 255
+            assert np.abs(restored - h[:, about["maps"][m]].numpy()).max() <= 0.501 * (high - low) / 255
+
+
+def test_pictures_are_the_images_byte_for_byte(found: Exploration) -> None:
+    images = toy.dataset().test_x
+    for image in found.content["images"]:
+        stored = np.frombuffer(base64.b64decode(image["pixels"]), np.uint8).reshape(image["size"])
+        assert (stored == images[image["index"]].numpy()).all()
+        assert image["label"] == int(toy.dataset().test_y[image["index"]])
+
+
+def test_fewer_images_and_maps_can_be_cut_out(found: Exploration) -> None:
+    cut = found.cut(2, 1)
+    assert len(cut["images"]) == 2 and cut["sweeps"] == found.content["sweeps"]
+    for run in cut["runs"]:
+        assert [len(layer["maps"]) for layer in run["layers"]] == [1] * 6
+        for image in run["images"]:
+            assert [len(frames) for frames in image["frames"]] == [1] * 6
+    sizes = list(found.smaller())
+    assert sizes[0] == (3, 4) and sizes[-1] == (1, 1) and len(set(sizes)) == len(sizes)
+
+
+@pytest.mark.parametrize(
+    "own", [[0.7, 0.84], [1.3], [2 ** (k / 3) for k in (-3, -2, -1, 1, 2, 3)], [0.3, 1.05, 1.06]], ids=str
+)
+def test_factors_are_spread_around_one_with_the_groups_own_among_them(own: list[float]) -> None:
+    (sweep,) = sweeps_of([ien.scale(own)])
+    values = np.array(sweep.values)
+    assert sweep.kind == "scale" and set(own) <= set(values) and sweep.marks == tuple(sorted({1, *own}))
+    assert values[len(values) // 2] == 1 and len(values) % 2 == 1 and (np.diff(values) > 0).all()
+    assert values[0] * values[-1] == pytest.approx(1, abs=1e-4)
+    reach = max(abs(np.log(own)))
+    assert abs(np.log(values)).max() == pytest.approx(reach, rel=1e-4)
+    assert np.diff(np.log(values)).max() < 0.16 * reach and 21 <= len(values) <= 21 + 2 * len(own)
+    assert sweep.group.matrices[:, 0, 0][sweep.g].tolist() == pytest.approx(list(sweep.values))
+
+
+@pytest.mark.parametrize(
+    ("groups", "kinds"),
+    [
+        (["rot4"], ["rotation"]),
+        (["flip"], ["rotation"]),
+        (["scale0.7", "scale2"], ["scale"]),
+        (["rot4", "scale0.7"], ["rotation", "scale"]),
+        (["flipxscale1.3"], ["rotation", "scale"]),
+    ],
+)
+def test_sweeps_are_those_of_the_groups(groups: list[str], kinds: list[str]) -> None:
+    sweeps = sweeps_of([ien.group(text) for text in groups])
+    assert [sweep.kind for sweep in sweeps] == kinds
+    if kinds[0] == "rotation":
+        assert sweeps[0].values == tuple(range(0, 360, 5)) and sweeps[0].g.tolist() == list(range(72))
+
+
+def test_a_run_measured_under_several_groups_has_the_sweeps_of_all() -> None:
+    runs: Any = [
+        SimpleNamespace(measured_groups=(ien.rotation(4), ien.scale([0.5]))),
+        SimpleNamespace(measured_groups=(ien.scale([2]),)),
+    ]
+    assert [str(group) for group in groups_of(runs)] == ["rot4", "scale0.5", "scale2"]
+
+
+def test_images_are_of_different_classes_first() -> None:
+    labels = torch.tensor([5, 5, 5, 2, 5, 2, 9])
+    assert choose_images(labels, 5) == [0, 3, 6, 1, 2]
+    assert choose_images(labels, 99) == [0, 3, 6, 1, 2, 4, 5]
+
+
+def test_constant_frames_pack_to_zeros() -> None:
+    text, limits = pack(torch.full((3, 2, 2), 7.0))
+    assert zlib.decompress(base64.b64decode(text)) == bytes(12) and limits == [7, 7]
+
+
+def test_many_classes_have_the_likeliest_bars_and_large_maps_are_averaged() -> None:
+    conv = nn.Conv2d(3, 6, 3, padding=1)
+    net = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 50)).eval()
+    run: Any = SimpleNamespace(
+        **{"name": "net", "model": net, "layers": ("0",), "feature_groups": 1},
+        **{"measured_groups": (ien.rotation(4),), "config": None},
+        **{"images": torch.rand(2, 3, 100, 100), "labels": torch.tensor([49, 3])},
+    )
+    found = explore([run], [{"0": 1.0}], images=2, maps=3).content
+    first = found["images"][0]
+    assert first["size"] == [3, 96, 96] and len(first["classes"]) == 10 and 49 in first["classes"]
+    (layer,) = found["runs"][0]["layers"]
+    assert layer["size"] == [100, 100] and layer["stored"] == [MAX_MAP_SIZE] * 2 and layer["of"] == 6
+    (frames,) = found["runs"][0]["images"][0]["frames"]
+    assert len(zlib.decompress(base64.b64decode(frames[0]))) == 72 * MAX_MAP_SIZE**2
+
+
+def test_runs_without_classes_cannot_be_explored() -> None:
+    run: Any = SimpleNamespace(name="tracker", labels=None)
+    with pytest.raises(ValueError, match="tracker is not a classifier"):
+        explore([run], [{}])
