@@ -48,7 +48,7 @@ def content(row: str = "ien-r4", seed: int = 1, **fields: Any) -> dict[str, Any]
 
 
 def change(record: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Set fields of a record; two underscores lead inside, one stands for a hyphen if there is such a name."""
+    """Set fields of a record; two underscores lead inside, one may stand for a hyphen."""
     for name, value in fields.items():
         inside = record
         *parents, last = name.split("__")

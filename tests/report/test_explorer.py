@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import zlib
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,15 @@ from torch import Tensor, nn
 
 import ien
 from ien.report.opened import OpenedRun, open_runs
-from ien.report.page.explorer import MAX_MAP_SIZE, Exploration, choose_images, explore, groups_of, pack, sweeps_of
+from ien.report.page.explorer import (
+    MAX_MAP_SIZE,
+    Exploration,
+    choose_images,
+    explore,
+    groups_of,
+    pack,
+    sweeps_of,
+)
 from tests.helpers import toy
 from tests.helpers.toy_runs import MEASURED, make_runs
 
@@ -88,7 +95,8 @@ def test_frames_are_the_most_varying_maps_within_half_a_step(
     chosen = run.images[[image["index"] for image in found.content["images"]]]
     for k, layer in enumerate(run.layers):
         about = shown["layers"][k]
-        assert about["maps"] == pooled(run, layer, chosen).var((0, 2, 3)).argsort(descending=True)[:4].tolist()
+        order = pooled(run, layer, chosen).var((0, 2, 3)).argsort(descending=True)
+        assert about["maps"] == order[:4].tolist()
         h = pooled(run, layer, group.act(chosen[2:3].expand(72, -1, -1, -1), torch.arange(72)))
         assert about["size"] == about["stored"] == list(h.shape[2:])
         for m, text in enumerate(shown["images"][2]["frames"][k]):
@@ -174,7 +182,7 @@ def test_many_classes_have_the_likeliest_bars_and_large_maps_are_averaged() -> N
     net = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 50)).eval()
     run: Any = SimpleNamespace(
         **{"name": "net", "model": net, "layers": ("0",), "feature_groups": 1},
-        **{"measured_groups": (ien.rotation(4),), "config": None},
+        **{"measured_groups": (ien.rotation(4),), "record": SimpleNamespace(config={})},
         **{"images": torch.rand(2, 3, 100, 100), "labels": torch.tensor([49, 3])},
     )
     found = explore([run], [{"0": 1.0}], images=2, maps=3).content

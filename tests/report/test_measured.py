@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_the_curve_is_logarithmic_and_runs_from_left_to_right() -> None:
     page = measured_page(report(c=layer(errors)))
     (points,) = re.findall(r'<polyline[^>]* points="([^"]+)"', page)
     x, y = zip(*(map(float, point.split(",")) for point in points.split()), strict=True)
-    steps = [b - a for a, b in zip(y, y[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(y)]
     assert list(x) == sorted(x) and max(steps) - min(steps) < 0.21 and min(steps) > 0  # down is smaller
     assert len(re.findall("<polyline", measured_page(report(a=layer(errors), b=layer(errors))))) == 2
 
@@ -73,7 +74,7 @@ def test_hostile_names_stay_text() -> None:
         measured_page(Report(name, 10, {name: layer(circle())})) for name in (HOSTILE, "harmless")
     )
     assert tags(hostile) == tags(harmless)
-    assert "<img" not in hostile and "</script" not in hostile and "49" not in re.findall(r"\{1\}(..)", hostile)
+    assert "<img" not in hostile and "</script" not in hostile and "${1}49" not in hostile
 
 
 def test_it_loads_nothing_and_runs_no_script() -> None:

@@ -42,7 +42,7 @@ class OpenedRun:
     @property
     def measured_groups(self) -> tuple[Group, ...]:
         """The groups that it was measured under when it was tested."""
-        return self.config.measured_groups
+        return self.config.objective.measured_groups
 
 
 def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> OpenedRun:

@@ -109,7 +109,7 @@ def explore(
     colours = colours_of([run.name for run in runs])
     for run, variance, colour in zip(runs, variances, colours, strict=True):
         layers, of_images, probabilities = _explore_run(run, x, variance, sweeps, maps, progress)
-        averaged = bool(getattr(run.config, "average", False))
+        averaged = bool(run.record.config.get("average"))
         shown_runs.append(
             {"name": run.name, "colour": colour, "averaged": averaged, "layers": layers, "images": of_images}
         )
