@@ -32,7 +32,7 @@ from ien.tracking.data.clips import otb
 from ien.tracking.data.rot_otb import write
 from ien.tracking.data.sets import Clips
 from ien.tracking.data.synthetic import synthetic
-from ien.tracking.training.task import TRACK
+from ien.tracking.training.task import TRACK_TARGETS
 from ien.training import ALONE, change, changed
 from ien.training.classify import CLASSIFY
 from ien.training.loop import take_step, train
@@ -158,7 +158,7 @@ def pairs(folder: Path, batches: int = 4) -> tuple[Callable[[], None], Callable[
     count = batches * config.schedule.batch_size
     config = changed(config, {"pairs": count, "threads": torch.get_num_threads()})
     clips = Clips(config.data.dataset, "generated", otb(folder), {"otb": []})
-    task = TRACK.prepare(config, clips, ALONE)
+    task = TRACK_TARGETS.prepare(config, clips, ALONE)
     batch = next(task.batches(0, 0))
 
     def network() -> None:

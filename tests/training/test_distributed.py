@@ -28,21 +28,7 @@ from ien.training.classify import CLASSIFY, ClassifyTask
 from ien.training.loop import take_step, train
 from ien.training.network import build, objective_of
 from tests.helpers import toy
-
-
-def together(function: Callable[..., None], path: Path, *arguments: Any) -> None:
-    """``function(processes, path, …)`` in two processes that have joined."""
-    processes = [toy.start(_member, rank, function, path, arguments) for rank in range(2)]
-    assert [toy.finish(process) for process in processes] == [0, 0]
-
-
-def _member(rank: int, function: Callable[..., None], path: Path, arguments: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{path}/rendezvous", rank=rank, world_size=2)
-    function(Processes(rank, 2), path, *arguments)
-    dist.barrier()
-    dist.destroy_process_group()
-
+from tests.helpers.two_processes import together
 
 # --- one step
 

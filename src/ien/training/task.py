@@ -35,7 +35,7 @@ __all__ = [
 
 KINDS = {
     "classify": "ien.training.classify:CLASSIFY",
-    "track": "ien.tracking.training.task:TRACK",
+    "track": "ien.tracking.training.task:TRACK_TARGETS",
 }
 """Name of a kind of tasks → where it is; imported when it is first asked for."""
 

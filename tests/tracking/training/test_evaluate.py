@@ -1,4 +1,4 @@
-"""Runs of trackers: resumed to the bit, tested, recorded, loaded; and what their configuration refuses."""
+"""Runs of trackers: resumed to the bit, tested, recorded and loaded."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from safetensors.torch import load_file
 
 import ien
 from ien.tracking import Tracker, overlap, score
+from ien.tracking.data import sets
 from ien.tracking.results import read_result
 from ien.tracking.siamfc_network import SiamFC
-from ien.tracking.training.evaluate import search_crops, tracked, update_cost
-from ien.tracking.training.pairs import loaded, pairs_of
-from ien.tracking.training.task import TRACK
-from ien.training import ALONE, Config, Stopped, change, loop, run
-from ien.training import run_folder as run_folder
+from ien.tracking.training.evaluate import search_crops, track_tests, update_cost
+from ien.tracking.training.pairs import load_batches, make_pairs
+from ien.tracking.training.task import TRACK_TARGETS
+from ien.training import ALONE, Config, Stopped, loop, run, run_folder
 from ien.training.loop import take_step, train
-from ien.training.schedule import learning_rate
 from tests.helpers import toy, toy_clips
 from tests.helpers.blob import Pixels
 from tests.helpers.configs import with_values
@@ -39,8 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(autouse=True)
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toy's clips by the name of the generated ones."""
-    module = sys.modules["ien.training.run"]
-    monkeypatch.setattr(module, "load_clips", lambda *arguments: toy_clips.clips())
+    monkeypatch.setattr(sets, "load_clips", lambda *arguments: toy_clips.clips())
 
 
 def go(folder: Path, config: Config, text: io.StringIO | None = None) -> dict[str, Any]:
@@ -52,8 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run folder, and what was printed."""
     folder, text = tmp_path_factory.mktemp("tracker") / "run", io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        module = sys.modules["ien.training.run"]
-        patch.setattr(module, "load_clips", lambda *arguments: toy_clips.clips())
+        patch.setattr(sets, "load_clips", lambda *arguments: toy_clips.clips())
         go(folder, toy_clips.config(), text)
     return folder, text.getvalue()
 
@@ -61,7 +58,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 # --- training
 
 
-def test_stopped_within_an_epoch_and_resumed_ends_as_if_never_stopped(
+def test_stopped_and_resumed_a_run_ends_as_if_never_stopped(
     tmp_path: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = itertools.count(1)
@@ -75,10 +72,10 @@ def test_stopped_within_an_epoch_and_resumed_ends_as_if_never_stopped(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "take_step", step)
         with pytest.raises(Stopped):
-            train(tmp_path, TRACK.prepare(config, toy_clips.clips(), ALONE))
+            train(tmp_path, TRACK_TARGETS.prepare(config, toy_clips.clips(), ALONE))
     state = run_folder.load_checkpoint(tmp_path)
     assert state is not None and (state["epoch"], state["step"]) == (1, 1)
-    network, *_ = train(tmp_path, TRACK.prepare(config, toy_clips.clips(), ALONE))
+    network, *_ = train(tmp_path, TRACK_TARGETS.prepare(config, toy_clips.clips(), ALONE))
     weights = load_file(finished[0] / "model.safetensors")
     assert all(torch.equal(weights[name], tensor) for name, tensor in network.state_dict().items())
     assert (tmp_path / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
@@ -88,11 +85,12 @@ def killed(folder: Path) -> None:
     """Hold the folder, let a worker make pairs, and die."""
     config = toy_clips.config(workers=1)
     with run_folder.lock(folder):
-        batches = loaded(pairs_of(config, toy_clips.clips().train, ALONE), config, 0, 0)
+        batches = load_batches(make_pairs(config, toy_clips.clips().train, ALONE), config, 0, 0)
         next(batches)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere workers notice after seconds")
 def test_workers_of_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
     assert toy.finish(toy.start(killed, tmp_path)) == -signal.SIGKILL
@@ -114,13 +112,6 @@ def test_metrics_and_lines_speak_of_pairs(finished: tuple[Path, str]) -> None:
     assert "epoch 2/2 step 3/3" in text and "pairs/s" in text
     assert "testing on 2 sequences, plain and rotated" in text
     assert text.count("tracks rot-clips synthetic-") == text.count("untrained clips synthetic-") == 2
-
-
-def test_the_published_schedule_is_a_configuration() -> None:
-    config = toy_clips.config(epochs=50, decay=0.001 ** (1 / 50))
-    rates = [learning_rate(config, 7 * epoch, 7) for epoch in range(51)]
-    assert rates[0] == 1e-2 and abs(rates[50] / 1e-5 - 1) < 1e-9
-    assert all(abs(b / a - 10 ** (-3 / 50)) < 1e-12 for a, b in itertools.pairwise(rates))
 
 
 # --- the record
@@ -183,25 +174,25 @@ def test_scores_are_those_of_the_boxes_that_are_kept(finished: tuple[Path, str])
         np.testing.assert_allclose(tracking["rot-clips"][name], expected, rtol=1e-12)
 
 
-def test_what_was_tracked_with_the_same_weights_is_not_tracked_again(
+def test_boxes_of_the_same_weights_are_not_tracked_again(
     tmp_path: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, clips = ien.load(finished[0]), toy_clips.clips(0, 4)
     tests = {"clips": clips.tests["clips"]}
-    before, calls = tracked(tmp_path / "tracks", Tracker(model, 4), tests), []
+    before, calls = track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print), []
     module = sys.modules["ien.tracking.training.evaluate"]
     original = module.track
     monkeypatch.setattr(module, "track", lambda *a: calls.append(a[1].name) or original(*a))
-    again = tracked(tmp_path / "tracks", Tracker(model, 4), tests)
+    again = track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print)
     assert not calls and list(again["clips"]) == list(before["clips"])
     for name, track in again["clips"].items():
         assert all((a == b).all() for a, b in zip(track, before["clips"][name], strict=True))
     names = list(before["clips"])
     (tmp_path / "tracks/clips" / f"{names[1]}.txt").write_text("1,1,9,9\n")  # cut short
-    tracked(tmp_path / "tracks", Tracker(model, 4), tests)
+    track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print)
     assert calls == names[1:]
     model.conv5[0].bias.data.add_(1)
-    tracked(tmp_path / "tracks", Tracker(model, 4), tests)
+    track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print)
     assert calls == [names[1], *names]
 
 
@@ -251,34 +242,3 @@ def test_the_steerable_tracker_is_exported_and_exact(tmp_path: Path) -> None:
     assert type(ien.load(tmp_path / "run")) is SiamFC
     assert record["trained_parameters"] < record["parameters"]
     assert max(layer["relative"] for layer in record["layers"].values()) < 1e-6
-
-
-# --- the configuration
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"dataset": "rot-mnist"}, "a tracker is trained on clips, got10k or synthetic-clips; got rot-mnist"),
-        ({"model": "cnn6"}, "there is no model 'cnn6'; there are siamfc, re-siamfc"),
-        ({"backbone": "alexnet"}, "there is no backbone 'alexnet'; did you mean alexnet-v"),
-        ({"rotate": True, "cutout": 3}, "rotate and cutout would do nothing"),
-        ({"average": True}, "average would do nothing: .* leave it out"),
-        ({"workers": -1}, "workers must be 0 to 4096; got -1"),
-        ({"filter": "none"}, "filter must be published or wide; got 'none'"),
-        ({"model": "re-siamfc", "feature_groups": "1"}, "re-siamfc under rot4 needs feature groups of 4"),
-    ],
-)
-def test_settings_that_no_tracker_has_are_refused(changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        toy_clips.config(**changes)
-
-
-def test_rotation_aware_trackers_turn_their_template() -> None:
-    of = {"1": 1, "4": 4, "4-2-1": 4}
-    assert {groups: toy_clips.config(feature_groups=groups).rotations for groups in of} == of
-    assert toy_clips.config(group="rot8", feature_groups="8").rotations == 8
-    assert toy_clips.config(group="rot4xflip", feature_groups="8").rotations == 4
-    config = toy_clips.config(model="re-siamfc", beta=0.0)
-    assert config.network.steerable and config.network.plain_model == "siamfc"
-    assert change(config, ["pairs=none", "workers=none"]).data.pairs is None

@@ -12,10 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from ien.tracking.data.clips import Clip
+from ien.tracking.data.clip import Clip
 from ien.tracking.data.crops import crop, exemplar_side, mean_colour
 from ien.tracking.data.frames import Files
-from ien.tracking.training.pairs import EXEMPLAR, SEARCH, SHIFT, STRETCH, Draw, Pairs, Shown, loaded, pairs_of
+from ien.tracking.training.pairs import (
+    EXEMPLAR,
+    MAX_SHIFT,
+    MAX_STRETCH,
+    SEARCH,
+    Draw,
+    PairBatch,
+    Pairs,
+    load_batches,
+    make_pairs,
+)
 from ien.training import ALONE, Processes
 from tests.helpers import toy_clips
 
@@ -64,10 +74,10 @@ def test_stretches_and_shifts_fill_their_ranges() -> None:
     draws = [one.draw(0, index) for index in range(600)]
     for which in (0, 1):
         stretches = [draw.stretches[which] for draw in draws]
-        assert 1 - STRETCH <= min(stretches) < 0.96 and 1.04 < max(stretches) <= 1 + STRETCH
+        assert 1 - MAX_STRETCH <= min(stretches) < 0.96 and 1.04 < max(stretches) <= 1 + MAX_STRETCH
         for axis in (0, 1):
             counts = Counter(draw.shifts[which][axis] for draw in draws)
-            assert set(counts) == set(range(-SHIFT, SHIFT + 1))
+            assert set(counts) == set(range(-MAX_SHIFT, MAX_SHIFT + 1))
     assert all(draw.stretches[0] != draw.stretches[1] for draw in draws)
 
 
@@ -90,27 +100,27 @@ def test_batches_are_even_and_take_each_pair_once(count: int, batch_size: int) -
     assert list(map(len, batches)) == sizes and max(sizes) <= batch_size
 
 
-def test_only_sequences_with_two_fit_frames_that_are_near_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_sequences_with_two_fit_near_frames_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ien.tracking.training.pairs.MAX_APART", 3)
     image, small, good = np.zeros((200, 200, 3), np.uint8), [20, 20, 5, 5], [20, 20, 30, 40]
     boxes = [[good, small, good, good], [small, good, small, small], [good, small, small, good]]
     clips = [Clip(f"{k}", [image] * 4, np.array(each, np.float64)) for k, each in enumerate(boxes)]
-    usual = pairs_of(toy_clips.config(pairs=None), clips, ALONE)
+    usual = make_pairs(toy_clips.config(pairs=None), clips, ALONE)
     assert [clip.name for clip in usual.clips] == ["0"] and usual.frames[0].tolist() == [0, 2, 3]
     assert usual.count == 1
     with pytest.raises(ValueError, match=r"none of 1 sequences has two frames less than 3 .*filter=wide"):
-        pairs_of(toy_clips.config(), clips[1:2], ALONE)
+        make_pairs(toy_clips.config(), clips[1:2], ALONE)
     monkeypatch.setattr("ien.tracking.training.pairs.MAX_APART", 4)
-    wider = pairs_of(toy_clips.config(pairs=None), clips, ALONE)
+    wider = make_pairs(toy_clips.config(pairs=None), clips, ALONE)
     assert [clip.name for clip in wider.clips] == ["0", "2"] and wider.count == 2
 
 
 def test_the_wide_filter_takes_smaller_and_larger_targets() -> None:
     image = np.zeros((200, 200, 3), np.uint8)
     clip = Clip("a", [image] * 4, np.array([[20, 20, side, side] for side in (12, 15, 120, 40)], np.float64))
-    assert pairs_of(toy_clips.config(), [clip], ALONE).frames[0].tolist() == [0, 1, 2, 3]
+    assert make_pairs(toy_clips.config(), [clip], ALONE).frames[0].tolist() == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="filter published"):
-        pairs_of(toy_clips.config(filter="published"), [clip], ALONE)
+        make_pairs(toy_clips.config(filter="published"), [clip], ALONE)
 
 
 # --- pictures
@@ -157,19 +167,20 @@ def test_outside_of_the_frame_is_the_mean_colour() -> None:
 # --- loading
 
 
-def equal(batch: Shown, other: Shown) -> bool:
+def equal(batch: PairBatch, other: PairBatch) -> bool:
     return all(torch.equal(a, b) for a, b in zip(batch, other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a single core
 def test_workers_and_a_resume_show_the_same_pairs() -> None:
     config = toy_clips.config()
-    some = pairs_of(config, toy_clips.clips().train, ALONE)
-    alone = list(loaded(some, config, 0, 0))
+    some = make_pairs(config, toy_clips.clips().train, ALONE)
+    alone = list(load_batches(some, config, 0, 0))
     assert [len(batch.searches) for batch in alone] == [3, 2, 2] * 2
     assert not equal(alone[1], alone[4])
-    helped = list(loaded(some, toy_clips.config(workers=2), 0, 0))
-    resumed = list(loaded(some, config, 1, 1))
+    helped = list(load_batches(some, toy_clips.config(workers=2), 0, 0))
+    resumed = list(load_batches(some, config, 1, 1))
     for others in (helped, resumed):
         assert all(equal(a, b) for a, b in zip(alone[-len(others) :], others, strict=True))
     assert (len(helped), len(resumed)) == (6, 2)
@@ -177,7 +188,7 @@ def test_workers_and_a_resume_show_the_same_pairs() -> None:
 
 def test_loading_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
-    next(loaded(pairs([GREY], [[0, 1]], 2), toy_clips.config(), 0, 0))
+    next(load_batches(pairs([GREY], [[0, 1]], 2), toy_clips.config(), 0, 0))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -191,7 +202,7 @@ def test_a_resume_decodes_only_what_is_to_come() -> None:
 
     frames = Counted([np.full((40, 40, 3), 128, np.uint8)] * 3)
     clip = Clip("a", frames, np.array([[10, 10, 12, 12]] * 3, np.float64))
-    assert len(list(loaded(pairs([clip], [[0, 1, 2]], 7), toy_clips.config(), 1, 2))) == 2
+    assert len(list(load_batches(pairs([clip], [[0, 1, 2]], 7), toy_clips.config(), 1, 2))) == 2
     assert frames.asked == 2 * 3  # the last two batches of 2, 2, 2 and 1 pairs
 
 
@@ -199,11 +210,13 @@ def test_processes_share_a_batch() -> None:
     settings = ([GREY, toy_clips.clips(1).train[0]], [[0, 1], [0, 1, 2]], 3)
     whole = pairs(*settings, batch_size=3)[0, 0]
     parts = [pairs(*settings, batch_size=3, processes=Processes(rank, 2))[0, 0] for rank in range(2)]
-    assert isinstance(whole, Shown) and isinstance(parts[0], Shown) and isinstance(parts[1], Shown)
+    assert (
+        isinstance(whole, PairBatch) and isinstance(parts[0], PairBatch) and isinstance(parts[1], PairBatch)
+    )
     assert [len(part.exemplars) for part in parts] == [1, 2]
-    assert equal(whole, Shown(*(torch.cat(each) for each in zip(*parts, strict=True))))
+    assert equal(whole, PairBatch(*(torch.cat(each) for each in zip(*parts, strict=True))))
     idle = pairs(*settings, batch_size=1, processes=Processes(0, 2))[0, 0]
-    assert isinstance(idle, Shown) and len(idle.exemplars) == 1  # takes part, and does not count
+    assert isinstance(idle, PairBatch) and len(idle.exemplars) == 1  # takes part, and does not count
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -212,8 +225,7 @@ def test_a_frame_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, worker
     (tmp_path / "00000001.jpg").write_bytes(b"no picture")
     files = Files(str(tmp_path), np.array(["00000001.jpg"] * 2))
     clip = Clip("a", files, np.array([[10, 10, 12, 12]] * 2, np.float64))
-    with pytest.raises(
-        ValueError, match=r"00000001.jpg cannot be read as an image .*replace or remove it"
-    ) as caught:
-        next(loaded(pairs([clip], [[0, 1]], 2), toy_clips.config(workers=workers), 0, 0))
+    message = r"00000001.jpg cannot be read as an image .*replace or remove it"
+    with pytest.raises(ValueError, match=message) as caught:
+        next(load_batches(pairs([clip], [[0, 1]], 2), toy_clips.config(workers=workers), 0, 0))
     assert "\n" not in str(caught.value)

@@ -278,10 +278,10 @@ def _square_canvas(size: tuple[int, int], middle: Point) -> tuple[int, Point]:
     rows, columns = size
     choices: list[tuple[float, int, Point]] = []
     for parity in (0, 1):
-        if parity:
-            x, y = (math.floor(value + 0.5) for value in middle)
-        else:
-            x, y = (math.floor(value) + 0.5 for value in middle)
+        # the nearest point with whole coordinates, or with halves
+        half = 0.0 if parity else 0.5
+        x = math.floor(middle[0] + 0.5 - half) + half
+        y = math.floor(middle[1] + 0.5 - half) + half
         farthest_corner = math.hypot(max(x + 0.5, columns - 0.5 - x), max(y + 0.5, rows - 0.5 - y))
         side = math.ceil(2 * farthest_corner)
         if side % 2 != parity:

@@ -1,4 +1,4 @@
-"""What determines a run that trains a tracker: the sections that differ from those of a classifier."""
+"""The settings of a run that trains a tracker, where they differ from those of a classifier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..siamfc_network import BACKBONES
 __all__ = ["ClipData", "TrackerNetwork", "TrackingConfig", "TrackingObjective"]
 
 FOR_IMAGES = ("subset", "rotate", "rescale", "shift", "mirror", "cutout", "average", "orbits", "transform")
-"""Fields that change images to classify; the pictures of a tracker are stretched and moved as published."""
+"""Fields for images to classify; a tracker's pictures are stretched and moved as published."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class TrackingConfig(Config):
 
     @property
     def rotations(self) -> int:
-        """In how many rotations the tracker tries its template: those of the group; 1 for plain SiamFC."""
+        """Rotations in which the tracker tries its template: the group's, or 1 for plain SiamFC."""
         if FeatureGroups.of(self.network.feature_groups).sizes == (1,):
             return 1
         group = next(iter(self.objective.groups))

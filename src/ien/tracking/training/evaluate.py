@@ -1,13 +1,12 @@
-"""How well a trained network tracks, and what that costs: from a network and clips to a record's numbers."""
+"""How well a trained network tracks, how equivariant it is, and what an update costs."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..._files import replace_file
+from ..._files import digest, replace_file
 from ...measuring.measure import measure
 from ...training.evaluate import layer_errors
 from ..by_angle import overlap_by_angle
-from ..data.boxes import Array
+from ..data.boxes import Array, centres
 from ..data.clip import Clip
 from ..data.crops import crop, exemplar_side
 from ..results import Result, read_result, scored, write_result
@@ -31,11 +30,15 @@ from ..tracker import Tracker
 from ..trajectory import still, track
 from .config import TrackingConfig
 
-__all__ = ["evaluate_tracker", "search_crops", "tracked", "update_cost", "update_speed"]
+__all__ = ["evaluate_tracker", "search_crops", "track_tests", "update_cost", "update_speed"]
 
 Tests = Mapping[str, Sequence[Clip]]
-CROPS = 64
-"""Pictures, about, on which the layers are measured."""
+"""Name of a test → its clips."""
+Results = dict[str, dict[str, Result]]
+"""Name of a test → name of a clip → boxes, times and angles."""
+Say = Callable[[str], None]
+NUM_CROPS = 64
+"""About how many pictures the equivariance errors are measured on."""
 
 
 def evaluate_tracker(
@@ -44,56 +47,72 @@ def evaluate_tracker(
     network: nn.Module,
     untrained: nn.Module,
     tests: Tests,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say,
 ) -> dict[str, Any]:
-    """Scores on every test, beside those of a box that never moves and of the ``untrained`` network.
+    """Return scores, equivariance errors and costs, as a record has them.
 
-    Both networks are plain ones. Tracks are kept in ``folder/tracks/<test>`` (of the untrained network in
-    ``folder/untrained``), and what is there is not tracked again. ``say`` gets a line for each sequence.
+    The scores of a box that never moves and of the untrained network stand beside those of the
+    network. What was tracked already, with the same weights, is not tracked again.
+
+    Args:
+        folder: The run folder; boxes are kept in ``tracks/<test>`` and ``untrained/<test>`` in it.
+        config: Of the run.
+        network: The trained network, a plain one.
+        untrained: The network that the run started from, a plain one.
+        tests: The plain clips first.
+        say: Called with a line for each sequence.
     """
-    plain = next(iter(tests))
     tracker = Tracker(network, config.rotations)
-    found = tracked(folder / "tracks", tracker, tests, say)
-    before = tracked(folder / "untrained", Tracker(untrained, config.rotations), tests, say)
-    results: dict[str, Any] = {name: _scores(config, clips, found[name]) for name, clips in tests.items()}
-    results["still"] = {name: _baseline(clips, map(still, clips)) for name, clips in tests.items()}
-    results["untrained"] = {
-        name: _baseline(clips, (before[name][clip.name].boxes for clip in clips))
-        for name, clips in tests.items()
-    }
-    pictures = search_crops(tests[plain])
-    reports = [
-        measure(network, pictures, group, network.taps, network.feature_groups, batch_size=8, floors=False)  # type: ignore[arg-type]
-        for group in config.objective.measured_groups
-    ]
+    found = track_tests(folder / "tracks", tracker, tests, say)
+    before = track_tests(folder / "untrained", Tracker(untrained, config.rotations), tests, say)
+    results: dict[str, Any] = {}
+    results_of_still = {}
+    results_of_untrained = {}
+    for name, clips in tests.items():
+        results[name] = _scores(config, clips, found[name])
+        results_of_still[name] = _baseline(clips, [still(clip) for clip in clips])
+        results_of_untrained[name] = _baseline(clips, [before[name][clip.name].boxes for clip in clips])
+    results["still"] = results_of_still
+    results["untrained"] = results_of_untrained
+
+    plain_clips = next(iter(tests.values()))
+    pictures = search_crops(plain_clips)
+    taps: Any = (network.taps, network.feature_groups)
+    reports = []
+    for group in config.objective.measured_groups:
+        reports.append(measure(network, pictures, group, *taps, batch_size=8, floors=False))
     return {
         "accuracy": None,
         "accuracy_with_copies": None,
         "tracking": results,
         "layers": layer_errors(reports),
         **update_cost(tracker),
-        "images_per_second": round(update_speed(tracker, tests[plain][0]), 1),
+        "images_per_second": round(update_speed(tracker, plain_clips[0]), 1),
     }
 
 
-def tracked(
-    folder: Path, tracker: Tracker, tests: Tests, say: Callable[[str], None] = lambda text: None
-) -> dict[str, dict[str, Result]]:
-    """Test → sequence → boxes, times and angles, kept in ``folder``; what the same weights left is read."""
-    weights, stamp = _digest(tracker.model), folder / "weights.txt"
+def track_tests(folder: Path, tracker: Tracker, tests: Tests, say: Say) -> Results:
+    """Track through the clips of all tests, and keep the boxes in ``folder``.
+
+    What the same weights left there is read instead.
+    """
+    weights = _digest_of(tracker.model)
+    stamp = folder / "weights.txt"
     if not stamp.exists() or stamp.read_text() != weights:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         replace_file(stamp, lambda temporary: temporary.write_text(weights))
-    found: dict[str, dict[str, Result]] = {name: {} for name in tests}
+
+    found: Results = {}
     for name, clips in tests.items():
+        found[name] = {}
         for clip in clips:
-            result = _kept(folder / name, clip)
+            result = _kept_result(folder / name, clip)
             if result is None:
                 new = track(tracker, clip)
                 write_result(folder / name, clip.name, new.boxes, new.seconds, new.angles)
-                result = read_result(folder / name, clip.name)  # rounded, as the next one to ask gets it
+                result = read_result(folder / name, clip.name)  # rounded, as it is read the next time
                 one = score(result.boxes, clip.boxes, seconds=result.seconds)
                 say(f"{folder.name} {name} {clip.name}: overlap {one.mean_overlap:.3f}, {one.fps:.1f} fps")
             found[name][clip.name] = result
@@ -101,27 +120,30 @@ def tracked(
 
 
 def search_crops(clips: Sequence[Clip]) -> Tensor:
-    """What a tracker that follows perfectly sees in some frames of each clip: (N, 3, 255, 255)."""
-    pictures, options = [], Settings()
+    """Return what a perfect tracker would see in some frames of each clip: (N, 3, 255, 255)."""
+    options = Settings()
+    per_clip = max(2, math.ceil(NUM_CROPS / len(clips)))
+    pictures = []
     for clip in clips:
         known = np.flatnonzero(np.isfinite(clip.boxes[:, 0]))
-        some = np.linspace(0, len(known) - 1, min(len(known), max(2, math.ceil(CROPS / len(clips)))))
-        for index in known[some.round().astype(int)]:
+        spread = np.linspace(0, len(known) - 1, min(len(known), per_clip))  # from the first to the last
+        for index in known[spread.round().astype(int)].tolist():
             box = clip.boxes[index]
             side = exemplar_side(box, options.context) * options.search / options.exemplar
-            centre = box[:2] + (box[2:] - 1) / 2
-            pictures.append(crop(clip.frame(int(index)), centre, [float(side)], options.search))
+            pictures.append(crop(clip.frame(index), centres(box), [float(side)], options.search))
     return torch.cat(pictures)
 
 
 def update_cost(tracker: Tracker) -> dict[str, int]:
-    """Parameters, and multiply-accumulates of an update: all sizes, and their responses to all templates.
+    """Return the parameters, and the multiply-accumulates of an update.
 
-    Counted on tensors without values: nothing is computed.
+    An update is the features of all sizes of the search picture, and their responses to all
+    templates. It runs on tensors without values, so nothing is computed.
     """
-    options, model = tracker.settings, copy.deepcopy(tracker.model).to("meta").eval()
-    sizes = ((tracker.rotations, options.exemplar), (options.scales, options.search))
-    templates, searches = (torch.empty(n, 3, size, size, device="meta") for n, size in sizes)
+    options = tracker.settings
+    model = copy.deepcopy(tracker.model).to("meta").eval()
+    templates = torch.empty(tracker.rotations, 3, options.exemplar, options.exemplar, device="meta")
+    searches = torch.empty(options.scales, 3, options.search, options.search, device="meta")
     with torch.no_grad():
         exemplars = model(templates)
         with FlopCounterMode(display=False) as counter:
@@ -133,21 +155,35 @@ def update_cost(tracker: Tracker) -> dict[str, int]:
 
 
 def update_speed(tracker: Tracker, clip: Clip, rounds: int = 20) -> float:
-    """Updates per second: the best of many rounds, as other work only ever slows it down."""
+    """Return updates per second, the best of many rounds: other work only ever slows it down."""
     tracker.init(clip.frame(0), clip.boxes[0])
-    image, seconds = clip.frame(min(1, len(clip) - 1)), []
+    image = clip.frame(min(1, len(clip) - 1))
+    fastest = math.inf
     for _ in range(rounds):
         start = time.perf_counter()
         tracker.update(image)
-        seconds.append(time.perf_counter() - start)
-    return 1 / min(seconds)
+        fastest = min(fastest, time.perf_counter() - start)
+    return 1 / fastest
 
 
 def _scores(config: TrackingConfig, clips: Sequence[Clip], results: Mapping[str, Result]) -> dict[str, Any]:
-    """The scores of a test, as a record has them."""
-    scores = {clip.name: scored(results[clip.name], clip, config.rotations > 1) for clip in clips}
+    """Return the scores of a test, as a record has them."""
+    scores = {}
+    sequences = {}
+    predictions = []
+    for clip in clips:
+        result = results[clip.name]
+        one = scored(result, clip, use_angles=config.rotations > 1)
+        scores[clip.name] = one
+        sequences[clip.name] = {
+            "success": one.success,
+            "precision": one.precision,
+            "overlap": one.mean_overlap,
+            "frames": one.frames,
+        }
+        predictions.append((result.boxes, clip))
     total = summarise(scores)
-    orientation, turned = overlap_by_angle((results[clip.name].boxes, clip) for clip in clips)
+    by_angle = overlap_by_angle(predictions)
     return {
         "success": total.success,
         "precision": total.precision,
@@ -159,37 +195,33 @@ def _scores(config: TrackingConfig, clips: Sequence[Clip], results: Mapping[str,
         "fps": total.fps,
         "success_curve": list(total.success_curve),
         "precision_curve": list(total.precision_curve),
-        "sequences": {
-            name: {
-                "success": one.success,
-                "precision": one.precision,
-                "overlap": one.mean_overlap,
-                "frames": one.frames,
-            }
-            for name, one in scores.items()
-        },
-        "by_orientation": list(map(list, orientation)) or None,
-        "by_angle": list(map(list, turned)) or None,
+        "sequences": sequences,
+        "by_orientation": list(map(list, by_angle.orientation)) or None,
+        "by_angle": list(map(list, by_angle.turned)) or None,
     }
 
 
-def _baseline(clips: Sequence[Clip], boxes: Iterable[Array]) -> dict[str, float]:
-    total = summarise({clip.name: score(own, clip.boxes) for clip, own in zip(clips, boxes, strict=True)})
+def _baseline(clips: Sequence[Clip], boxes: Sequence[Array]) -> dict[str, float]:
+    scores = {}
+    for clip, own in zip(clips, boxes, strict=True):
+        scores[clip.name] = score(own, clip.boxes)
+    total = summarise(scores)
     return {"success": total.success, "precision": total.precision}
 
 
-def _kept(folder: Path, clip: Clip) -> Result | None:
-    """What was written of the clip, if it is of all frames."""
+def _kept_result(folder: Path, clip: Clip) -> Result | None:
+    """Return what was kept of the clip, if it has all frames."""
     try:
         result = read_result(folder, clip.name)
     except (FileNotFoundError, ValueError):
         return None
-    whole = result.seconds is not None and result.angles is not None and len(result.boxes) == len(clip)
-    return result if whole else None
+    if result.seconds is None or result.angles is None or len(result.boxes) != len(clip):
+        return None
+    return result
 
 
-def _digest(model: nn.Module) -> str:
-    digest = hashlib.sha256()
+def _digest_of(model: nn.Module) -> str:
+    parts = []
     for name, tensor in model.state_dict().items():
-        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+        parts.append(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return digest(*parts)

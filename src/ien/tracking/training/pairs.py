@@ -1,4 +1,8 @@
-"""Pairs: from clips to batches of exemplars and searches; what is drawn depends on seed, epoch and index."""
+"""Pairs of an exemplar and a search image, drawn from clips.
+
+What is drawn depends on the seed, the epoch and the index of the pair, and on nothing else: neither
+the number of workers nor a resumed run changes it.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +22,35 @@ from torch.utils.data import DataLoader
 
 from ..._files import generator
 from ...training.distributed import Processes
+from ..data.boxes import centres
 from ..data.clip import Array, Clip, usable
 from ..data.crops import crop, exemplar_side
 from .config import TrackingConfig
 
-__all__ = ["EXEMPLAR", "SEARCH", "Draw", "Pairs", "Shown", "loaded", "pairs_of"]
+__all__ = ["EXEMPLAR", "SEARCH", "Draw", "PairBatch", "Pairs", "load_batches", "make_pairs"]
 
 EXEMPLAR, SEARCH = 127, 239
-"""Pixels of the pictures. Published: 255 around the target, stretched, 247 of its middle, 239 of these."""
-STRETCH = 0.05
-"""By how much a picture is made larger or smaller, at most."""
-SHIFT = 4
-"""By how many pixels it is moved, at most: 239 of 247."""
+"""Pixels to a side of the two pictures.
+
+Published: 255 pixels around the target, stretched; the middle 247 of these; 239 at a random
+place."""
+MAX_STRETCH = 0.05
+"""A picture is made larger or smaller by at most this share."""
+MAX_SHIFT = 4
+"""A picture is moved by at most so many pixels: 239 of 247."""
 MAX_APART = 100
 """The frames of a pair are fewer than so many apart."""
-FILTERS: dict[str, dict[str, Any]] = {"published": {}, "wide": {"sides": (10, 500), "shares": (0.01, 0.75)}}
+FILTERS: dict[str, dict[str, Any]] = {
+    "published": {},
+    "wide": {"sides": (10, 500), "shares": (0.01, 0.75)},
+}
+"""Which frames to train on: arguments of :func:`ien.tracking.data.clip.usable`."""
+MAX_WORKERS = {"cuda": 8, "cpu": 2}
+"""Worker processes that decode frames, by the kind of device, unless the run asks for others."""
 
 
-class Shown(NamedTuple):
-    """What a network sees of a process's share of a batch: float32 in [0, 1]."""
+class PairBatch(NamedTuple):
+    """The pictures of a process's share of a batch: float32 in [0, 1]."""
 
     exemplars: Tensor
     """(n, 3, 127, 127)."""
@@ -45,11 +59,11 @@ class Shown(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What is drawn for a pair; of two values the first is the exemplar's and the second the search's."""
+    """What is drawn for a pair; where there are two values, the exemplar's comes first."""
 
     sequence: int
     frames: tuple[int, int]
-    """The exemplar's comes first in the sequence."""
+    """The frame of the exemplar is the earlier one."""
     stretches: tuple[float, float]
     """Factors."""
     shifts: tuple[tuple[int, int], tuple[int, int]]
@@ -58,11 +72,11 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """The pairs of each epoch; one of them, or a batch of pictures, is made when it is asked for."""
+    """The pairs of each epoch; pictures are made when they are asked for."""
 
     clips: Sequence[Clip]
     frames: Sequence[Array]
-    """Of each clip those to train on, rising."""
+    """For each clip, the frames to train on, in rising order."""
     count: int
     """Pairs in an epoch."""
     batch_size: int
@@ -75,78 +89,101 @@ class Pairs:
         return math.ceil(self.count / self.batch_size)
 
     def batch(self, step: int) -> range:
-        """The pairs in a batch: as many in each as in any other, or one more."""
-        longer, size = self.count % self.steps, self.count // self.steps
+        """Return the indices of the pairs in a batch; batches differ by at most one pair."""
+        size, longer = divmod(self.count, self.steps)
         first = step * size + min(step, longer)
-        return range(first, first + size + (step < longer))
+        if step < longer:
+            size += 1
+        return range(first, first + size)
 
     def draw(self, epoch: int, index: int) -> Draw:
-        """The ``index``-th pair: all sequences in random order, and again until there are enough pairs."""
-        turn, place = divmod(index, len(self.clips))
-        order = torch.randperm(len(self.clips), generator=generator(self.seed, "sequences", epoch, turn))
-        sequence, rng = int(order[place]), generator(self.seed, "pair", epoch, index)
+        """Draw the pair of this index.
+
+        All sequences are taken in random order, and again until there are enough pairs.
+        """
+        round_, position = divmod(index, len(self.clips))
+        order = torch.randperm(len(self.clips), generator=generator(self.seed, "sequences", epoch, round_))
+        sequence = int(order[position])
         frames = self.frames[sequence]
-        # uniform over all pairs: those of which a frame is the first one end at its place in this sum
-        ends = _partners(frames).cumsum()
+        rng = generator(self.seed, "pair", epoch, index)
+
+        # Uniform over all pairs of frames: number them by their first frame, then by their second.
+        # Those with first frame i are numbered up to ends[i].
+        ends = _num_partners(frames).cumsum()
         chosen = int(torch.randint(int(ends[-1]), (), generator=rng))
         first = int(np.searchsorted(ends, chosen, side="right"))
-        second = int(np.searchsorted(frames, frames[first] + MAX_APART)) - (int(ends[first]) - chosen)
-        low, high = (1 + STRETCH * (2 * torch.rand(2, generator=rng) - 1)).tolist()
-        (a, b), (c, d) = (torch.randint(2 * SHIFT + 1, (2, 2), generator=rng) - SHIFT).tolist()
-        return Draw(sequence, (int(frames[first]), int(frames[second])), (low, high), ((a, b), (c, d)))
+        end_of_partners = int(np.searchsorted(frames, frames[first] + MAX_APART))
+        second = end_of_partners - (int(ends[first]) - chosen)
+
+        stretch_z, stretch_x = (1 + MAX_STRETCH * (2 * torch.rand(2, generator=rng) - 1)).tolist()
+        shifts = torch.randint(2 * MAX_SHIFT + 1, (2, 2), generator=rng) - MAX_SHIFT
+        (a, b), (c, d) = shifts.tolist()
+        both_frames = (int(frames[first]), int(frames[second]))
+        return Draw(sequence, both_frames, (stretch_z, stretch_x), ((a, b), (c, d)))
 
     def pictures(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Exemplar (3, 127, 127) and search (3, 239, 239) of a pair."""
+        """Return the exemplar (3, 127, 127) and the search image (3, 239, 239) of a pair."""
         clip = self.clips[draw.sequence]
-        one, other = (
-            _picture(clip, *settings)
-            for settings in zip(draw.frames, (EXEMPLAR, SEARCH), draw.stretches, draw.shifts, strict=True)
-        )
-        return one, other
+        exemplar = _picture(clip, draw.frames[0], EXEMPLAR, draw.stretches[0], draw.shifts[0])
+        search = _picture(clip, draw.frames[1], SEARCH, draw.stretches[1], draw.shifts[1])
+        return exemplar, search
 
-    def __getitem__(self, place: tuple[int, int]) -> Shown | Exception:
-        """This process's share of the batch at a place (epoch, step), or why there is none."""
+    def __getitem__(self, place: tuple[int, int]) -> PairBatch | Exception:
+        """Return this process's share of the batch at (epoch, step), or the error in its way."""
         epoch, step = place
         batch = self.batch(step)
-        # fewer pairs than processes: take part with one, which does not count
-        mine = batch[self.processes.share(len(batch))] or batch[:1]
+        mine = batch[self.processes.share(len(batch))]
+        if not mine:  # fewer pairs than processes: take part with one, which does not count
+            mine = batch[:1]
+        exemplars, searches = [], []
         try:
-            both = [self.pictures(self.draw(epoch, index)) for index in mine]
+            for index in mine:
+                exemplar, search = self.pictures(self.draw(epoch, index))
+                exemplars.append(exemplar)
+                searches.append(search)
         except (ValueError, OSError, ImportError) as error:
-            return error  # raised in a worker, it would come with the traceback in its text
-        exemplars, searches = (torch.stack(each) for each in zip(*both, strict=True))
-        return Shown(exemplars, searches)
+            return error  # raised in a worker, its message would contain the traceback
+        return PairBatch(torch.stack(exemplars), torch.stack(searches))
 
 
-def pairs_of(config: TrackingConfig, clips: Sequence[Clip], processes: Processes) -> Pairs:
-    """The pairs of a run: of all sequences that have two fit frames less than ``MAX_APART`` apart."""
-    fit = [np.flatnonzero(usable(clip, **FILTERS[config.data.filter])) for clip in clips]
-    kept = [k for k, frames in enumerate(fit) if _partners(frames).any()]
-    if not kept:
+def make_pairs(config: TrackingConfig, clips: Sequence[Clip], processes: Processes) -> Pairs:
+    """Return the pairs of a run, from all sequences with two fit frames that are near enough.
+
+    Raises:
+        ValueError: There is no such sequence.
+    """
+    bounds = FILTERS[config.data.filter]
+    chosen, frames = [], []
+    for clip in clips:
+        fit = np.flatnonzero(usable(clip, **bounds))
+        if _num_partners(fit).any():
+            chosen.append(clip)
+            frames.append(fit)
+    if not chosen:
         raise ValueError(
             f"none of {len(clips)} sequences has two frames less than {MAX_APART} apart that pass the "
-            f"filter {config.data.filter}: take more sequences, or --set filter=wide"
+            f"filter {config.data.filter}: use more sequences, or --set filter=wide"
         )
-    chosen, frames = [clips[k] for k in kept], [fit[k] for k in kept]
-    count = len(kept) if config.data.pairs is None else config.data.pairs
+    count = len(chosen) if config.data.pairs is None else config.data.pairs
     return Pairs(chosen, frames, count, config.schedule.batch_size, config.seed, processes)
 
 
-def loaded(pairs: Pairs, config: TrackingConfig, epoch: int, step: int) -> Generator[Shown, None, None]:
-    """The batches of the rest of a run from there on, made ahead of time by worker processes."""
-    places = [
-        divmod(k, pairs.steps)
-        for k in range(epoch * pairs.steps + step, config.schedule.epochs * pairs.steps)
-    ]
-    gpu = config.machine.device.startswith("cuda")
+def load_batches(
+    pairs: Pairs, config: TrackingConfig, epoch: int, step: int
+) -> Generator[PairBatch, None, None]:
+    """Yield the batches of the rest of a run from there on, made ahead of time by workers."""
+    first = epoch * pairs.steps + step
+    last = config.schedule.epochs * pairs.steps
+    places = [divmod(index, pairs.steps) for index in range(first, last)]  # (epoch, step)
+    on_gpu = config.machine.device.startswith("cuda")
     loader: DataLoader[Any] = DataLoader(
-        pairs,  # type: ignore[arg-type]  # anything with an index does
+        pairs,  # type: ignore[arg-type]  # anything that can be indexed works
         batch_size=None,
         sampler=places,
-        num_workers=_workers(config, 8 if gpu else 2, pairs.processes.count),
-        worker_init_fn=_begin,
-        generator=torch.Generator(),  # or it would draw from the global one
-        pin_memory=gpu,
+        num_workers=_num_workers(config, pairs.processes.count),
+        worker_init_fn=_start_worker,
+        generator=torch.Generator(),  # otherwise it would draw from the global one
+        pin_memory=on_gpu,
     )
     for batch in loader:
         if isinstance(batch, Exception):
@@ -154,33 +191,38 @@ def loaded(pairs: Pairs, config: TrackingConfig, epoch: int, step: int) -> Gener
         yield batch
 
 
-def _partners(frames: Array) -> Array:
-    """For each frame, how many later ones are less than ``MAX_APART`` frames away."""
+def _num_partners(frames: Array) -> Array:
+    """Return for each frame how many later ones are less than ``MAX_APART`` frames away."""
     return np.searchsorted(frames, frames + MAX_APART) - np.arange(len(frames)) - 1
 
 
 def _picture(clip: Clip, frame: int, size: int, stretch: float, shift: tuple[int, int]) -> Tensor:
-    """The middle of what the target is seen in, stretched and moved: (3, size, size).
+    """Cut out the target with what is around it, stretched and moved: (3, size, size).
 
-    It is read from the frame in one go, and at its border the frame goes on: the published way resamples
-    twice, and fills up what a smaller picture lacks with its mean colour.
+    The picture is read from the frame in one resampling, and shows the frame up to its border. The
+    published code resamples twice, and fills what a smaller picture lacks with its mean colour.
     """
     box = clip.boxes[frame]
     step = float(exemplar_side(box)) / EXEMPLAR / stretch  # pixels of the frame for one of the picture
-    centre = box[:2] + (box[2:] - 1) / 2 + step * np.array(shift)
+    centre = centres(box) + step * np.array(shift)
     return crop(clip.frame(frame), centre, [step * size], size)[0]
 
 
-def _workers(config: TrackingConfig, most: int, processes: int) -> int:
+def _num_workers(config: TrackingConfig, processes: int) -> int:
     if config.machine.workers is not None:
         return config.machine.workers
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return min(most, max(0, len(allowed) // processes - 1))
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    free = max(0, cores // processes - 1)  # one core trains
+    on_gpu = config.machine.device.startswith("cuda")
+    return min(MAX_WORKERS["cuda" if on_gpu else "cpu"], free)
 
 
-def _begin(worker: int) -> None:
+def _start_worker(worker: int) -> None:
     """Leave Ctrl-C, which reaches all processes, to the one that trains, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform.startswith("linux"):  # elsewhere torch's own look, every few seconds, must do
+    if sys.platform.startswith("linux"):  # elsewhere torch's own check, every few seconds, must do
         set_death_signal = 1
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)  # an orphan would hold the folder's lock
+        # an orphan would keep holding the lock of the run folder
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)

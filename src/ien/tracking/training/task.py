@@ -1,15 +1,13 @@
-"""Tracking as a task of the loop: from pairs of pictures to the losses of each step."""
+"""Tracking as a kind of task of the training loop: data, network, steps and test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ... import baselines, models
@@ -35,89 +33,23 @@ from ...training.task import Cost, Description, EpochItems, Forward, TaskKind
 from ..data import sets
 from ..data.clip import Clip
 from ..data.sets import Clips
-from ..siamfc_network import respond
 from ..tracker import Tracker
 from .config import TrackingConfig
 from .evaluate import evaluate_tracker, search_crops, update_cost
-from .pairs import EXEMPLAR, Pairs, Shown, loaded, pairs_of
+from .losses import Siamese, balanced_loss, hits_target
+from .pairs import EXEMPLAR, PairBatch, Pairs, load_batches, make_pairs
 
-__all__ = [
-    "TRACK",
-    "Siamese",
-    "TrackingTask",
-    "balanced_loss",
-    "found",
-    "sequences",
-    "target_places",
-    "untrained",
-]
-
-RADIUS = 2
-"""Places from the centre, across and down together, that are the target: as published, 16 pixels for V1,
-whose stride is 8, and 8 for V2, whose stride is 4."""
-
-
-def target_places(size: int) -> Tensor:
-    """Which places (size, size) of a response are the target's: those near the centre, along the axes.
-
-    >>> target_places(7).int()[3].tolist(), int(target_places(7).sum())
-    ([0, 1, 1, 1, 1, 1, 0], 13)
-    """
-    away = (torch.arange(size) - (size - 1) / 2).abs()
-    return away + away[:, None] <= RADIUS
-
-
-def balanced_loss(responses: Tensor) -> Tensor:
-    """The logistic loss of responses (B, 1, H, H); places of the target weigh as much as all others together.
-
-    >>> round(float(balanced_loss(torch.zeros(1, 1, 15, 15))), 4)  # log 2
-    0.6931
-    """
-    target = target_places(responses.shape[-1]).to(responses.device)
-    errors = F.binary_cross_entropy_with_logits(
-        responses, target.to(responses.dtype).expand_as(responses), reduction="none"
-    )
-    return (errors[..., target].mean() + errors[..., ~target].mean()) / 2
-
-
-def found(responses: Tensor) -> Tensor:
-    """Whether the largest of each of the responses (B, 1, H, H) lies on the target: (B,) bool."""
-    target = target_places(responses.shape[-1]).to(responses.device)
-    return target.flatten()[responses.flatten(1).argmax(1)]
-
-
-class Siamese(nn.Module):
-    """Exemplars and searches, with their transformed copies, through one network in two passes.
-
-    A pair and its copies have one element each, so that the response to a copy is the response turned. The
-    equivariance loss is the mean of those of exemplars and searches. All is one call, as
-    DistributedDataParallel needs it: between two it would write to the statistics of BatchNorm.
-    """
-
-    def __init__(self, network: nn.Module, objective: EquivarianceLoss | None) -> None:
-        super().__init__()
-        self.network, self.objective = network, objective
-
-    def forward(
-        self, exemplars: Tensor, searches: Tensor, g: Tensor | None
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Responses (views · B, 1, H, H), originals first, the weighted loss, and the terms."""
-        if self.objective is None:
-            responses = respond(self.network(exemplars), self.network(searches))
-            return responses, torch.zeros((), device=responses.device), []
-        z, x = (self.objective(self.network, images, g=g) for images in (exemplars, searches))
-        terms = [(z.terms[key] + x.terms[key]) / 2 for key in z.terms]
-        return respond(z.output, x.output), (z.loss + x.loss) / 2, terms
+__all__ = ["TRACK_TARGETS", "Sequences", "TrackTargets", "TrackingTask", "sequences", "untrained"]
 
 
 @dataclass(frozen=True)
 class TrackingTask:
-    """Everything a step of a tracker needs."""
+    """Everything that a training step of a tracker needs."""
 
     config: TrackingConfig
     network: nn.Module
     model: nn.Module
-    """A :class:`Siamese` around the network, or its wrapper that averages gradients over processes."""
+    """A :class:`Siamese` around the network, perhaps wrapped to average gradients."""
     objective: EquivarianceLoss | None
     optimizer: torch.optim.Optimizer
     pairs: Pairs
@@ -135,47 +67,55 @@ class TrackingTask:
 
     @property
     def views(self) -> int:
-        """How often the network sees one of a pair in a step: exemplar, search and their copies."""
-        return 2 * (1 if self.objective is None else self.objective.views)
+        """How often the network sees a pair in a step: exemplar, search image and their views."""
+        if self.objective is None:
+            return 2
+        return 2 * self.objective.views
 
     @property
     def unit(self) -> str:
+        """What an item is called, in the plural."""
         return "pairs"
 
     @property
     def losses(self) -> list[str]:
+        """Names of the parts of a forward pass."""
         return loss_names(self.config, self.objective)
 
-    def batches(self, epoch: int, step: int) -> Generator[Shown, None, None]:
-        """The rest of the run from there on: the pictures of this process's share of each batch."""
-        return loaded(self.pairs, self.config, epoch, step)
+    def batches(self, epoch: int, step: int) -> Generator[PairBatch, None, None]:
+        """Yield this process's share of each batch in the rest of the run."""
+        return load_batches(self.pairs, self.config, epoch, step)
 
-    def forward(self, batch: Shown, epoch: int, step: int) -> Forward:
-        """The balanced logistic loss, and the equivariance loss, of this process's share of the batch."""
-        config, total = self.config, len(self.pairs.batch(step))
+    def forward(self, batch: PairBatch, epoch: int, step: int) -> Forward:
+        """Compute both losses of this process's share of a batch."""
+        config = self.config
+        total = len(self.pairs.batch(step))
         share = self.processes.share(total)
         count = share.stop - share.start
         like = next(self.network.parameters())
-        exemplars, searches = (images.to(like.device, like.dtype) for images in batch)
+        exemplars = batch.exemplars.to(like.device, like.dtype)
+        searches = batch.searches.to(like.device, like.dtype)
         if config.machine.channels_last:
-            exemplars, searches = (
-                images.contiguous(memory_format=torch.channels_last) for images in (exemplars, searches)
-            )
+            exemplars = exemplars.contiguous(memory_format=torch.channels_last)
+            searches = searches.contiguous(memory_format=torch.channels_last)
+
         g = None
         if self.objective is not None:
             # drawn for the whole batch: the number of processes does not change a pair's element
             drawn = self.objective.sample(total, generator(config.seed, "elements", epoch, step))
-            g = drawn.view(-1, total)[:, share if count else slice(0, 1)].flatten()
+            mine = share if count else slice(0, 1)  # a process without pairs takes part with the first
+            g = drawn.view(-1, total)[:, mine].flatten()  # (samples, total) -> (samples · count,)
         with autocast(config, like.device):
             responses, equivariance, terms = self.model(exemplars, searches, g)
             responses = full_precision(responses)
             task_loss = balanced_loss(responses)
-        hits = found(responses[: len(exemplars)].detach()).sum() * (count > 0)
+        originals = responses[: len(exemplars)].detach()
+        hits = hits_target(originals).sum() * (count > 0)
         return Forward(task_loss + equivariance, [task_loss, *terms], hits, count, total)
 
 
-class Track(TaskKind[TrackingConfig, Clips]):
-    """Targets to track through clips."""
+class TrackTargets(TaskKind[TrackingConfig, Clips]):
+    """The kind of tasks whose networks track targets through clips."""
 
     config = TrackingConfig
     data_unit = "sequences"
@@ -191,12 +131,15 @@ class Track(TaskKind[TrackingConfig, Clips]):
 
     def describe(self, config: TrackingConfig, data: Clips) -> Description:
         train, tests = sequences(config, data)
+        all_clips = list(train)
+        for clips in tests.values():
+            all_clips += clips
         return Description(
             name=data.name,
             source=data.source,
             train=len(train),
             test=len(next(iter(tests.values()))),
-            digest=sets.digest([*train, *chain(*tests.values())]),
+            digest=sets.digest(all_clips),
         )
 
     def epoch_items(self, config: TrackingConfig, train: int | None) -> EpochItems:
@@ -224,10 +167,10 @@ class Track(TaskKind[TrackingConfig, Clips]):
 
     def prepare(self, config: TrackingConfig, data: Clips, processes: Processes) -> TrackingTask:
         device = processes.device(config.machine.device)
-        train, _ = sequences(config, data)
-        pairs = pairs_of(config, train, processes)
+        pairs = make_pairs(config, sequences(config, data).train, processes)
         network, start = trainable(config, device, _trial(config))
-        optimizer, objective = optimizer_of(config, network, start), objective_of(config, network)
+        optimizer = optimizer_of(config, network, start)
+        objective = objective_of(config, network)
         model = processes.wrap(Siamese(network, objective), device)
         return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
 
@@ -239,8 +182,9 @@ class Track(TaskKind[TrackingConfig, Clips]):
         data: Clips,
         say: Callable[[str], None],
     ) -> dict[str, Any]:
-        _, tests = sequences(config, data)
-        some = search_crops(next(iter(tests.values()))[:1])[:2].to(config.machine.device)
+        tests = sequences(config, data).tests
+        first_clips = next(iter(tests.values()))[:1]
+        some = search_crops(first_clips)[:2].to(config.machine.device)
         plain = exported(network, some)
         before = untrained(config).to(config.machine.device)
         for each in (plain, before):
@@ -256,36 +200,48 @@ class Track(TaskKind[TrackingConfig, Clips]):
         return Cost(numbers["parameters"], numbers["macs"], unit)
 
     def examples(self, config: TrackingConfig, data: Clips) -> tuple[Tensor, Tensor | None]:
-        _, tests = sequences(config, data)
+        tests = sequences(config, data).tests
         return search_crops(next(iter(tests.values()))), None
 
 
-TRACK = Track()
+TRACK_TARGETS = TrackTargets()
 
 
-def _trial(config: TrackingConfig) -> Tensor:
-    """What a new network is tried on, (2, 3, 127, 127)."""
-    return torch.rand(2, 3, EXEMPLAR, EXEMPLAR, generator=generator(config.seed, "trial"))
+class Sequences(NamedTuple):
+    """The clips of a run."""
+
+    train: list[Clip]
+    tests: dict[str, list[Clip]]
+    """By the name of the test, the plain ones first."""
 
 
-def untrained(config: TrackingConfig) -> nn.Module:
-    """The plain network that a run begins with, in eval mode."""
-    network = build(config)
-    started(config, network, _trial(config))
-    return plain_of(network).eval()
+def sequences(config: TrackingConfig, clips: Clips) -> Sequences:
+    """Return the clips that a run trains and is tested on: the first ones, as many as it asks for.
 
-
-def sequences(config: TrackingConfig, clips: Clips) -> tuple[list[Clip], dict[str, list[Clip]]]:
-    """What a run trains on, and what it is tested on by the name of the test: of each as many as it asks."""
-    train, tests = clips.train, clips.tests
-    counts = (("train_images", len(train)), ("test_images", min(map(len, tests.values()))))
-    for name, there in counts:
+    Raises:
+        ValueError: It asks for more than there are.
+    """
+    fewest = min(map(len, clips.tests.values()))
+    for name, there in (("train_images", len(clips.train)), ("test_images", fewest)):
         asked = getattr(config.data, name)
         if asked is not None and asked > there:
             raise ValueError(
                 f"{name} is {asked}, but {clips.source} {clips.name} has {there} sequences for it: "
                 f"--set {name}={there}, or use another preset"
             )
-    return train[: config.data.train_images], {
-        name: test[: config.data.test_images] for name, test in tests.items()
-    }
+    tests = {}
+    for name, test in clips.tests.items():
+        tests[name] = test[: config.data.test_images]
+    return Sequences(clips.train[: config.data.train_images], tests)
+
+
+def untrained(config: TrackingConfig) -> nn.Module:
+    """Return the plain network that a run starts from, in eval mode."""
+    network = build(config)
+    started(config, network, _trial(config))
+    return plain_of(network).eval()
+
+
+def _trial(config: TrackingConfig) -> Tensor:
+    """Return the pictures (2, 3, 127, 127) that a new network is tried on."""
+    return torch.rand(2, 3, EXEMPLAR, EXEMPLAR, generator=generator(config.seed, "trial"))
