@@ -35,7 +35,7 @@ PAPER = {
 BETAS = {"tracking/ien-siamfc": 0.1, "tracking/ien-siamfc-beta0.01": 0.01, "tracking/ien-siamfc-beta1": 1.0}
 
 
-def test_there_is_every_row_of_the_papers_table_with_its_figures_and_every_beta_it_tried() -> None:
+def test_there_is_every_row_of_the_paper_with_its_figures_and_every_beta() -> None:
     assert find("tracking/*") == ALL
     assert {name: (row.success, row.precision) for name, row in paper("tracking").items()} == PAPER
     assert {name: config(name, "paper").objective.beta for name in ALL} == {
@@ -67,7 +67,7 @@ def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_the_learning_rate_falls_from_a_hundredth_by_a_factor_of_a_thousand(preset: str) -> None:
+def test_the_learning_rate_falls_from_1e_2_to_1e_5(preset: str) -> None:
     settings = config("tracking/ien-siamfc", preset)
     rates = [learning_rate(settings, 7 * epoch + 3, 7) for epoch in range(settings.schedule.epochs)]
     factor = 1e-3 ** (1 / settings.schedule.epochs)
@@ -75,7 +75,7 @@ def test_the_learning_rate_falls_from_a_hundredth_by_a_factor_of_a_thousand(pres
     assert rates[-1] * factor == pytest.approx(1e-5)
 
 
-def test_small_differs_from_paper_in_size_only_and_rows_differ_in_what_they_are_called_after() -> None:
+def test_small_differs_from_paper_in_size_only_and_rows_as_they_say() -> None:
     size = {"preset", "width", "epochs", "decay", "pairs", "filter"}
     for name in ALL:
         small, full = (flat(config(name, preset)) for preset in ("small", "paper"))
@@ -170,6 +170,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("smoke")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("name", ALL)
 def test_every_row_runs(name: str, smoke: Path) -> None:
@@ -186,8 +187,9 @@ def test_every_row_runs(name: str, smoke: Path) -> None:
     assert net(torch.rand(1, 3, 127, 127)).shape[2:] == (17, 17)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
-def test_a_run_is_shown_measured_and_drawn_and_a_report_refuses_it(smoke: Path) -> None:
+def test_a_run_is_shown_measured_and_drawn_and_report_refuses_it(smoke: Path) -> None:
     pytest.importorskip("matplotlib")
     test_every_row_runs("tracking/ien-siamfc", smoke)  # at once where it is finished
     run = smoke / "runs/tracking/ien-siamfc/smoke-seed1"
