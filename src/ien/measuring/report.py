@@ -305,7 +305,8 @@ class Report:
 
         The folder is created if it does not exist; earlier reports in it are overwritten.
         """
-        from .page import measured_page
+        # the only import from a later folder: there is one writer of HTML pages, and it is there
+        from ..report.page.measured import measured_page
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
