@@ -91,7 +91,7 @@ def _orbit_by_orbit(block: Tensor, group: Group, change: Callable[[Tensor, Tenso
     of both sides, and returns the same shape.
     """
     groups_out, groups_in, out, inner, height, width = block.shape
-    kernels = block.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups out, groups in)
+    kernels = block.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups …)
     kernels = kernels.flatten(-2).flatten(0, 1)  # (places, h, w, others)
     result = torch.empty_like(kernels, memory_format=torch.contiguous_format)
     for orbits, basis in _bases(group, out, inner, height, block.device, precise(block)):
@@ -101,7 +101,7 @@ def _orbit_by_orbit(block: Tensor, group: Group, change: Callable[[Tensor, Tenso
             1, (-1, height, width)
         )  # (orbits, places, h, w, others)
     result = result.unflatten(0, (out, inner))  # (out, inner, h, w, others)
-    result = result.unflatten(-1, (groups_out, groups_in))  # (out, inner, h, w, groups out, groups in)
+    result = result.unflatten(-1, (groups_out, groups_in))  # (out, inner, h, w, groups …)
     return result.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
 
 
@@ -112,15 +112,20 @@ def _scale(basis: Tensor) -> float:
 
 @lru_cache(maxsize=32)
 def _fourier(count: int) -> Tensor:
-    """The real Fourier transform of ``count`` points on a circle: orthonormal rows, the mean first."""
+    """The real Fourier transform F of ``count`` points on a circle: orthonormal rows, (q, points).
+
+    Row q of F has cos(2πqk / count) or sin(2πqk / count) at point k; the first row is the mean.
+    """
     # a tensor cached in inference mode could not be used in training later
     with torch.inference_mode(False), torch.no_grad():
-        angles = 2 * math.pi * torch.arange(count, dtype=torch.float64, device="cpu") / count
+        points = torch.arange(count, dtype=torch.float64, device="cpu")
+        angles = 2 * math.pi * points / count
         rows = []
         for q in range(count // 2 + 1):
-            for wave in (torch.cos(q * angles), torch.sin(q * angles)):
-                if wave.norm() > 1e-6:  # the sine is 0 at the lowest and at the highest frequency
-                    rows.append(wave)
+            rows.append(torch.cos(q * angles))
+            # the sine is 0 at frequency 0, and at the highest one of an even count
+            if 0 < 2 * q < count:
+                rows.append(torch.sin(q * angles))
         waves = torch.stack(rows)
         return waves / waves.norm(dim=1, keepdim=True)
 
@@ -134,7 +139,8 @@ def _bases(
     with torch.inference_mode(False), torch.no_grad():
         for moves, orbits in _orbits(group, out, inner).items():
             places = torch.tensor(orbits, device=device)
-            bases.append((places, _basis(group, moves, size).to(device, dtype)))
+            basis = _basis(group, moves, size)
+            bases.append((places, basis.to(device, dtype)))
     return bases
 
 
@@ -143,20 +149,25 @@ def _orbits(group: Group, out: int, inner: int) -> dict[Moves, list[list[int]]]:
 
     The place of out member a and in member b is ``a * inner + b``.
     """
-    tables = list(zip(member_table(group, out).tolist(), member_table(group, inner).tolist(), strict=True))
+    members_out = member_table(group, out).tolist()  # [element][place]
+    members_in = member_table(group, inner).tolist()
+    elements = list(zip(members_out, members_in, strict=True))
     left = dict.fromkeys(product(range(out), range(inner)))  # an ordered set
     found: dict[Moves, list[list[int]]] = {}
     while left:
         first_a, first_b = next(iter(left))
         orbit: dict[tuple[int, int], int] = {}  # place -> its number in the orbit
-        for rows, columns in tables:
-            orbit.setdefault((rows[first_a], columns[first_b]), len(orbit))
+        for rows, columns in elements:
+            place = rows[first_a], columns[first_b]
+            orbit.setdefault(place, len(orbit))
         for place in orbit:
             del left[place]
         moves = []
-        for rows, columns in tables:
-            moves.append(tuple(orbit[rows[a], columns[b]] for a, b in orbit))
-        found.setdefault(tuple(moves), []).append([a * inner + b for a, b in orbit])
+        for rows, columns in elements:
+            sources = [orbit[rows[a], columns[b]] for a, b in orbit]
+            moves.append(tuple(sources))
+        places = [a * inner + b for a, b in orbit]
+        found.setdefault(tuple(moves), []).append(places)
     return found
 
 
@@ -167,11 +178,11 @@ def _basis(group: Group, moves: Moves, size: int) -> Tensor:
     these means, for every pattern in every place, span all kernels that commute.
     """
     places = len(moves[0])
-    rotated = [
-        harmonics(size, step).flatten(1) for step in similarities(group)
-    ]  # (patterns, size * size) each
-    means = rotated[0].new_zeros(places, len(rotated[0]), places, size * size)
-    for patterns, move in zip(rotated, moves, strict=True):
-        for place, source in enumerate(move):
+    upright = harmonics(size)
+    means = upright.new_zeros(places, len(upright), places, size * size)
+    for element, sources in zip(similarities(group), moves, strict=True):
+        patterns = harmonics(size, element).flatten(1)  # (patterns, size * size)
+        for place, source in enumerate(sources):
             means[source, :, place] += patterns
-    return orthonormal(means.flatten(2).flatten(0, 1))  # rows: (places * patterns, places * size * size)
+    rows = means.flatten(2).flatten(0, 1)  # (places * patterns, places * size * size)
+    return orthonormal(rows)

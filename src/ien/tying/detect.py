@@ -1,19 +1,19 @@
 """Detection: the feature groups that maps rotate in, as a pure function of maps.
 
-A model runs on a batch of *views*: all images under element 0 (the identity), then all of them under
-element 1, and so on (:func:`views_of`). Let h be a layer's maps of these views. They rotate in given
-feature groups if, for every element g,
+A model runs on a batch of *views*: all images under element 0 (the identity), then all of them
+under element 1, and so on (:func:`views_of`). Let h be a layer's maps of these views. They rotate
+in given feature groups if, for every element g,
 
     h(g·x) = ρ(g) h(x),
 
-where ρ(g) permutes the members of the feature groups and rotates pixels. Quarter turns and flips are
-checked to rounding; elements between them resample, and only help to choose among sizes.
+where ρ(g) permutes the members of the feature groups and rotates pixels. Quarter turns and flips
+are checked to rounding; elements between them resample, and only help to choose among sizes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-4
-"""Relative errors below this are rounding, also with TF32: a grid that is not exact costs far more."""
+"""Relative errors below this are rounding, also with TF32: an inexact grid costs far more."""
 MIN_CHANGE = 1e-3
 """Images that change by less than this share of their variance under all elements look the same."""
 TF32_EPS = 2**-11
@@ -59,7 +59,7 @@ def views_of(x: Tensor, group: Group) -> Tensor:
         view = group.act(x, _element(i, len(x)))
         views.append(view)
         change = (view - x).square().mean()
-        if not change <= MIN_CHANGE * x.var(unbiased=False):
+        if change > MIN_CHANGE * x.var(unbiased=False):
             changes = True
     if not changes:
         raise ValueError(
@@ -107,14 +107,19 @@ def relative_error(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> flo
     if not comparable(h, group):
         return float("nan")
     scale = _scale(h)
-    return min(float((_exact_errors(h, group, blocks) / scale).max()) for blocks in candidates)
+    smallest = math.inf
+    for blocks in candidates:
+        relative = _exact_errors(h, group, blocks) / scale  # (exact elements, C)
+        smallest = min(smallest, float(relative.max()))
+    return smallest
 
 
 def comparable(h: Tensor, group: Group) -> bool:
     """Whether maps have a part for every element, and sides that it may swap."""
     if len(h) % len(group):
         return False
-    return h.shape[2] == h.shape[3] or not swaps_sides(group)
+    height, width = h.shape[2:]
+    return height == width or not swaps_sides(group)
 
 
 def swaps_sides(group: Group) -> bool:
@@ -123,35 +128,45 @@ def swaps_sides(group: Group) -> bool:
 
 
 def _read_off(h: Tensor, group: Group) -> Found | None:
-    """Read sizes from the first channel on: each time the one that fits best, the larger of equals."""
-    found: list[int] = []
+    """Read sizes from the first channel on: each time the one that fits best."""
     scale = _scale(h)
-    channels = h.shape[1]
-    while sum(found) < channels:
-        first = sum(found)
-        best = None
-        for size in regular_sizes(group):
-            part = slice(first, first + size)
-            if part.stop > channels:
-                continue
-            here = _judge(h[:, part], group, ((size, size),), scale[part])
-            if here is not None and (best is None or _rank(here) < _rank(best)):
-                best = here
-        if best is None:
+    blocks: list[tuple[int, int]] = []
+    first = 0
+    while first < h.shape[1]:
+        size = _size_at(h, group, first, scale)
+        if size is None:
             return None
-        found.append(best.blocks[0][0])
-    # equal sizes in a row are one block
-    blocks = tuple((size, size * len(list(run))) for size, run in groupby(found))
-    return _judge(h, group, blocks, scale)
+        first += size
+        if blocks and blocks[-1][0] == size:  # one more feature group of the same block
+            blocks[-1] = (size, blocks[-1][1] + size)
+        else:
+            blocks.append((size, size))
+    return _judge(h, group, tuple(blocks), scale)
+
+
+def _size_at(h: Tensor, group: Group, first: int, scale: Tensor) -> int | None:
+    """The size that fits best for a feature group that begins with channel ``first``."""
+    best = None
+    for size in regular_sizes(group):  # the larger of equals wins
+        part = slice(first, first + size)
+        if part.stop > h.shape[1]:
+            continue
+        found = _judge(h[:, part], group, ((size, size),), scale[part])
+        if found is not None and (best is None or _rank(found) < _rank(best)):
+            best = found
+    if best is None:
+        return None
+    return best.blocks[0][0]
 
 
 def _judge(h: Tensor, group: Group, blocks: Blocks, scale: Tensor) -> Found | None:
-    """The errors of maps in these feature groups; ``scale`` (C,) is what a channel's are relative to."""
+    """The errors of maps in these feature groups; those of a channel are relative to its ``scale``."""
     errors = _exact_errors(h, group, blocks)  # (exact elements, C)
     if not (errors / scale).max() < TOLERANCE:
         return None
     # what is reported is relative to the variance of all channels together, as everywhere else
-    variance = scale.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
+    channel_means = full_precision(h).mean((0, 2, 3))  # (C,)
+    variance = scale.mean() + channel_means.var(unbiased=False)
     exact = float((errors.mean(1) / variance).max())
     between = []
     for permuted, h_g, g in _compared(h, group, blocks, exact=False):
@@ -162,22 +177,27 @@ def _judge(h: Tensor, group: Group, blocks: Blocks, scale: Tensor) -> Found | No
 
 
 def _exact_errors(h: Tensor, group: Group, blocks: Blocks) -> Tensor:
-    """mean (h(g·x) - ρ(g) h(x))² of each channel under each exact element but the identity: (elements, C)."""
+    """The mean of (h(g·x) - ρ(g) h(x))² in each channel, for exact elements but the identity.
+
+    The result is (exact elements, C).
+    """
     errors = []
     for permuted, h_g, g in _compared(h, group, blocks, exact=True):
-        errors.append((h_g - group.act_on_features(permuted, g)).square().mean((0, 2, 3)))
+        expected = group.act_on_features(permuted, g)  # ρ(g) h(x)
+        errors.append((h_g - expected).square().mean((0, 2, 3)))
     return torch.stack(errors)
 
 
 def _compared(
     h: Tensor, group: Group, blocks: Blocks, exact: bool
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each element: h(x) with members permuted, h(g·x), and g (B,); exact elements or all others."""
+    """For exact elements or all others: h(x) with members permuted, h(g·x), and g (B,)."""
     table = channel_table(group, blocks).to(h.device)  # (elements, C)
     upright, *others = full_precision(h).chunk(len(group))  # (B, C, H, W) each
     for i, h_g in enumerate(others, start=1):
         if group.exact[i] == exact:
-            yield upright[:, table[i]], h_g, _element(i, len(upright))
+            permuted = upright[:, table[i]]
+            yield permuted, h_g, _element(i, len(upright))
 
 
 def _element(i: int, count: int) -> Tensor:
@@ -185,15 +205,17 @@ def _element(i: int, count: int) -> Tensor:
 
 
 def _scale(h: Tensor) -> Tensor:
-    """The variance within each channel, (C,), and as much more as makes rounding small beside it."""
+    """The variance within each channel, (C,), plus enough to make rounding small beside it."""
     eps = torch.finfo(h.dtype).eps
     if h.is_cuda:
         eps = max(eps, TF32_EPS)
     h = full_precision(h)
-    least = max(1e-6, eps**2 / TOLERANCE) * h.square().mean()
-    return h.var((0, 2, 3), unbiased=False) + least + torch.finfo(h.dtype).tiny
+    rounding = max(1e-6, eps**2 / TOLERANCE) * h.square().mean()
+    tiny = torch.finfo(h.dtype).tiny  # for maps of zeros
+    variance = h.var((0, 2, 3), unbiased=False)
+    return variance + rounding + tiny
 
 
 def _rank(found: Found) -> float:
-    """What decides between sizes that fit: their error under elements that resample, above rounding."""
+    """What decides between sizes that fit: the error under elements that resample."""
     return max(found.between or 0.0, TOLERANCE)

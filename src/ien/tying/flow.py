@@ -20,7 +20,7 @@ from .detect import Found, comparable, feature_groups_of, relative_error, rotate
 __all__ = ["Flow"]
 
 REMEMBERED_MAPS = 4
-"""How many maps are remembered: enough for a residual block, without holding all maps of a model."""
+"""How many maps are remembered: enough for a residual block, and not all maps of a model."""
 
 
 class _Remembered(NamedTuple):
@@ -47,10 +47,11 @@ class Flow:
         self.specs = list(dict.fromkeys(specs))
         self.num_views = len(images)
         self._latest: deque[_Remembered] = deque(maxlen=REMEMBERED_MAPS)
-        self._remember(images, Found(((1, images.shape[1]),), 0.0, None))
+        single_channels = ((1, images.shape[1]),)
+        self._remember(images, Found(single_channels, 0.0, None))
 
     def feature_groups(self, h: Tensor, expected: Blocks = ()) -> Found | None:
-        """The feature groups that maps rotate in, first of all those ``expected``; None if in none."""
+        """The feature groups that maps rotate in, those ``expected`` first; None if in none."""
         if not comparable(h, self.group):
             return None
         for maps, version, found in self._latest:
@@ -65,7 +66,7 @@ class Flow:
         return found
 
     def relative_error(self, h: Tensor) -> float:
-        """How far maps are from rotating in feature groups that were asked for, or as single channels."""
+        """How far maps are from rotating in feature groups that were asked for, or singly."""
         return relative_error(h, self.group, self._candidates(h.shape[1]))
 
     def specs_text(self) -> str:

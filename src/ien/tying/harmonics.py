@@ -34,7 +34,7 @@ MIN_STRENGTH = 1e-6
 
 
 def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B008 - frozen
-    """The patterns that smooth kernels are made of, transformed by ``step``: (patterns, size, size).
+    """The patterns that smooth kernels are made of: (patterns, size, size).
 
     Args:
         size: The height and width of the kernel.
@@ -54,7 +54,8 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
     for i in range((size + 1) // 2):
         radius = centre - i
         width, max_frequency = _ring(radius, outermost=radius == centre)
-        ring = torch.exp(-((distance - radius) ** 2) / (2 * width**2))
+        off_ring = distance - radius
+        ring = torch.exp(-(off_ring**2) / (2 * width**2))
         patterns.append(ring)
         waves = ring * (distance > 0)  # the middle pixel has no direction
         for q in range(1, max_frequency + 1):

@@ -28,30 +28,30 @@ ELEMENTWISE = (
 )
 """Optimizers that update each number from its own gradients alone."""
 KEEPERS = "_kept_equivariant"
-"""The attribute of an optimizer that holds its keepers; a copy of it has neither this nor the hooks."""
+"""The attribute of an optimizer that holds its keepers; a copy has neither it nor the hooks."""
 
 
 def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
-    """Let every step of ``optimizer`` keep the model equivariant that :func:`start_equivariant` prepared.
+    """Let every step of ``optimizer`` keep a model equivariant that :func:`start_equivariant` prepared.
 
-    The weights train as tied ones: before a step each gradient becomes its mean over the group, as for
-    one weight that is used in several places. After the step the running statistics of norms are
-    projected, and so are the weights where they may have moved off: smooth kernels, half precision, a
-    fused optimizer, one that took steps before or is not known to treat each number by itself, as SGD
-    and Adam do; and once after something else wrote them, such as ``load_state_dict`` (writes through
-    ``.data`` go unnoticed). Where an element resamples, these optimizers step on coefficients of
-    patterns instead of kernels, and their state starts again. The model and your loop stay as they
-    are; no loss and no rotated images are needed.
+    The weights train as tied ones: before a step each gradient becomes its mean over the group, as
+    for one weight that is used in several places. After the step the running statistics of norms
+    are projected, and so are weights that may have moved off: smooth kernels, half precision, a
+    fused optimizer, one that took steps before, or one that is not known to treat each number by
+    itself, as SGD and Adam do; and once after something else wrote them, such as
+    ``load_state_dict`` (writes through ``.data`` go unnoticed). Where an element resamples, these
+    optimizers step on coefficients of patterns instead of kernels, and their state starts again.
+    The model and your loop stay as they are; no loss and no rotated images are needed.
 
-    A tied model cannot learn to break a symmetry that the data lack: use a loss instead if they may.
-    A copy of the model or the optimizer is not kept, and of several calls for a weight the last counts.
+    Not for data that may lack the symmetry: a tied model cannot learn to break it, but a loss can.
+    A copy of the model or the optimizer is not kept; of several calls for a weight the last counts.
 
     Args:
         start: What :func:`start_equivariant` returned.
         optimizer: One of torch.optim, made from ``model.parameters()``.
 
     Raises:
-        ValueError: If a parameter that trains cannot be tied, or the optimizer has none of the model's.
+        ValueError: If a parameter that trains cannot be tied, or the optimizer has none of the model.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -110,7 +110,8 @@ class _Keeper:
                 continue
             on_coefficients = type(optimizer) in ELEMENTWISE and tie.has_coefficients
             if on_coefficients:
-                optimizer.state.pop(tie.tensor, None)  # its state refers to pixels, not coefficients
+                # its state refers to pixels, not coefficients
+                optimizer.state.pop(tie.tensor, None)
             moves_off = not tie.stays_tied and not on_coefficients
             self.weights.append(_Kept(tie, on_coefficients, moves_off))
         # equal numbers may take unequal steps
@@ -134,7 +135,8 @@ class _Keeper:
         released = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         for tie, on_coefficients, _ in self.weights:
             if on_coefficients and id(tie.tensor) in released:
-                optimizer.state.pop(tie.tensor, None)  # its state refers to coefficients, not pixels
+                # its state refers to coefficients, not pixels
+                optimizer.state.pop(tie.tensor, None)
         self.weights = [kept for kept in self.weights if id(kept.tie.tensor) not in released]
         self.statistics = [tie for tie in self.statistics if id(tie.tensor) not in released]
         if not self.weights:
@@ -164,7 +166,8 @@ class _Keeper:
         def replaced(argument: Any) -> Any:
             return prepared_closure if argument is closure else argument
 
-        return tuple(map(replaced, arguments)), {name: replaced(each) for name, each in named.items()}
+        replaced_named = {name: replaced(argument) for name, argument in named.items()}
+        return tuple(map(replaced, arguments)), replaced_named
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         # whatever the step did to coefficients, the weights that they stand for are tied

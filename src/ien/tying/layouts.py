@@ -23,7 +23,7 @@ def layouts(x: Tensor) -> list[Tensor]:
 
 
 def has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
-    """Whether ``numbers`` has one for each channel of ``maps``, which are ``x`` in one of its layouts.
+    """Whether there is one number for each channel of ``maps``, a layout of ``x``.
 
     If it has several dims, such as (C, 1, 1), the long one says which dim of ``x`` it belongs to.
     """

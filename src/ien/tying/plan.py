@@ -1,8 +1,9 @@
 """The plan: run the model once, and tie each layer just before it runs.
 
-Before a layer runs, the maps that come in tell their feature groups; with those that it should return
-(``feature_groups``) its weight is tied. After it has run, its output is checked. So every layer sees
-inputs that are equivariant already, and the first output that is not is where the model breaks.
+Before a layer runs, its feature groups are detected in the maps that come in, and its weight is
+tied between these and the ones it should return. After it has run, its output is checked. So every
+layer sees inputs that are equivariant already, and the first output that is not is where the
+model breaks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 MAX_ROUNDING = 1e-6
 """Weights at no more than this relative distance from tied ones are tied already."""
 MAX_GAIN = 4.0
-"""The most by which a random weight grows or shrinks to keep the variance: dead maps would need more."""
+"""How far a random weight may grow or shrink to keep a variance: dead maps would need more."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class LayerStart:
     after: str
     """The sizes of the feature groups in its output."""
     distance: float
-    """‖W - P W‖ / ‖W‖ of its weights W and the nearest tied ones P W, smooth if asked for: 0 to 1."""
+    """‖W - P W‖ / ‖W‖ of its weights W and the nearest tied ones P W: 0 to 1."""
     exact: float = math.nan
-    """The largest relative error of its output under quarter turns and flips, per channel (regular)."""
+    """The largest relative error of its output under quarter turns and flips, per channel."""
     between: float | None = None
     """The mean relative error under all other elements, which resample."""
 
@@ -73,7 +74,7 @@ class Plan:
             group: Rotations and flips.
             specs: Feature groups by the name of a layer or a module around it, ``""`` for the rest.
             images: The views that the model will run on.
-            spreads: The variance of what each layer returned before; empty to leave variances alone.
+            spreads: The variance of what each layer returned before; empty to leave it alone.
             smooth: Whether kernels are smooth.
         """
         self.group = group
@@ -97,9 +98,8 @@ class Plan:
     @property
     def tied(self) -> tuple[Tie, ...]:
         """The tensors that were tied."""
-        return tuple(tie for tie in self.ties.values() if id(tie.tensor) in self.written)
-
-    # -- before a layer runs ---------------------------------------------------------------------------
+        tied = [tie for tie in self.ties.values() if id(tie.tensor) in self.written]
+        return tuple(tied)
 
     def tie(self, name: str, module: nn.Module, x: Any) -> None:
         """Tie the weights of a module that is about to run on ``x``."""
@@ -136,15 +136,17 @@ class Plan:
         sides = (after, before)
         if isinstance(module, nn.ConvTranspose2d):  # its weight is (I, O, h, w)
             sides = (before, after)
-        conv_groups = getattr(module, "groups", 1)
-        ties = [Tie(module, "weight", self.group, *ungrouped(conv_groups, *sides, self.group), self.smooth)]
+        conv_groups = getattr(module, "groups", 1)  # a linear layer has none
+        sides_and_groups = ungrouped(conv_groups, *sides, self.group)
+        ties = [Tie(module, "weight", self.group, *sides_and_groups, self.smooth)]
         if module.bias is not None:
             ties.append(Tie(module, "bias", self.group, after))
         self._register(ties, f"{called} shares its weight with a layer that has other feature groups")
 
         new = [tie for tie in ties if id(tie.tensor) not in self.written]
         only_single = set(sizes_of(after) + sizes_of(before)) == {1}
-        if not new or (only_single and module.weight[0, 0].numel() == 1):
+        one_pixel = module.weight[0, 0].numel() == 1
+        if not new or (only_single and one_pixel):
             return  # tied already, or equivariant whatever its weight
         random = name in self.spreads
         total = math.hypot(*(_norm(tie.tensor) for tie in ties))
@@ -171,7 +173,8 @@ class Plan:
             tied, distance = tie.start(values, random)
         except ValueError as error:
             raise ValueError(f"{called}: {error}") from None
-        if tie.name == "weight" and values.any() and float(tied.norm()) <= MIN_SHARE * float(values.norm()):
+        lost = float(tied.norm()) <= MIN_SHARE * float(values.norm())
+        if lost and tie.name == "weight" and values.any():
             raise ValueError(
                 f"{called}: no part of its weight commutes with {self.group} in feature groups "
                 f"{sizes_text(self.returned[name])}, so it would be 0: use a larger size, up to "
@@ -188,7 +191,7 @@ class Plan:
             module.weight.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
 
     def _tie_numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
-        """Make what a module has for each channel, such as the weight of a norm, equal in a feature group."""
+        """Make numbers per channel, such as the weight of a norm, equal within a feature group."""
         called = layer_text(name, module)
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise ValueError(
@@ -236,14 +239,14 @@ class Plan:
                 estimate = tie.nearest(estimate)
             self._write(buffer, estimate)
 
-    # -- after it has run ------------------------------------------------------------------------------
-
     def check(self, name: str, module: nn.Module, output: Any) -> None:
         """Raise :class:`Breaks` if what a module returned is not equivariant."""
         if name or isinstance(output, Tensor):
             parts = [output]
-        else:  # the model may return several tensors
-            parts = [part for part in tensors_in(output) if part.ndim and len(part) == self.flow.num_views]
+        else:
+            # the model may return several tensors; those without a row for each view are no features
+            batches = [part for part in tensors_in(output) if part.ndim]
+            parts = [part for part in batches if len(part) == self.flow.num_views]
         for part in parts:
             self._check_part(name, module, part)
         # of several parts it is not known which layer made which
@@ -273,7 +276,7 @@ class Plan:
             self.layers[name] = replace(layer, exact=found.exact, between=found.between)
 
     def _check_class_scores(self, output: Tensor) -> None:
-        """Refuse vectors of feature groups that nobody asked for; for maps, note how to avoid them."""
+        """Refuse vectors in feature groups that nobody asked for; for maps, note how to avoid it."""
         blocks = self.returned.get("", ())
         in_feature_groups = any(size > 1 for size in sizes_of(blocks))
         if not in_feature_groups or not self._last_mixing:
@@ -289,10 +292,8 @@ class Plan:
                 f"its size"
             )
 
-    # -- feature groups --------------------------------------------------------------------------------
-
     def _feature_groups_in(self, called: str, x: Tensor, maps: Sequence[Tensor]) -> Blocks:
-        """The feature groups found in what comes into a layer: ``maps``, if ``x`` can be read as any."""
+        """The feature groups found in the input ``x`` of a layer, read as the first of ``maps``."""
         if not maps:
             raise ValueError(
                 f"the input of {called}, {shape_text(x)}, is neither maps (B, C, H, W) or (B, H, W, C) nor "
@@ -326,7 +327,7 @@ class Plan:
             raise ValueError(f"{layer_text(name, module)}: {error}{hint}") from None
 
     def _layout(self, x: Tensor, vectors: Sequence[Tensor]) -> Tensor | None:
-        """``x`` as maps whose channels one of these belongs to; if in both layouts, that which rotates."""
+        """``x`` in the layout whose channels these belong to; if in both, the one that rotates."""
         fitting = []
         for maps in layouts(x):
             if any(has_number_per_channel(numbers, maps, x) for numbers in vectors):
@@ -338,8 +339,6 @@ class Plan:
             if maps is x or x.ndim == 2:
                 return maps
         return None
-
-    # -- bookkeeping -----------------------------------------------------------------------------------
 
     def _register(self, ties: Sequence[Tie], problem: str) -> None:
         """Note how tensors are tied; an error if one is tied already, and otherwise."""
@@ -394,7 +393,7 @@ def _spread(module: Mixing, output: Tensor) -> float:
 
 
 def _vectors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module that have several numbers along one dim, all others being 1."""
+    """The parameters and buffers of a module that have several numbers, all along one dim."""
     tensors = {
         **dict(module.named_parameters(recurse=False)),
         **dict(module.named_buffers(recurse=False)),

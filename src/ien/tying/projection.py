@@ -1,7 +1,8 @@
-"""Projection: any weight, and the feature groups on its two sides, to the nearest weight that commutes.
+"""Projection: from any weight to the nearest one that commutes with a group.
 
-A layer with weight W commutes with a group if rotating its input rotates its output. Element g acts
-on maps by a representation ρ(g) that permutes the members of feature groups and rotates pixels, so
+A layer with weight W commutes with a group if rotating its input rotates its output. Element g
+acts on maps by a representation ρ(g) that permutes the members of feature groups and rotates
+pixels, so
 
     ρ_out(g) W ρ_in(g)⁻¹ = W    for every element g,
 
@@ -10,9 +11,9 @@ and the nearest such weight is the mean over the group, an orthogonal projection
     P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
 For a kernel between two members this reads: permute the members of both sides, rotate the pixels,
-take the mean. Quarter turns and flips only permute numbers, so P makes all numbers of an orbit equal
-(:func:`_orbit_means`); elements between them resample, and ``commuting.py`` takes over.
-Biases and the numbers of a norm have one number for each output channel: a 1×1 kernel of one input.
+take the mean. Quarter turns and flips only permute numbers, so P makes all numbers of an orbit
+equal (:func:`_orbit_means`); elements between them resample, and ``commuting.py`` takes over.
+A bias or a norm has one number for each output channel: a 1×1 kernel of one input.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ MIN_SHARE = 1e-6
 KEPT_MEAN = 0.5
 """The share of their mean over pixels that random kernels keep where an element resamples.
 
-Two of the six patterns of a 3×3 kernel have a mean. Kernels made of all six pass brightness on rather
-than what an image shows; from layer to layer features come to vary together, and a deep network
-learns slowly: on validation images ResNet18 under rot8 does, the six-conv net under rot4 does not.
+Two of the six patterns of a 3×3 kernel have a mean. Kernels made of all six pass on brightness
+rather than what an image shows; from layer to layer features come to vary together, and a deep
+network learns slowly: on validation images ResNet18 under rot8 does, the six-conv net under rot4
+does not.
 """
 
 
@@ -57,7 +59,7 @@ class Tie(NamedTuple):
     """The feature groups of the input channels; a bias or a norm has one input."""
     conv_groups: int = 1
     smooth: bool = False
-    """Whether kernels are made of patterns that rotate by any angle, even if no element resamples."""
+    """Whether kernels are made of patterns that rotate by any angle, whatever the group."""
 
     @property
     def tensor(self) -> Tensor:
@@ -89,11 +91,11 @@ class Tie(NamedTuple):
 
     @property
     def has_coefficients(self) -> bool:
-        """Whether these are kernels that an element resamples, so coefficients can stand for them."""
+        """Whether an element resamples these kernels, so that coefficients can stand for them."""
         return self.tensor.ndim == 4 and self.conv_groups == 1 and not all(self.group.exact)
 
     def to_coefficients(self, values: Tensor) -> Tensor:
-        """The coefficients of the nearest tied values, in a tensor of this shape that is 0 elsewhere."""
+        """The coefficients of the nearest tied values, in a tensor that is 0 elsewhere."""
         return self._block_by_block(values, commuting.to_coefficients)
 
     def from_coefficients(self, values: Tensor) -> Tensor:
@@ -130,7 +132,7 @@ def tied_weight(
     random: bool = False,
     smooth: bool = False,
 ) -> tuple[Tensor, float]:
-    """The weight P W nearest to ``weight`` that commutes with ``group``, and the distance ‖W - P W‖.
+    """The weight P W nearest to W that commutes with ``group``, and the distance ‖W - P W‖.
 
     Args:
         weight: W, (O, I / conv_groups, h, w).
@@ -169,7 +171,7 @@ def tied_weight(
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
-    """Whether ``group`` mixes channels of different ``parts``, of which there are so many equal ones.
+    """Whether ``group`` mixes channels of different parts, of so many equal ``parts``.
 
     >>> cuts(2, [(4, 8)], [(4, 8)], rotation(4)), cuts(4, [(4, 8)], [(4, 8)], rotation(4))
     (False, True)
@@ -185,10 +187,11 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
 
 
 def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks, int]:
-    """Feature groups that tie a grouped convolution's weight as it is stored, (O, I / conv_groups, h, w).
+    """The feature groups that tie the weight of a grouped convolution as it is stored.
 
-    There are some if every conv group holds whole feature groups of one size, or a single channel
-    (depthwise). Otherwise the arguments come back, and the weight has to be written out with zeros.
+    It is (O, I / conv_groups, h, w), and there are some if every conv group holds whole feature
+    groups of one size, or a single channel (depthwise). Otherwise the arguments come back, and the
+    weight has to be written out with zeros.
 
     >>> ungrouped(8, [(4, 8)], [(4, 8)], rotation(4)), ungrouped(2, [(4, 8)], [(4, 16)], rotation(4))
     (([(4, 8)], [(1, 1)], 1), ([(4, 8)], [(4, 8)], 1))
@@ -250,12 +253,16 @@ def _orbit_means(block: Tensor, group: Group) -> Tensor:
 def _orbits(
     group: Group, out: int, inner: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The places of each orbit of numbers in a block, (elements, orbits), and the orbit of each place."""
+    """The places of each orbit of numbers in a block, and the orbit of each place.
+
+    They are (elements, orbits) and (places,).
+    """
     # a tensor cached in inference mode could not be used in training later
     with torch.inference_mode(False), torch.no_grad():
         count = out * inner * height * width
-        places = torch.arange(count, dtype=torch.float64, device="cpu").view(out, inner, height, width)
-        moved = []  # for each element the place that it moves to each place, found by moving their numbers
+        places = torch.arange(count, dtype=torch.float64, device="cpu")
+        places = places.view(out, inner, height, width)
+        moved = []  # for each element: which place it moves to each place, as moved numbers
         for i, (rows, columns) in enumerate(
             zip(member_table(group, out), member_table(group, inner), strict=True)
         ):
@@ -268,7 +275,7 @@ def _orbits(
 
 
 def _only_permutes(weight: Tensor, group: Group) -> bool:
-    """Whether elements only permute the numbers of a weight; a single pixel rotates in its place."""
+    """Whether elements only permute the numbers of a weight; a single pixel stays in place."""
     return weight[0, 0].numel() == 1 or all(group.exact)
 
 
@@ -306,13 +313,15 @@ def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
 
 
 def _without_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
-    """A weight (O, I / groups, h, w) written out as that of one conv group, with zeros: (O, I, h, w)."""
+    """A weight (O, I / groups, h, w) written out as that of one conv group, (O, I, h, w)."""
     if conv_groups == 1:
         return weight
+    # 1 where an output and an input channel are in the same conv group, 0 elsewhere
     same = torch.eye(conv_groups, dtype=weight.dtype, device=weight.device)
     same = same[:, None, :, None, None, None]  # (groups, 1, groups, 1, 1, 1)
-    parts = weight.unflatten(0, (conv_groups, -1)).unsqueeze(2)  # (groups, O / groups, 1, I / groups, h, w)
-    return (parts * same).flatten(2, 3).flatten(0, 1)  # (O, I, h, w)
+    parts = weight.unflatten(0, (conv_groups, -1))  # (groups, O / groups, I / groups, h, w)
+    full = parts.unsqueeze(2) * same  # (groups, O / groups, groups, I / groups, h, w)
+    return full.flatten(2, 3).flatten(0, 1)  # (O, I, h, w)
 
 
 def _with_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:

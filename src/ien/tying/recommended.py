@@ -1,4 +1,4 @@
-"""Recommended: one call that makes a model equivariant, keeps it so, and returns what to train it with."""
+"""Recommended: one call that makes a model equivariant, keeps it so, and returns its objective."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..groups.group import Group
 from ..groups.members import Blocks
 from ..loss.feature_groups import FeatureGroups, Spec
+from ..loss.layers import weights_of
 from ..loss.objective import Equivariance, EquivarianceLoss
 from ..measuring.inputs import eval_mode
 from .keep import check_optimizer, check_untied, keep_equivariant
@@ -75,30 +76,33 @@ def recommended(
     weights: Weights = "random",
     kernels: KernelKind | None = None,
 ) -> Recommended:
-    """Make ``model`` equivariant, let ``optimizer`` keep it so, and return the objective to train it with.
+    """Make ``model`` equivariant, let ``optimizer`` keep it so, and return the objective to train with.
 
     This is :func:`start_equivariant`, with its demands on model and images, and then
-    :func:`keep_equivariant`. Under quarter turns and flips nothing is left to learn: the objective runs
-    the model on the images alone, and a loop without it does as well. Elements that resample are not
-    exact, and seeing them helps: there the objective runs the model on each image under a random
-    element, the identity included, with 0 where a rotated image has no pixels. ``out.g`` says which,
-    for targets that rotate with the image: ``group.act(y, out.g)``. Test with ``model(x)``.
+    :func:`keep_equivariant`. Under quarter turns and flips nothing is left to learn: the objective
+    runs the model on the images alone, and a loop without it does as well. Elements that resample
+    are not exact, and seeing them helps: there the objective runs the model on each image under a
+    random element, the identity included, with 0 where a rotated image has no pixels. ``out.g``
+    says which, for targets that rotate with the image: ``group.act(y, out.g)``. Test with
+    ``model(x)``.
 
     Not for data whose orientation matters, such as 6 and 9: a tied model cannot learn to break a
     symmetry. :class:`EquivarianceLoss` with a small weight can.
 
     Args:
-        model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel; frozen
-            layers are changed too.
+        model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel;
+            frozen layers are changed too.
         group: Rotations and flips, such as ``"rot4"`` or ``"rot4xflip"``.
-        feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for the rest.
+        feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for
+            the rest.
         input: Images (B, C, H, W) of a size at which the grid is exact; :func:`doctor` tells.
         optimizer: One of torch.optim, made from ``model.parameters()``.
-        layers: Layers to compare between an image and one transformed view, all members of the feature
-            groups that they turn out to have (``action="regular"``); a mapping carries weights.
+        layers: Layers to compare between an image and one transformed view, all members of the
+            feature groups found in them (``action="regular"``); a mapping carries weights.
         weights: ``"random"``, or ``"project"`` for a trained model.
         kernels: ``"smooth"`` for images in all orientations, the default for random weights, or
-            ``"free"`` for images that rotate by quarters only. They are smooth wherever an element resamples.
+            ``"free"`` for images that rotate by quarters only; where an element resamples, they
+            are smooth anyway.
 
     Returns:
         The objective: call it with the model and a batch. Its ``start`` prints as a table.
@@ -116,8 +120,11 @@ def recommended(
         raise TypeError(f"recommended needs a torch.nn.Module; got a {type(model).__name__}")
     check_optimizer(optimizer, model)
     if kernels is None:
+        # smooth kernels would lose more of what a trained model has learned
         kernels = "free" if weights == "project" else "smooth"
-    samples = 1 if layers else 0
+    samples = 0  # one view: the loss is 0 by construction
+    if layers:
+        samples = 1
     with restored_on_error(model):
         start = start_equivariant(model, group, feature_groups, input, weights, kernels)
         check_untied(model, start.untied)
@@ -134,9 +141,8 @@ def _feature_groups(
     layers: str | Sequence[str] | Mapping[str, float], start: Start
 ) -> dict[str, FeatureGroups]:
     """The feature groups that each layer returns, with ``""`` for layers that did not run."""
-    names = [layers] if isinstance(layers, str) else list(layers)
     specs = {"": FeatureGroups.of(1)}
-    for name in names:
+    for name in weights_of(layers, "layer"):
         if name in start.returned:
             specs[name] = _spec(name, start.returned[name])
     return specs

@@ -35,7 +35,7 @@ Containers = nn.ParameterList | nn.ParameterDict
 
 @dataclass(frozen=True)
 class Start:
-    """What :func:`start_equivariant` did to each layer, in the order they run; ``print`` it for a table."""
+    """What :func:`start_equivariant` did to each layer, in the order they run; prints as a table."""
 
     group: str
     weights: str
@@ -45,10 +45,10 @@ class Start:
     ties: tuple[Tie, ...] = field(default=(), repr=False, compare=False)
     """What is tied, for :func:`keep_equivariant`."""
     untied: tuple[str, ...] = ()
-    """Parameters that are not tied and would break equivariance as they train, such as a map of zeros."""
+    """Parameters without a tie that would break equivariance as they train, such as positions."""
     model: nn.Module | None = field(default=None, repr=False, compare=False)
     class_scores: str = ""
-    """How to get class scores, if the model returns feature groups, whose members elements permute."""
+    """How to get class scores, if the model returns feature groups that elements permute."""
     returned: dict[str, Blocks] = field(default_factory=dict, repr=False, compare=False)
     """The feature groups found in what each module returned, as (size, channels)."""
 
@@ -74,7 +74,8 @@ class Start:
             header.append("between")
         rows = [header]
         for name, layer in self.layers.items():
-            row = [name or ROOT, layer.before, layer.after, number(layer.distance), number(layer.exact)]
+            row = [name or ROOT, layer.before, layer.after]
+            row += [number(layer.distance), number(layer.exact)]
             if resamples:
                 row.append(number(layer.between))
             rows.append(row)
@@ -89,13 +90,13 @@ def start_equivariant(
     weights: Weights = "random",
     kernels: KernelKind = "free",
 ) -> Start:
-    """Change the weights of ``model`` so that it is equivariant, as if built from group convolutions.
+    """Make ``model`` equivariant by changing its weights, as if it were built of group convolutions.
 
     The kernels of a feature group become rotated versions of one another, and numbers per channel
-    (biases, norms) become equal within it; frozen layers are changed too. Quarter turns and flips are
-    exact, other rotations as good as the pixels allow. Linear layers on pooled features become
-    invariant; after a group pool they stay as they are. It remains an ordinary model: training moves
-    it away again unless a loss or :func:`keep_equivariant` holds it.
+    (biases, norms) become equal within it; frozen layers are changed too. Quarter turns and flips
+    are exact, other rotations as good as the pixels allow. Linear layers on pooled features become
+    invariant; after a group pool they stay as they are. It remains an ordinary model: training
+    moves it away again unless a loss or :func:`keep_equivariant` holds it.
 
     Not for data whose orientation matters, such as 6 and 9, and not if :func:`recommended` will do:
     it also keeps the model equivariant and returns what to train it with.
@@ -103,10 +104,11 @@ def start_equivariant(
     Args:
         model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel.
         group: Rotations and flips, such as ``"rot4"`` or ``"rot4xflip"``.
-        feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for the rest.
-        input: Images (B, C, H, W) of a size at which the grid is exact: 3×3 convolutions of stride 2
-            need odd sizes, 2×2 pools even ones; :func:`doctor` tells. The model runs on them in eval
-            mode, to detect feature groups and to check every layer.
+        feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for
+            the rest.
+        input: Images (B, C, H, W) of a size at which the grid is exact: 3×3 convolutions of stride
+            2 need odd sizes, 2×2 pools even ones; :func:`doctor` tells. The model runs on them in
+            eval mode, to detect feature groups and to check every layer.
         weights: ``"random"`` treats the weights as a random draw and keeps the variance of each
             layer's output, unless that takes a factor above four; ``"project"`` takes the nearest
             equivariant weights of a trained model, and estimates the running statistics of norms
@@ -119,7 +121,7 @@ def start_equivariant(
         What became of each layer.
 
     Raises:
-        ValueError: If the model cannot be equivariant. It names the layer, and the model is as it was.
+        ValueError: If the model cannot be equivariant; it names the layer, and nothing has changed.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
@@ -182,7 +184,7 @@ def _checked(
     weights: str,
     kernels: str,
 ) -> dict[str, FeatureGroups]:
-    """Feature groups by the name of a layer or a module around it, ``""`` for the rest, after checks."""
+    """Check all arguments, and return feature groups by the name of a layer or a module around it."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"start_equivariant needs a torch.nn.Module; got a {type(model).__name__}")
     if weights not in get_args(Weights):

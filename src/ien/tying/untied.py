@@ -1,8 +1,8 @@
 """Untied parameters: those that could break an equivariant model as they train, found by trying.
 
 A learned map of positions that is 0 at first breaks nothing yet. So after a model has been tied,
-every parameter without a tie is given other numbers, the model runs again, and what then breaks tells
-which of them must not be trained.
+every parameter without a tie is given other numbers, the model runs again, and what then breaks
+tells which of them must not be trained.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _broken(
     images: Tensor,
     others: Mapping[str, Tensor],
 ) -> Breaks | None:
-    """What breaks with ``others`` in place of some parameters; the model is as before afterwards."""
+    """What breaks with ``others`` in place of some parameters, which are put back."""
     weights = dict(model.named_parameters())
     before = {name: weights[name].clone() for name in others}
     returned = dict(plan.returned)
@@ -92,4 +92,5 @@ def _broken(
 def _noise(like: Tensor) -> Tensor:
     """Numbers from -1 to 1, the same for the same shape."""
     generator = torch.Generator().manual_seed(0)
-    return (2 * torch.rand(like.shape, generator=generator, device="cpu") - 1).to(like)
+    noise = torch.rand(like.shape, generator=generator, device="cpu")
+    return (2 * noise - 1).to(like)
