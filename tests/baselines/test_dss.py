@@ -76,7 +76,7 @@ def test_each_scale_is_blurred_to_twice_the_deviation_of_the_one_before() -> Non
         assert (lifted[0, k] - row * row[:, None]).abs().max() < 1e-5
 
 
-def test_the_lifting_treats_channels_alike_and_keeps_the_image_as_first_scale() -> None:
+def test_lifting_treats_channels_alike_and_keeps_the_image_as_first_scale() -> None:
     x = torch.rand(2, 3, 12, 10)
     lifted = ScaleSpace(3, zero_scale=0.25)(x)
     assert (lifted[:, ::3] - x).abs().max() < 1e-6

@@ -37,7 +37,7 @@ def test_the_basis_is_hermite_polynomials_under_a_gaussian(filters: Filters) -> 
 
 
 @pytest.mark.parametrize("mult", [None, 1.4])
-def test_a_function_at_twice_the_scale_is_twice_as_wide_with_the_same_integral(mult) -> None:
+def test_at_twice_the_scale_a_function_is_twice_as_wide_with_one_integral(mult) -> None:
     small, large = hermite_basis(Filters((1.5, 3.0), 13, mult=mult))
     assert torch.allclose(large[:, ::2, ::2], small / 4, atol=1e-12)
 

@@ -140,7 +140,7 @@ def test_an_enlarged_image_moves_the_maps_of_every_layer_one_scale_up(name: str,
     assert min(ratios(ours, free)) > 5
 
 
-def test_the_wide_net_moves_its_maps_one_scale_up_less_exactly_the_deeper_they_are() -> None:
+def test_the_wide_net_moves_its_maps_less_exactly_the_deeper_they_are() -> None:
     """Its narrowest envelope has 0.9 pixels, and thirteen layers add up what the grid loses; the last stage
     is 5 times better than free filters on the mean over nets, not in each of them."""
     ours, free, step = [], [], WRN_FILTERS.scales[1] / WRN_FILTERS.scales[0]

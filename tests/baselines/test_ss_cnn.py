@@ -186,9 +186,7 @@ def test_each_kernel_sees_of_a_scaled_image_what_another_saw_of_the_image(name: 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("size", [28, 56])
-def test_the_maximum_scales_with_an_image_where_the_winning_scale_stays_in_range(
-    size: int, seed: int
-) -> None:
+def test_the_maximum_scales_where_the_winning_scale_stays_in_range(size: int, seed: int) -> None:
     """Each layer gets maps made of waves of 6 to 12 pixels, as many as it takes.
 
     Over all pixels a layer is hardly better than free filters, and after several layers not at all: the

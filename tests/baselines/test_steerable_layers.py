@@ -125,7 +125,7 @@ def test_weights_start_with_the_generalised_he_scale_of_the_library(group) -> No
     torch.testing.assert_close(ours.weight.detach().flatten(), conv.weights.detach())
 
 
-def test_the_norm_of_fields_survives_the_exchange_for_one_that_averages_over_processes() -> None:
+def test_the_norm_of_fields_can_become_a_sync_batch_norm() -> None:
     norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(FieldNorm(3, 4))).eval()
     x = torch.rand(2, 12, 5, 5)
     assert isinstance(norm[0][1], nn.SyncBatchNorm) and norm[0][1].num_features == 3

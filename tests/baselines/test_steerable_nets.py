@@ -99,7 +99,7 @@ def test_eighth_turns_are_finite_and_not_exact_where_quarter_turns_are(name: str
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_ruler_finds_rotations_far_from_flips_and_a_plain_net_far_from_both(name: str) -> None:
+def test_rotations_alone_are_far_from_flips_and_a_plain_net_from_both(name: str) -> None:
     net, x = twin(name).double(), images(name)
     flips = ien.measure(net, x, "flip", net.taps[:2], 4)
     plain = models.create(name, feature_groups=4, width=1 / 12).double()
@@ -110,7 +110,7 @@ def test_the_ruler_finds_rotations_far_from_flips_and_a_plain_net_far_from_both(
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("name", SIZES)
-def test_the_exported_net_is_the_plain_class_with_its_keys_and_the_same_outputs(name, group) -> None:
+def test_the_exported_net_is_the_plain_class_with_the_same_outputs(name, group) -> None:
     net = twin(name, group)
     rng = torch.get_rng_state()
     plain = net.train().export()
@@ -174,7 +174,7 @@ def test_parameters_follow_from_the_functions_of_each_basis(width, fields) -> No
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_norms_keep_the_momentum_of_the_plain_net_and_have_two_parameters_for_each_field(name) -> None:
+def test_norms_have_two_parameters_for_each_field_and_the_plain_momentum(name) -> None:
     net = twin(name)
     ours = [m for m in net.modules() if isinstance(m, nn.BatchNorm3d)]
     theirs = [m for m in net.export().modules() if isinstance(m, nn.BatchNorm2d)]

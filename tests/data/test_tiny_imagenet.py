@@ -41,7 +41,7 @@ def test_classes_are_those_listed_that_have_images(place: Path) -> None:
     assert find(place) == found  # the folder itself will do
 
 
-def test_images_are_read_as_pillow_reads_them_and_grey_ones_get_three_channels(place: Path) -> None:
+def test_images_are_those_of_pillow_and_grey_ones_get_three_channels(place: Path) -> None:
     files = [file for some in find(place).train.values() for file in some]
     x = read_images(files)
     assert x.shape == (len(files), 3, 64, 64) and x.dtype == torch.uint8

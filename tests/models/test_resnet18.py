@@ -105,7 +105,7 @@ def test_even_sides_grow_by_one_pixel_with_the_picture_kept_in_place() -> None:
     assert odd_sized(x[:, :, :9, :7]).shape == (2, 3, 9, 7)
 
 
-def test_weights_start_as_torch_has_them_and_only_the_last_statistics_move_fast() -> None:
+def test_weights_start_as_in_torch_and_only_the_last_statistics_move_fast() -> None:
     model = resnet18(width=1 / 4)
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):

@@ -31,7 +31,7 @@ def test_it_is_wrn_16_8() -> None:
     assert widths[::2] == [384, 768, 1536] and 8.9 < count(wider) / count(net) <= 9
 
 
-def test_a_block_is_two_convolutions_after_norm_and_relu_and_drops_between_them() -> None:
+def test_a_block_is_two_convolutions_after_norm_and_relu_with_dropout() -> None:
     net = unsettled(create("wide-resnet", width=1 / 16))
     block, x = net.layer2[0], torch.randn(2, 8, 9, 9)
     active = F.relu(block.norm1(x))

@@ -111,7 +111,7 @@ class SteerableResNet18(ResNet18):
         plain = partial(resnet18, symmetry.members, width, num_classes, in_channels)
         net = on_meta(plain)
         steer(net, symmetry, E2CNN_WIDE)
-        *last_blocks, last_norm, _ = net.layer4
+        *last_blocks, last_norm, _ = net.layer4  # without the ReLU, which the base class adds
         stages = [list(net.layer1), list(net.layer2), list(net.layer3), last_blocks]
         fields = resnet18_fields(symmetry.members, width)[-1]
         super().__init__(net.stem, stages, last_norm, net.feature_groups, fields, num_classes)
@@ -150,6 +150,7 @@ def exported(twin: nn.Module, plain: Callable[[], Net]) -> Net:
         for name, layer in twin.named_modules():
             if not isinstance(layer, SteerableConv2d | FieldNorm):
                 continue
+            # fields become channels: the names and sizes of the plain layer take their place
             for key in layer.state_dict():
                 del state[f"{name}.{key}"]
             for key, value in layer.plain_state().items():

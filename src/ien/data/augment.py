@@ -80,7 +80,7 @@ def rotate_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mod
     # on the CPU, since not every device has float64
     angle = degrees.to("cpu", torch.float64)
     factor = factors.to("cpu", torch.float64)
-    usable = factor.isfinite() & (factor > 0)
+    usable = factor.isfinite() & (factor > 0)  # false for NaN too
     if not bool(usable.all()):
         wrong = float(factor[~usable][0])
         raise ValueError(f"factors must be positive and finite, 0.5 to halve; got {wrong:g}")

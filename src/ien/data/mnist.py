@@ -108,7 +108,7 @@ def _parse(file: IO[bytes] | gzip.GzipFile, shape: tuple[int, ...]) -> Tensor:
     if tuple(sizes) != shape:
         raise ValueError(f"its header says {_product(sizes)} values instead of {_product(shape)}")
     total = math.prod(shape)
-    body = file.read(total + 1)
+    body = file.read(total + 1)  # one more, to notice files that are longer
     if len(body) < total:
         raise ValueError("it holds fewer values than its header says")
     if len(body) > total:
@@ -121,6 +121,7 @@ def _read_part(place: Path, part: str, counts: tuple[int, ...]) -> tuple[Tensor,
     total = sum(counts)
     path = place / f"{part}-labels-idx1-ubyte.gz"
     labels = read_idx(path, (total,)).long()
+    # the labels first: they tell at once whether these files are MNIST's at all
     largest = int(labels.max())
     if largest >= len(counts):
         raise _damaged(path, f"it holds the label {largest}, but digits only go up to {len(counts) - 1}")

@@ -79,6 +79,7 @@ def generate(images: Tensor, labels: Tensor, seed: int, train: int, test: int) -
     total = train + test
     if total > len(images):
         raise ValueError(f"{train} + {test} different digits cannot be drawn from {len(images)}")
+    # a stream for each purpose: drawing more for one leaves the other as it is
     order = torch.randperm(len(images), generator=generator(NAME, "digits", seed, bits=64))
     chosen = order[:total]
     angles = generator(NAME, "angles", seed, bits=64)
@@ -143,6 +144,7 @@ def _read_amat(path: Path, rows: int) -> tuple[Tensor, Tensor]:
         raise _damaged(path, f"it holds {found} instead of {rows} of 785")
     x = torch.from_numpy(table[:, :-1])  # (rows, 784)
     y = torch.from_numpy(table[:, -1])  # (rows,)
+    # a little beyond 0 and 1 is rounding
     in_range = (x > -1e-4) & (x < 1 + 1e-4)
     if not bool(in_range.all()):  # also if a pixel is NaN
         raise _damaged(path, "pixels should lie between 0 and 1")

@@ -128,7 +128,7 @@ def _plan(files: Files, chosen: Sequence[str], seed: int, part: str, rotations: 
     """
     paths: list[Path] = []
     labels: list[int] = []
-    for label, name in enumerate(chosen):
+    for label, name in enumerate(chosen):  # labels follow the order of the class ids
         paths.extend(files[name])
         labels.extend([label] * len(files[name]))
     order = torch.randperm(len(paths), generator=_stream(f"{part} order", seed)).repeat(rotations)
@@ -158,7 +158,7 @@ def _make(plan: _Plan, image_size: int) -> Tensor:
     """Read, scale, rotate, mask and flip the images of a plan."""
     # float64: a rounding that differs between machines is then next to impossible
     x = read_images(plan.paths).double()
-    if image_size != SIZE:
+    if image_size != SIZE:  # before the rotation, which then resamples fewer pixels
         x = F.interpolate(x, (image_size, image_size), mode="bilinear", antialias=True)
     x = rotate(x, plan.degrees).round_().clamp_(0, 255).to(torch.uint8)
     x *= _disc(image_size)

@@ -129,6 +129,7 @@ def stratified(labels: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, Tensor,
         needed = " + ".join(map(str, sizes))
         raise ValueError(f"{needed} different digits cannot be drawn from {len(labels)}")
     counts = torch.bincount(labels)
+    # how many of each label go to each part
     test = _shares(counts, sizes.test)
     train = _shares(counts - test, sizes.train)
     validation = _shares(counts - test - train, sizes.validation)

@@ -163,7 +163,7 @@ def unpack(
             target.parent.mkdir(parents=True, exist_ok=True)
             content: Any = opened.extractfile(member)
             if target.name == UNLABELED:
-                continue
+                continue  # 2.8 GB that nothing uses
             with target.open("wb") as out:
                 while chunk := content.read(1 << 20):
                     out.write(chunk)
@@ -211,6 +211,7 @@ def _images(path: Path, size: int) -> Tensor:
 
     With A from :func:`_overlaps`, the image X becomes A X Aᵀ / 96².
     """
+    # the files have one column after another, like Matlab
     columns_first = np.memmap(path, np.uint8, "r").reshape(-1, 3, SIZE, SIZE)
     images = torch.empty(len(columns_first), 3, size, size, dtype=torch.uint8)
     overlaps = _overlaps(size)

@@ -56,6 +56,7 @@ class TinyImageNet:
         digest = md5(str(self.folder.resolve()).encode(), usedforsecurity=False)
         for part in (self.train, self.val):
             for name, files in part.items():
+                # a replaced file changes the date of its folder, so that no file need be opened
                 changed = files[0].parent.stat().st_mtime_ns
                 digest.update(f"{name} {len(files)} {changed}\n".encode())
                 digest.update("\n".join(file.name for file in files).encode())
@@ -126,6 +127,7 @@ def unpack(
     place = Path(folder) / FOLDER
     with unpacking(archive, place) as part, zipfile.ZipFile(archive) as opened:
         members = opened.infolist()
+        # all are checked before one is written
         for member in members:
             _check_member(archive, member)
         for done, member in enumerate(members, 1):
@@ -192,7 +194,7 @@ def _check_counts(place: Path, part: str, files: Files) -> None:
 
 def _images(folder: Path) -> tuple[Path, ...]:
     names = []
-    for entry in os.scandir(folder):
+    for entry in os.scandir(folder):  # much faster than a glob on 10,000 files
         if entry.name.upper().endswith((".JPEG", ".JPG")) and not entry.name.startswith("."):
             names.append(entry.name)
     return tuple(folder / name for name in sorted(names))

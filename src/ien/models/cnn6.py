@@ -45,6 +45,7 @@ def cnn6(
         conv = nn.Conv2d(before, after, kernel, padding=padding, bias=False)
         blocks.append(nn.Sequential(conv, nn.BatchNorm2d(after), nn.ELU()))
         before = after
+    # drawn after all layers are built: the order of the draws is part of a seed's meaning
     for block in blocks:
         nn.init.xavier_uniform_(block[0].weight)  # type: ignore[arg-type]
     return CNN6(blocks, spec, groups[-1], num_classes)

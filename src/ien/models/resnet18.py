@@ -41,7 +41,7 @@ def resnet18(
     spec = FeatureGroups.of(feature_groups)
     groups = num_groups(spec, width)
     before = spec.channels(groups[0])
-    stem = _conv(in_channels, before)
+    stem = _conv(in_channels, before)  # without stride: images of 64 pixels are small enough
     stages = []
     for count, stride in zip(groups, STRIDES, strict=True):
         after = spec.channels(count)
@@ -116,7 +116,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = torch.relu(self.norm1(x))
         h = torch.relu(self.norm2(self.conv1(active)))
-        if self.dropout:
+        if self.dropout:  # skipped at 0, so that nothing is drawn
             h = F.dropout(h, self.dropout, self.training)
         h = self.conv2(h)
         if self.shortcut is None:
@@ -142,13 +142,13 @@ def odd_sized(x: Tensor) -> Tensor:
     height, width = x.shape[-2:]
     if height % 2 and width % 2:
         return x
-    return F.interpolate(x, (height | 1, width | 1), mode="bilinear")
+    return F.interpolate(x, (height | 1, width | 1), mode="bilinear")  # n | 1: the next odd number
 
 
 def _block(before: int, after: int, stride: int) -> Block:
     """Build a block whose stride, if any, is on the second convolution."""
     shortcut = None
-    if stride > 1 or before != after:
+    if stride > 1 or before != after:  # otherwise the input itself is added
         shortcut = nn.Conv2d(before, after, 1, stride)
     conv1 = _conv(before, after)
     conv2 = _conv(after, after, stride)

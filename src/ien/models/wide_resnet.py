@@ -47,6 +47,7 @@ def wide_resnet(
     spec = FeatureGroups.of(feature_groups)
     groups = num_groups(spec, width)
     channels = [spec.channels(count) for count in groups]
+    # the stages before the stem: the order of the draws is part of a seed's meaning
     stages = wide_stages(channels, plain_conv, nn.BatchNorm2d, dropout)
     stem = plain_conv(in_channels, channels[0], 3, 1)
     last_norm = nn.BatchNorm2d(channels[-1])
@@ -70,7 +71,7 @@ def wide_stages(
 
     def block(before: int, after: int, stride: int) -> Block:
         shortcut = None
-        if before != after or stride > 1:
+        if before != after or stride > 1:  # otherwise the input itself is added
             shortcut = conv(before, after, 1, stride)
         conv1 = conv(before, after, 3, stride)
         conv2 = conv(after, after, 3, 1)
