@@ -23,6 +23,8 @@ from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share, m
 
 __all__ = ["Measurement"]
 
+Maps = dict[str, Tensor]
+"""Layer name -> what is compared of it, (B, N, H, W)."""
 Errors = dict[str, dict[int, Tensor]]
 """Layer name -> index of an element -> error of each image (B,)."""
 
@@ -103,6 +105,7 @@ class Measurement:
         if self.labels is not None:
             labels = self.labels[self.count : self.count + len(x)]
         self._add_predictions(outputs, labels)
+        # what would be left if the weights were as good as they can be
         if self.floors:
             self._add_resampling_floors(maps)
             self._add_grid_floors(x)
@@ -132,7 +135,7 @@ class Measurement:
 
     # Adding a batch
 
-    def _add_errors(self, x: Tensor) -> tuple[dict[str, Tensor], list[Any]]:
+    def _add_errors(self, x: Tensor) -> tuple[Maps, list[Any]]:
         """Add the errors of the model as it is.
 
         Returns:
@@ -168,7 +171,7 @@ class Measurement:
         for name, layer in self.layers.items():
             layer.grid_floors.add(maps[name], errors[name])
 
-    def _add_resampling_floors(self, maps: Mapping[str, Tensor]) -> None:
+    def _add_resampling_floors(self, maps: Maps) -> None:
         """Add the errors of transforming each map and back, for the elements that resample."""
         for name, h in maps.items():
             errors = {}
@@ -186,9 +189,7 @@ class Measurement:
         elif self.predictions is not None:
             self.predictions.add(outputs, labels)
 
-    def _compare(
-        self, x: Tensor, maps: Mapping[str, Tensor], i: int, permute: bool
-    ) -> tuple[dict[str, Tensor], Any]:
+    def _compare(self, x: Tensor, maps: Maps, i: int, permute: bool) -> tuple[dict[str, Tensor], Any]:
         """Run the model on the images under element ``i`` and compare every layer.
 
         Args:
@@ -210,13 +211,14 @@ class Measurement:
             errors[name] = image_errors(maps[name], h_g, self.group, g, permuted)
         return errors, output
 
-    def _run(self, x: Tensor, first: bool = False) -> tuple[dict[str, Tensor], Any]:
+    def _run(self, x: Tensor, first: bool = False) -> tuple[Maps, Any]:
         """Run the model; return what is compared of each layer, and the output.
 
         ``first`` marks the untransformed images, whose maps are also looked at before pooling.
         """
 
         def pooled(name: str, h: Tensor) -> Tensor:
+            # inside the forward pass, so that only the smaller, pooled maps are kept
             result = compared_maps(name, h, self.layers[name].feature_groups, self.action)
             if first:
                 self._look_at(name, h)
@@ -229,8 +231,10 @@ class Measurement:
     def _look_at(self, name: str, h: Tensor) -> None:
         """Note the size and diversity of a layer's maps (B, C, H, W), if they are large enough."""
         layer = self.layers[name]
-        height, width = layer.size = h.shape[2], h.shape[3]
-        if not any(self.group.coverage(layer.size)[1:]):
+        height, width = h.shape[2:]
+        layer.size = (height, width)
+        coverage = self.group.coverage(layer.size)
+        if not any(coverage[1:]):
             raise ValueError(
                 f"the {height}×{width} map of layer {name!r} is too small for {self.group}: no element "
                 f"leaves a valid pixel; use larger images or a milder group, or leave the layer out"
@@ -242,7 +246,8 @@ class Measurement:
         if error.isfinite().all():
             return
         # the error is NaN by definition if the element leaves no valid pixel on so small a map
-        if self.group.coverage((h.shape[2], h.shape[3]))[i] == 0:
+        coverage = self.group.coverage(self.layers[name].size)
+        if coverage[i] == 0:
             return
         where = ""
         if h.isfinite().all():
@@ -324,6 +329,7 @@ class Measurement:
 def _describe(group: Group, i: int) -> _Element:
     label = group.labels[i]
     steps = group.elements[i]
+    # a custom transformation, alone or in a product with others, is a black box
     if len(steps) != 1 or not isinstance(steps[0], Similarity):
         return _Element(label, similarity=None, exact=False, degrees=None, factor=None)
 
@@ -352,7 +358,8 @@ def _check_labels(labels: Tensor, output: Any) -> None:
             f"got {got} and labels {tuple(labels.shape)}"
         )
     classes = max(output.shape[1], 2)  # a single score distinguishes two classes
-    low, high = int(labels.min()), int(labels.max())
+    low = int(labels.min())
+    high = int(labels.max())
     if low < 0 or high >= classes:
         raise ValueError(
             f"labels must be 0 to {classes - 1} for scores of {classes} classes; got {low} to {high}"

@@ -57,7 +57,8 @@ class ErrorSums:
         variance = variance.double().cpu()
         mean = mean.double().cpu()
 
-        v = _zeros(len(h), self._entries).fill_(math.nan)
+        v = _zeros(len(h), self._entries)  # a row for each image
+        v.fill_(math.nan)
         for element, error in errors.items():
             v[:, element] = error.double().cpu()
         v[:, self._mean] = mean
@@ -110,15 +111,18 @@ class ErrorSums:
 
         along = means.new_tensor(slope)
         spread = float(along @ covariance @ along)
-        # rounding may leave a tiny negative number where all images agree
-        standard_error = math.sqrt(max(spread / max(self.count - 1, 1), 0.0))
-        margin = NORMAL_95 * standard_error / variance
-        return ratio, (max(ratio - margin, 0.0), ratio + margin)
+        squared_error = spread / max(self.count - 1, 1)
+        squared_error = max(squared_error, 0.0)  # rounding may leave -1e-30 where all images agree
+        margin = NORMAL_95 * math.sqrt(squared_error) / variance
+        low = max(ratio - margin, 0.0)
+        return ratio, (low, ratio + margin)
 
     def _map_means(self) -> tuple[float, float]:
         """Return the mean and the mean square of all values of the maps."""
         means = self._sum / self.count
-        return float(means[self._mean]), float(means[self._mean_square])
+        mean = float(means[self._mean])
+        mean_square = float(means[self._mean_square])
+        return mean, mean_square
 
     def _measured(self, elements: Sequence[int]) -> list[int]:
         return [element for element in elements if not self._sum[element].isnan()]
@@ -175,13 +179,14 @@ class DiversitySums:
 
     def _sums_of_groups(self, h: Tensor, moments: Tensor) -> Tensor:
         """Return, summed over a batch: variance over channels, mean, mean square; (3, groups)."""
-        blocks = self.feature_groups.blocks(h.shape[1])
-        channels = [count for _, count in blocks]
-        maps_of_blocks = h.split(channels, dim=1)
-        moments_of_blocks = moments.split(channels, dim=2)
-
         sums = []
-        for (size, _), maps, block_moments in zip(blocks, maps_of_blocks, moments_of_blocks, strict=True):
+        first = 0
+        for size, channels in self.feature_groups.blocks(h.shape[1]):
+            # all feature groups of one size lie side by side
+            maps = h.narrow(1, first, channels)  # (B, channels, H, W)
+            block_moments = moments.narrow(2, first, channels)  # (2, B, channels)
+            first += channels
+
             members = maps.unflatten(1, (-1, size))  # (B, groups, size, H, W)
             over_channels, _ = _var_mean(members, (2,))  # (B, groups, H, W)
             over_channels = over_channels.mean((2, 3))  # (B, groups)
@@ -247,8 +252,9 @@ def interval_of_share(share: float, count: int) -> Interval:
     [0.404, 0.596]
     """
     z = NORMAL_95**2 / count
+    variance = share * (1 - share)
     centre = share + z / 2
-    margin = math.sqrt(z * (share * (1 - share) + z / 4))
+    margin = math.sqrt(z * (variance + z / 4))
     low = (centre - margin) / (1 + z)
     high = (centre + margin) / (1 + z)
     return max(low, 0.0), min(high, 1.0)
