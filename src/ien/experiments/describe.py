@@ -13,8 +13,8 @@ from ..training import MACHINE, Config, differences, entries, flat, kind_of
 from ..training.network import build, objective_of, plain_of
 from ..training.run_folder import read_config, read_data, read_result
 from ..training.schedule import epoch_length
-from . import config as preset_config
-from . import deviations, paper
+from .catalogue import config as preset_config
+from .catalogue import deviations, paper
 from .queue import outcome
 
 __all__ = ["describe", "describe_run"]

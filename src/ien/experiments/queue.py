@@ -28,7 +28,7 @@ from ..training import (
     run,
 )
 from ..training.run_folder import read_config, read_data, read_result, write_json
-from . import config as preset_config
+from .catalogue import config as preset_config
 
 __all__ = ["outcome", "plan", "resume", "run_all", "run_name"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..report import PaperRow
-from ..training import Config
-from .rows import RECOMMENDED
+from .rows import RECOMMENDED, Settings, Table
 
-__all__ = ["DEVIATIONS", "E2CNN_RECIPE", "PAPER", "PRESETS", "ROWS", "config"]
+__all__ = ["E2CNN_RECIPE", "ROT_MNIST", "SIZES"]
 
-BETAS = (0.01, 0.1, 0.5, 10.0, 100.0, 1000.0)  # besides 1, which is ien-r4
+BETAS = (0.01, 0.1, 0.5, 10.0, 100.0, 1000.0)
+"""Besides 1, which is ien-r4."""
 
-ROWS: dict[str, dict[str, Any]] = {
+ROWS: dict[str, Settings] = {
     "cnn": {"augment": False, "beta": 0.0},
     "cnn-aug": {"beta": 0.0},
     "cnn-aug-tta": {"beta": 0.0, "average": True, "weights_of": "rot-mnist/cnn-aug"},
@@ -20,14 +20,13 @@ ROWS: dict[str, dict[str, Any]] = {
     "ien-r4": {},
     **{f"ien-r4-beta{beta:g}": {"beta": beta} for beta in BETAS},
     "het-ien": {"feature_groups": "4-2-1"},
-    # beyond the paper
-    "recommended": RECOMMENDED,
+    "recommended": RECOMMENDED,  # beyond the paper
 }
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "paper": {},
     "small": {"width": 1 / 8, "epochs": 10, "cycle_epochs": 8},
-    # few digits: smaller batches make more steps of them, in 8 epochs four rows take about 5 minutes
+    # there are few digits: smaller batches make more steps; four rows of 8 epochs take about 5 minutes
     "demo": {"width": 1 / 8, "epochs": 8, "cycle_epochs": 6, "batch_size": 32},
     "smoke": {
         "width": 1 / 32,
@@ -39,8 +38,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "validation_images": 100,
     },
 }
+"""Preset → its settings."""
 
-# the steerable net of the paper was trained as its own authors do
 E2CNN_RECIPE: dict[str, Any] = {
     "augment": False,
     "rotate": True,
@@ -51,6 +50,7 @@ E2CNN_RECIPE: dict[str, Any] = {
     "decay_after": 10,
     "decay_weights_only": True,
 }
+"""The paper's steerable network was trained the way its own authors do."""
 
 PAPER = {
     "cnn": PaperRow(96.3, (0, -1, 0, 0, 0, -1)),
@@ -62,22 +62,31 @@ PAPER = {
     "het-ien": PaperRow(98.6, (-6, -6, -5, -5, -5, -4)),
 }
 
-_DEVIATIONS = (
-    "the training images are shuffled in every epoch (the authors' loader does not)",
+DEVIATIONS = (
+    "training images are shuffled in every epoch (the authors' loader does not shuffle)",
     "the last epoch is tested, once (the authors report the best epoch on the test set)",
     "settings are fixed beforehand (the authors report the best of several for each method)",
-    "accuracy is that of the test images; the authors' figure, over images and copies, stands beside it",
-    "batches of an epoch are equal, give or take one image (the authors' last one is half a batch)",
-    "a copy is never the image itself, and the authors' accuracy is over all elements, not a random one",
+    "accuracy is that of the test images; the authors' measure, over images and views, stands beside it",
+    "the batches of an epoch are equal, give or take an image (the authors' last one is half a batch)",
+    "a view is never the image itself, and the authors' accuracy is over all elements, not a random one",
 )
-_E2CNN_DEVIATIONS = (
-    "the network mirrors that of IEN: no convolution bias, the mean over pixels, widths of its own",
-    "at small it is trained like cnn-aug; at paper by the recipe of its authors, for the last epoch and not "
+E2CNN_DEVIATIONS = (
+    "the network mirrors that of IEN: no convolution bias, the mean over pixels, its own widths",
+    "at small it is trained like cnn-aug; at paper by its authors' recipe, but for the last epoch instead of "
     "the best on a validation set, with all batches of an epoch, and with weight decay on all linear layers",
 )
-DEVIATIONS = {row: _DEVIATIONS + (_E2CNN_DEVIATIONS if row == "e2cnn" else ()) for row in ROWS}
 
 
-def config(row: str, preset: str) -> Config:
-    recipe = E2CNN_RECIPE if (row, preset) == ("e2cnn", "paper") else {}
-    return Config.of(f"rot-mnist/{row}", preset, **{**ROWS[row], **recipe, **PRESETS[preset]})
+def _settings(row: str, preset: str) -> Settings:
+    if row == "e2cnn" and preset == "paper":
+        return {**E2CNN_RECIPE, **SIZES[preset]}
+    return SIZES[preset]
+
+
+ROT_MNIST = Table(
+    "rot-mnist",
+    ROWS,
+    _settings,
+    PAPER,
+    deviations=dict.fromkeys(ROWS, DEVIATIONS) | {"e2cnn": DEVIATIONS + E2CNN_DEVIATIONS},
+)

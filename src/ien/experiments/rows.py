@@ -1,15 +1,30 @@
-"""Rows: what the experiments of one data set have in common, from the name of a row to its configuration."""
+"""A table of experiments as a value: its rows, their settings at every preset, and the paper's numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..report import PaperRow
 from ..training import Config, change
 
-__all__ = ["ALONE", "FREE", "RECOMMENDED", "STEERABLE_ALONE", "TIED", "TWICE", "Rows", "beyond"]
+__all__ = [
+    "ALONE",
+    "FREE",
+    "PRESETS",
+    "RECOMMENDED",
+    "STEERABLE_ALONE",
+    "TIED",
+    "TWICE",
+    "Settings",
+    "Table",
+    "notes_beyond_the_paper",
+]
+
+Settings = Mapping[str, Any]
+"""Fields of a configuration by name; the others keep their default."""
+PRESETS = ("paper", "small", "demo", "smoke")
 
 RECOMMENDED: dict[str, Any] = {
     "start": "equivariant",
@@ -18,13 +33,12 @@ RECOMMENDED: dict[str, Any] = {
     "augment": False,
     "beta": 0.0,
 }
-"""What ien.recommended does for quarter turns and flips, and every row that is called recommended; besides,
-images are transformed where an element resamples.
+"""What ``ien.recommended`` does for quarter turns and flips, and every row called recommended. Images are
+also transformed if an element resamples.
 
-Chosen on validation images of Rot-MNIST at the preset small, among these, free kernels, and whole orbits with
+Chosen on validation images of Rot-MNIST at the preset small, from this, free kernels, and whole orbits with
 the loss.
 """
-
 
 TIED = (
     "tied: an ordinary network that starts equivariant and whose gradients are those of tied weights, "
@@ -41,38 +55,50 @@ TWICE = (
 )
 AUGMENTED_ALONE = "cnn-aug-alone-2x: CNN-aug without copies too and with twice as many epochs as cnn-aug"
 STEERABLE_ALONE = "e2cnn-alone-2x: E2CNN without copies too and with twice as many epochs as e2cnn"
-"""What a reader has to know of rows that go beyond the paper."""
-
-
-def beyond(row: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """What there is to know of a row that goes beyond the paper."""
-    tied, alone = settings.get("tied", False), not settings.get("augment", True)
-    return (
-        *[TIED] * tied,
-        *[ALONE] * (tied and alone),
-        *[FREE] * (tied and alone and settings["kernels"] == "free"),
-        *[TWICE] * row.endswith("-2x"),
-        *[AUGMENTED_ALONE] * ("cnn-aug-alone" in row),
-        *[STEERABLE_ALONE] * ("e2cnn-alone" in row),
-    )
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of one data set."""
+class Table:
+    """The experiments whose names begin with the name of the table."""
 
-    dataset: str
-    ROWS: Mapping[str, Mapping[str, Any]]
-    PAPER: Mapping[str, PaperRow]
-    DEVIATIONS: Mapping[str, tuple[str, ...]]
-    preset: Callable[[str, str], Mapping[str, Any]]
-    """The settings of a row at a preset, besides its own; a data set among them goes before the name."""
-
-    kind: type[Config] = Config
-    """The class of their configurations, which says what kind of task they train."""
+    name: str
+    """Also the name of the data set, unless the settings say otherwise."""
+    rows: Mapping[str, Settings]
+    """Row → what sets it apart from the others."""
+    settings: Callable[[str, str], Settings]
+    """From a row and a preset to the settings of that size."""
+    paper: Mapping[str, PaperRow] = field(default_factory=dict)
+    """Row → the numbers that the paper prints for it."""
+    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Row → what we do differently from the paper's authors, whatever the preset."""
+    config_class: type[Config] = Config
+    """The class of the configurations, which names the kind of task that they train."""
 
     def config(self, row: str, preset: str) -> Config:
-        settings = {"dataset": self.dataset, **self.ROWS[row], **self.preset(row, preset)}
-        config = self.kind.of(f"{self.dataset}/{row}", preset, **settings)
-        # without copies, twice as many epochs are the compute of rows that have them
-        return change(config, [f"epochs={2 * config.schedule.epochs}"]) if row.endswith("-2x") else config
+        """Return the configuration of a row at a preset."""
+        settings = {"dataset": self.name, **self.rows[row], **self.settings(row, preset)}
+        config = self.config_class.of(f"{self.name}/{row}", preset, **settings)
+        if row.endswith("-2x"):
+            # without views, twice as many epochs are the compute of rows that have them
+            return change(config, [f"epochs={2 * config.schedule.epochs}"])
+        return config
+
+
+def notes_beyond_the_paper(row: str, settings: Settings) -> tuple[str, ...]:
+    """Say what there is to know of a row that goes beyond the paper."""
+    notes = []
+    tied = settings.get("tied", False)
+    alone = not settings.get("augment", True)
+    if tied:
+        notes.append(TIED)
+    if tied and alone:
+        notes.append(ALONE)
+        if settings["kernels"] == "free":
+            notes.append(FREE)
+    if row.endswith("-2x"):
+        notes.append(TWICE)
+    if "cnn-aug-alone" in row:
+        notes.append(AUGMENTED_ALONE)
+    if "e2cnn-alone" in row:
+        notes.append(STEERABLE_ALONE)
+    return tuple(notes)

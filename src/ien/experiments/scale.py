@@ -6,22 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report import PaperRow
-from .rows import Rows
+from .rows import Settings, Table
 
 __all__ = ["ROT_SCALE_MNIST", "SCALE_MNIST", "STL10"]
 
 MEMBERS = {28: "3", 56: "4"}
-"""Scales of SESN, and so members of a feature group, by the size of a digit."""
+"""Pixels of a digit → the scales of SESN, and so the size of our feature groups."""
 FACTORS = {28: "scale0.7,0.84", 56: "scale0.63,0.75,0.87"}
-CHOSEN = 0.01
-"""Of 0.01, 0.1 and 1, on the validation images of Scale-MNIST 28×28 at the preset small; and these factors
-of four pairs, which differ by less than the 2,000 images can tell."""
-NATURAL = "scale0.71,0.84"
-BOTH = "rot4+scale0.8,1.25"
-_ALONE = {"augment": False, "beta": 0.0, "feature_groups": "1"}
+"""Pixels of a digit → the transformations of the loss. These are one of four pairs, which differ by less
+than 2,000 images can tell."""
+BEST_BETA = 0.01
+"""Of 0.01, 0.1 and 1, on the validation images of Scale-MNIST 28×28 at the preset small."""
+NATURAL_FACTORS = "scale0.71,0.84"
+ROTATION, SCALE = "rot4", "scale0.8,1.25"
+BOTH_GROUPS = f"{ROTATION}+{SCALE}"
+NO_VIEWS = {"augment": False, "beta": 0.0, "feature_groups": "1"}
 
-_SMOKE = {"epochs": 2, "train_images": 48, "test_images": 32, "validation_images": 16, "batch_size": 16}
-DIGITS: dict[str, dict[str, Any]] = {
+SMOKE = {"epochs": 2, "train_images": 48, "test_images": 32, "validation_images": 16, "batch_size": 16}
+DIGIT_SIZES: dict[str, dict[str, Any]] = {
     "paper": {"epochs": 60, "steps_after": "20,40"},
     "small": {"epochs": 12, "steps_after": "5,9", "width": 1 / 4, "test_images": 10_000},
     "demo": {
@@ -31,114 +33,142 @@ DIGITS: dict[str, dict[str, Any]] = {
         "train_images": 3000,
         "validation_images": 500,
     },
-    "smoke": {**_SMOKE, "steps_after": "1", "width": 1 / 16},
+    "smoke": {**SMOKE, "steps_after": "1", "width": 1 / 16},
 }
-"""The protocol of SESN's authors, with scaled training images (+)."""
-OBJECTS: dict[str, dict[str, Any]] = {
+"""Preset → its settings for digits."""
+OBJECT_SIZES: dict[str, dict[str, Any]] = {
     "paper": {
-        **{"image_size": 96, "shift": 12, "cutout": 32},
-        **{"epochs": 1000, "steps_after": "300,400,600,800", "batch_size": 128, "max_lr": 0.1},
+        "image_size": 96,
+        "shift": 12,
+        "cutout": 32,
+        "epochs": 1000,
+        "steps_after": "300,400,600,800",
+        "batch_size": 128,
+        "max_lr": 0.1,
     },
     "small": {
-        **{"image_size": 32, "shift": 4, "cutout": 11, "width": 1 / 8},
-        **{"epochs": 30, "steps_after": "10,18,25", "batch_size": 32, "max_lr": 0.05},
+        "image_size": 32,
+        "shift": 4,
+        "cutout": 11,
+        "width": 1 / 8,
+        "epochs": 30,
+        "steps_after": "10,18,25",
+        "batch_size": 32,
+        "max_lr": 0.05,
     },
-    "smoke": {**_SMOKE, "image_size": 24, "shift": 3, "cutout": 8, "width": 1 / 32, "steps_after": "1"},
+    "smoke": {**SMOKE, "image_size": 24, "shift": 3, "cutout": 8, "width": 1 / 32, "steps_after": "1"},
 }
-OBJECTS["demo"] = OBJECTS["small"]
+"""Preset → its settings for STL-10."""
+OBJECT_SIZES["demo"] = OBJECT_SIZES["small"]
 
 
-def _scale_mnist() -> dict[str, dict[str, Any]]:
-    rows = {}
+def _scale_mnist() -> dict[str, Settings]:
+    rows: dict[str, Settings] = {}
     for size, members in MEMBERS.items():
         same = {"image_size": size, "group": FACTORS[size]}
         twin = {**same, "model": "cnn3", "feature_groups": members}
-        rows[f"{size}-cnn"] = {**same, "model": "cnn3", **_ALONE}
+        rows[f"{size}-cnn"] = {**same, "model": "cnn3", **NO_VIEWS}
         rows[f"{size}-cnn-aug"] = {**twin, "beta": 0.0}
         for name in ("ss-cnn", "dss", "sesn-scalar", "sesn-vector"):
-            rows[f"{size}-{name}"] = {**same, "model": name, **_ALONE}
-        rows[f"{size}-ien"] = {**twin, "beta": CHOSEN}
+            rows[f"{size}-{name}"] = {**same, "model": name, **NO_VIEWS}
+        rows[f"{size}-ien"] = {**twin, "beta": BEST_BETA}
     return rows
 
 
-def _stl10() -> dict[str, dict[str, Any]]:
-    nets = {"wrn": "wide-resnet", "ss-cnn": "ss-cnn-wrn", "dss": "dss-wrn", "sesn-a": "sesn-wrn"}
-    same = {"group": NATURAL}
+def _stl10() -> dict[str, Settings]:
+    same = {"group": NATURAL_FACTORS}
     twin = {**same, "model": "wide-resnet", "feature_groups": "3"}
-    alone = {name: {**same, "model": model, **_ALONE} for name, model in nets.items()}
     return {
-        "wrn": alone.pop("wrn"),
+        "wrn": {**same, "model": "wide-resnet", **NO_VIEWS},
         "cnn-aug": {**twin, "beta": 0.0},
-        **alone,
-        "ien": {**twin, "beta": CHOSEN},
+        "ss-cnn": {**same, "model": "ss-cnn-wrn", **NO_VIEWS},
+        "dss": {**same, "model": "dss-wrn", **NO_VIEWS},
+        "sesn-a": {**same, "model": "sesn-wrn", **NO_VIEWS},
+        "ien": {**twin, "beta": BEST_BETA},
     }
 
 
-def _rot_scale_mnist() -> dict[str, dict[str, Any]]:
-    """Every row sees an image and two copies of it in a step: of one group, or one of each."""
-    rotation, scale = BOTH.split("+")
-    same = {"model": "cnn3", "feature_groups": "4", "image_size": 28, "measured": BOTH}
-    alone = {"rotation": rotation, "scale": scale}
-    # over the variance: each layer is followed by a BatchNorm, so that shrinking it would lower the loss
+def _rot_scale_mnist() -> dict[str, Settings]:
+    """Every row sees an image and two views of it in a step: both of one group, or one of each."""
+    same = {"model": "cnn3", "feature_groups": "4", "image_size": 28, "measured": BOTH_GROUPS}
+    # over the variance: each layer is followed by a BatchNorm, so shrinking it would lower the loss
     ien = {**same, "beta": 0.03, "normalize": True}
     return {
-        "cnn-aug": {**same, "group": BOTH, "beta": 0.0},
-        **{f"ien-{name}": {**ien, "group": group, "samples": 2} for name, group in alone.items()},
-        "ien-both": {**ien, "group": BOTH},
+        "cnn-aug": {**same, "group": BOTH_GROUPS, "beta": 0.0},
+        "ien-rotation": {**ien, "group": ROTATION, "samples": 2},
+        "ien-scale": {**ien, "group": SCALE, "samples": 2},
+        "ien-both": {**ien, "group": BOTH_GROUPS},
     }
 
 
-def _digits_preset(row: str, preset: str) -> dict[str, Any]:
-    larger = (
-        {"width": 1 / 8, "epochs": 10, "steps_after": "4,8"} if (row[:2], preset) == ("56", "small") else {}
-    )
-    protocol = {
+def _digit_settings(row: str, preset: str) -> Settings:
+    """The protocol of SESN's authors, with scaled training images (+)."""
+    settings = {
         "rescale": 2.0,
         "train_images": 10_000,
         "batch_size": 128,
         "weight_decay": 0.0,
         "data_seed": None,
+        "schedule": "steps",
+        "decay": 0.1,
+        "max_lr": 0.01,
+        **DIGIT_SIZES[preset],
     }
-    schedule = {"schedule": "steps", "decay": 0.1, "max_lr": 0.01}
-    return {**protocol, **schedule, **DIGITS[preset], **larger}
+    if row.startswith("56") and preset == "small":  # larger digits take longer
+        settings |= {"width": 1 / 8, "epochs": 10, "steps_after": "4,8"}
+    return settings
 
 
-def _objects_preset(row: str, preset: str) -> dict[str, Any]:
-    protocol = {"optimizer": "sgd", "weight_decay": 5e-4, "mirror": True, "validation_images": 100}
-    return {**protocol, "schedule": "steps", "decay": 0.2, "max_lr": 0.05, **OBJECTS[preset]}
+def _object_settings(row: str, preset: str) -> Settings:
+    return {
+        "optimizer": "sgd",
+        "weight_decay": 5e-4,
+        "mirror": True,
+        "validation_images": 100,
+        "schedule": "steps",
+        "decay": 0.2,
+        "max_lr": 0.05,
+        **OBJECT_SIZES[preset],
+    }
 
 
-def _turned_preset(row: str, preset: str) -> dict[str, Any]:
-    return {**_digits_preset(row, preset), "rescale": 1.0}  # they are scaled as they are
+def _rotated_settings(row: str, preset: str) -> Settings:
+    return {**_digit_settings(row, preset), "rescale": 1.0}  # the digits are scaled already
 
 
-def _errors(figures: Mapping[str, float]) -> dict[str, PaperRow]:
-    return {row: PaperRow(round(100 - error, 2)) for row, error in figures.items()}
+def _errors(rates: Mapping[str, float]) -> dict[str, PaperRow]:
+    return {row: PaperRow(round(100 - rate, 2)) for row, rate in rates.items()}
 
 
 SCALE_MNIST_PAPER = _errors(
     {
-        **{"28-ss-cnn": 2.10, "28-dss": 1.95, "28-sesn-vector": 1.76, "28-ien": 1.78},
-        **{"56-ss-cnn": 1.76, "56-dss": 1.57, "56-sesn-vector": 1.42, "56-ien": 1.33},
+        "28-ss-cnn": 2.10,
+        "28-dss": 1.95,
+        "28-sesn-vector": 1.76,
+        "28-ien": 1.78,
+        "56-ss-cnn": 1.76,
+        "56-dss": 1.57,
+        "56-sesn-vector": 1.42,
+        "56-ien": 1.33,
     }
 )
 STL10_PAPER = _errors({"ss-cnn": 25.47, "dss": 11.28, "sesn-a": 10.83, "ien": 10.11})
 
-_MNIST_DEVIATIONS = (
+MNIST_DEVIATIONS = (
     "the last epoch is tested, once (SESN's authors test the best one on the validation images)",
     "digits are scaled with torch's bicubic interpolation (theirs: Pillow's)",
 )
-_STL10_DEVIATIONS = ("images are enlarged by one pixel, so that strides of 2 keep their centre",)
-_TURNED_DEVIATIONS = ("the paper claims several groups at once and shows no experiment with them",)
-_OF_THE_LOSS = (
+STL10_DEVIATIONS = ("images are enlarged by one pixel, so that strides of 2 keep their centre",)
+ROTATED_DEVIATIONS = ("the paper claims several groups at once and shows no experiment with them",)
+LOSS_DEVIATIONS = (
     "the paper names neither the factors nor the beta of its loss: beta is the best of 0.01, 0.1 and 1 on "
     "the validation images of Scale-MNIST 28×28, the factors are ours",
 )
-_OF_BOTH = (
+BOTH_DEVIATIONS = (
     "the factors are ours; beta is the best of 0.01, 0.03 and 0.1 for both groups on the validation images, "
     "after 4 epochs",
 )
-_OF_MODEL = {
+MODEL_DEVIATIONS = {
     "sesn-wrn": ("the last BatchNorm comes before the maximum over scales (published: after)",),
     "dss": ("the last BatchNorm comes after the maximum over scales (published: before)",),
     "ss-cnn": (
@@ -151,27 +181,27 @@ _OF_MODEL = {
 
 
 def _deviations(
-    rows: Mapping[str, Any], texts: tuple[str, ...], of_the_loss: tuple[str, ...] = _OF_THE_LOSS
+    rows: Mapping[str, Settings], texts: tuple[str, ...], loss: tuple[str, ...] = LOSS_DEVIATIONS
 ) -> dict[str, tuple[str, ...]]:
-    return {
-        row: texts + _OF_MODEL.get(settings["model"], ()) + (of_the_loss if settings["beta"] else ())
-        for row, settings in rows.items()
-    }
+    found = {}
+    for row, settings in rows.items():
+        found[row] = texts + MODEL_DEVIATIONS.get(settings["model"], ())
+        if settings["beta"]:
+            found[row] += loss
+    return found
 
 
-_SCALE_MNIST, _STL10, _ROT_SCALE_MNIST = _scale_mnist(), _stl10(), _rot_scale_mnist()
-SCALE_MNIST = Rows(
+SCALE_MNIST = Table(
     "scale-mnist",
-    _SCALE_MNIST,
+    _scale_mnist(),
+    _digit_settings,
     SCALE_MNIST_PAPER,
-    _deviations(_SCALE_MNIST, _MNIST_DEVIATIONS),
-    _digits_preset,
+    _deviations(_scale_mnist(), MNIST_DEVIATIONS),
 )
-STL10 = Rows("stl10", _STL10, STL10_PAPER, _deviations(_STL10, _STL10_DEVIATIONS), _objects_preset)
-ROT_SCALE_MNIST = Rows(
+STL10 = Table("stl10", _stl10(), _object_settings, STL10_PAPER, _deviations(_stl10(), STL10_DEVIATIONS))
+ROT_SCALE_MNIST = Table(
     "rot-scale-mnist",
-    _ROT_SCALE_MNIST,
-    {},
-    _deviations(_ROT_SCALE_MNIST, _TURNED_DEVIATIONS, _OF_BOTH),
-    _turned_preset,
+    _rot_scale_mnist(),
+    _rotated_settings,
+    deviations=_deviations(_rot_scale_mnist(), ROTATED_DEVIATIONS, BOTH_DEVIATIONS),
 )

@@ -15,8 +15,8 @@ from ..report import PaperRow, Part, Row, Section, as_rich, collect, results_pag
 from ..report.tables.classifiers import Classifiers
 from ..report.tables.render import Kind
 from ..tracking.report.tables import Trackers
-from . import check_preset, names, paper
-from .study import LABELS, NOTES
+from .catalogue import check_preset, names, paper
+from .study import LABELS, NOTES, NOTES_ON_FEWER
 
 __all__ = ["TABLES", "print_table", "write_page"]
 
@@ -101,10 +101,10 @@ TABLES = {
     "study": _Table(
         ["study"],
         [
-            _Rows("All digits", ["study/[!fn]*", "study/free*", *LABELS], notes=NOTES[""], labels=LABELS),
+            _Rows("All digits", ["study/[!fn]*", "study/free*", *LABELS], notes=NOTES, labels=LABELS),
             _Rows("The wrong group", ["study/flip-*"]),
-            _Rows("500 digits", ["study/n500-*"], notes=NOTES["n"]),
-            _Rows("2,000 digits", ["study/n2000-*"], notes=NOTES["n"]),
+            _Rows("500 digits", ["study/n500-*"], notes=NOTES_ON_FEWER),
+            _Rows("2,000 digits", ["study/n2000-*"], notes=NOTES_ON_FEWER),
         ],
         list(LABELS),
     ),

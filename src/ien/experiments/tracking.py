@@ -6,36 +6,47 @@ from typing import Any
 
 from ..report import PaperRow
 from ..tracking.training.config import TrackingConfig
-from .rows import Rows
+from .rows import Settings, Table
 
 __all__ = ["TRACKING"]
 
-_SAME = {"model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "feature_groups": "4"}
-_ALONE = {"augment": False, "beta": 0.0}
+SIAMFC = {"model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "feature_groups": "4"}
+NO_VIEWS = {"augment": False, "beta": 0.0}
 
-ROWS: dict[str, dict[str, Any]] = {
-    "siamfc": {**_SAME, **_ALONE, "feature_groups": "1"},
-    "cnn4-siamfc": {**_SAME, "beta": 0.0},
-    "re-siamfc": {**_SAME, **_ALONE, "model": "re-siamfc"},
-    "ien-siamfc": {**_SAME, "beta": 0.1},
-    "ien-siamfc-beta0.01": {**_SAME, "beta": 0.01},
-    "ien-siamfc-beta1": {**_SAME, "beta": 1.0},
-    "het-siamfc": {**_SAME, "feature_groups": "4-2-1", "beta": 0.1},
+ROWS: dict[str, Settings] = {
+    "siamfc": {**SIAMFC, **NO_VIEWS, "feature_groups": "1"},
+    "cnn4-siamfc": {**SIAMFC, "beta": 0.0},
+    "re-siamfc": {**SIAMFC, **NO_VIEWS, "model": "re-siamfc"},
+    "ien-siamfc": {**SIAMFC, "beta": 0.1},
+    "ien-siamfc-beta0.01": {**SIAMFC, "beta": 0.01},
+    "ien-siamfc-beta1": {**SIAMFC, "beta": 1.0},
+    "het-siamfc": {**SIAMFC, "feature_groups": "4-2-1", "beta": 0.1},
 }
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "paper": {"dataset": "got10k", "epochs": 50},
     # at a quarter of the width the mix 4-2-1 comes out whole; an eighth leaves the correlation 2 channels
     "small": {"dataset": "got10k", "epochs": 20, "width": 1 / 4, "filter": "wide", "pairs": 160},
     "demo": {
-        **{"dataset": "synthetic-clips", "epochs": 6, "width": 1 / 4, "filter": "wide", "pairs": 64},
+        "dataset": "synthetic-clips",
+        "epochs": 6,
+        "width": 1 / 4,
+        "filter": "wide",
+        "pairs": 64,
         "test_images": 2,
     },
     "smoke": {
-        **{"dataset": "synthetic-clips", "epochs": 2, "width": 1 / 32, "filter": "wide", "pairs": 6},
-        **{"batch_size": 3, "train_images": 2, "test_images": 1},
+        "dataset": "synthetic-clips",
+        "epochs": 2,
+        "width": 1 / 32,
+        "filter": "wide",
+        "pairs": 6,
+        "batch_size": 3,
+        "train_images": 2,
+        "test_images": 1,
     },
 }
+"""Preset → its settings."""
 
 PAPER = {
     "siamfc": PaperRow(success=0.29, precision=0.47),
@@ -46,48 +57,57 @@ PAPER = {
 }
 """On Rot-OTB, all of its 100 sequences."""
 
-_COMMON = (
+FOR_ALL = (
     "the paper trains and tests as RE-SiamFC does, whose code was never released: pairs, loss, schedule and "
     "filters are those of siamfc-pytorch, on which it was probably built",
     "the backbone is AlexNetV2 (the paper names none, and cites RE-SiamFCv2); its search settings are those "
     "published in open-vot, except that the template of the first frame is kept",
-    "Rot-OTB is made here: frames turn by half a turn a second at 30 frames a second, counter-clockwise, on "
-    "a square canvas of their diagonal filled with their mean colour; the true box is the upright hull of "
-    "the turned one (the paper says 0.5 frames per second, and nothing else)",
-    "precision is that at 20 pixels, as is usual; the area under its curve, of which the paper speaks, "
+    "Rot-OTB is made here: frames rotate by half a turn per second at 30 frames per second, "
+    "counter-clockwise, on a square canvas of their diagonal filled with their mean colour; the true box is "
+    "the upright hull of the rotated one (the paper says 0.5 frames per second, and nothing else)",
+    "precision is that at 20 pixels, as is usual; the area under its curve, which the paper mentions, "
     "stands beside it",
     "the last epoch is tested, once, with settings that were fixed beforehand",
 )
-_TURNING = (
-    "templates in all quarter turns, the highest response of which says the orientation, without a limit on "
-    "its change (RE-SiamFC has one as an option, of unknown size); the box stays upright and keeps the ratio "
-    "of its sides",
+WITH_ROTATIONS = (
+    "templates in all quarter turns: the highest response gives the orientation, without a limit on its "
+    "change (RE-SiamFC has one as an option, of unknown size); the box stays upright and keeps the ratio of "
+    "its sides",
     "features are pooled over a feature group before they are correlated (RE-SiamFC does not say)",
 )
-_STEERABLE = (
+STEERABLE = (
     "RE-SiamFC's fields are not published: half of the plain channels in each layer, with whole convolutions "
     "and e2cnn's own cut-off frequencies, give about its parameters (1.83 M against 1.95 M)",
 )
-_TWIN = ("channels are those of re-siamfc, with whole convolutions, as the paper compares equal channels",)
-_COPIES = ("each pair and its turned copy are seen in training, as by IEN (the paper does not say for CNN4)",)
-_HET = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
+TWIN = ("channels are those of re-siamfc, with whole convolutions, as the paper compares equal channels",)
+WITH_VIEWS = (
+    "each pair and its rotated view are seen in training, as by IEN (the paper does not say for CNN4)",
+)
+HET = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
+DEVIATIONS = {
+    "siamfc": FOR_ALL,
+    "cnn4-siamfc": FOR_ALL + WITH_ROTATIONS + TWIN + WITH_VIEWS,
+    "re-siamfc": FOR_ALL + WITH_ROTATIONS + STEERABLE,
+    "ien-siamfc": FOR_ALL + WITH_ROTATIONS + TWIN,
+    "ien-siamfc-beta0.01": FOR_ALL + WITH_ROTATIONS + TWIN,
+    "ien-siamfc-beta1": FOR_ALL + WITH_ROTATIONS + TWIN,
+    "het-siamfc": FOR_ALL + WITH_ROTATIONS + TWIN + HET,
+}
 
 
-def _deviations(row: str) -> tuple[str, ...]:
-    if row == "siamfc":
-        return _COMMON
-    if row == "re-siamfc":
-        return _COMMON + _TURNING + _STEERABLE
-    of_row = {"cnn4-siamfc": _COPIES, "het-siamfc": _HET}
-    return _COMMON + _TURNING + _TWIN + of_row.get(row, ())
+def _settings(row: str, preset: str) -> Settings:
+    size = SIZES[preset]
+    return {
+        "optimizer": "momentum",
+        "weight_decay": 5e-4,
+        "batch_size": 8,
+        "schedule": "exponential",
+        # as published: 1e-2 in the first epoch, and 1e-5 is reached after the last one
+        "max_lr": 1e-2,
+        "decay": 1e-3 ** (1 / size["epochs"]),
+        "decay_after": 1,
+        **size,
+    }
 
 
-def _preset(row: str, preset: str) -> dict[str, Any]:
-    settings = PRESETS[preset]
-    protocol = {"optimizer": "momentum", "weight_decay": 5e-4, "batch_size": 8}
-    # as published: 1e-2 in the first epoch, and after the last one it would be 1e-5
-    schedule = {"schedule": "exponential", "max_lr": 1e-2, "decay": 1e-3 ** (1 / settings["epochs"])}
-    return {**protocol, **schedule, "decay_after": 1, **settings}
-
-
-TRACKING = Rows("tracking", ROWS, PAPER, {row: _deviations(row) for row in ROWS}, _preset, TrackingConfig)
+TRACKING = Table("tracking", ROWS, _settings, PAPER, DEVIATIONS, TrackingConfig)

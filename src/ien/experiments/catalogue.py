@@ -1,0 +1,80 @@
+"""All experiments by name: ``rot-mnist/ien-r4`` is the row ``ien-r4`` of the table ``rot-mnist``."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from .._text import nearest
+from ..report import PaperRow
+from ..training import Config
+from .rot_mnist import ROT_MNIST
+from .rows import PRESETS, Table
+from .scale import ROT_SCALE_MNIST, SCALE_MNIST, STL10
+from .study import STUDY
+from .tim import R2_TIM, ROT_TIM
+from .tracking import TRACKING
+
+__all__ = ["CATALOGUE", "check_preset", "config", "deviations", "find", "names", "paper"]
+
+ALL_TABLES = (ROT_MNIST, ROT_TIM, R2_TIM, SCALE_MNIST, STL10, ROT_SCALE_MNIST, TRACKING, STUDY)
+CATALOGUE: dict[str, Table] = {table.name: table for table in ALL_TABLES}
+"""The first part of an experiment's name → its table."""
+
+
+def names() -> list[str]:
+    """Return all experiments, in the order of the tables."""
+    found = []
+    for table in ALL_TABLES:
+        found += [f"{table.name}/{row}" for row in table.rows]
+    return found
+
+
+def find(*patterns: str) -> list[str]:
+    """Return the experiments that match names or patterns such as ``rot-mnist/*``, each once.
+
+    >>> find("rot-mnist/ien-r4", "rot-mnist/ien-r4*1")
+    ['rot-mnist/ien-r4', 'rot-mnist/ien-r4-beta0.01', 'rot-mnist/ien-r4-beta0.1']
+    """
+    known = names()
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matching = fnmatch.filter(known, pattern)
+        if not matching:
+            raise ValueError(f"there is no experiment {pattern!r}; {nearest(pattern, known)}")
+        found |= dict.fromkeys(matching)
+    return list(found)
+
+
+def config(name: str, preset: str) -> Config:
+    """Return the configuration of one experiment at one size.
+
+    >>> config("rot-mnist/ien-r4-beta0.1", "paper").objective.beta
+    0.1
+    """
+    if name not in names():
+        raise ValueError(f"{name!r} is a pattern; name one experiment, such as {find(name)[0]}")
+    check_preset(preset)
+    table, row = _split(name)
+    return table.config(row, preset)
+
+
+def check_preset(preset: str) -> None:
+    """Raise if there is no such preset."""
+    if preset not in PRESETS:
+        raise ValueError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}")
+
+
+def paper(table: str) -> dict[str, PaperRow]:
+    """Return the paper's numbers for the rows of a table, by experiment."""
+    return {f"{table}/{row}": numbers for row, numbers in CATALOGUE[table].paper.items()}
+
+
+def deviations(name: str) -> tuple[str, ...]:
+    """Say what we do differently from the paper's authors in an experiment, whatever the preset."""
+    table, row = _split(name)
+    return table.deviations[row]
+
+
+def _split(name: str) -> tuple[Table, str]:
+    table, row = name.split("/")
+    return CATALOGUE[table], row
