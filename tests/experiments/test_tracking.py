@@ -11,9 +11,10 @@ import torch
 
 import ien
 from ien.experiments import PRESETS, config, deviations, find, paper
-from ien.experiments.queue import outcome, plan, run_name
+from ien.experiments.queue import plan, run_name
 from ien.tracking.data import sets as tracking_sets
 from ien.tracking.siamfc_network import SiamFC
+from ien.tracking.training.task import TRACK
 from ien.training import flat
 from ien.training.schedule import learning_rate
 from tests.helpers.configs import network
@@ -155,8 +156,7 @@ def test_what_a_run_reached_is_told_in_its_own_terms() -> None:
         f"{made['tracking'][test]['success']:.3f} / {made['tracking'][test]['precision']:.3f} on {test}"
         for test in ("otb", "rot-otb")
     ]
-    assert outcome(made) == f"success / precision {', '.join(scores)}"
-    assert outcome({"accuracy": 0.5}) == "accuracy 50.00%" and outcome({}) == "accuracy 0.00%"
+    assert TRACK.outcome(made) == f"success / precision {', '.join(scores)}"
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_every_row_runs(name: str, smoke: Path) -> None:
     done = invoke("run", name, *options, "--set", "workers=0", columns=300)
     run = smoke / "runs" / name / "smoke-seed1"
     made = json.loads((run / "result.json").read_text())
-    assert f"{outcome(made)}, kept in {run}, not recorded" in done.output
+    assert f"{TRACK.outcome(made)}, kept in {run}, not recorded" in done.output
     assert made["data"]["source"] == "generated" and made["accuracy"] is None
     net = ien.load(run)
     assert isinstance(net, SiamFC) and not net.training and set(made["layers"]) == set(net.taps)
@@ -195,7 +195,7 @@ def test_a_run_is_shown_measured_and_drawn_and_report_refuses_it(smoke: Path) ->
     run = smoke / "runs/tracking/ien-siamfc/smoke-seed1"
     made = json.loads((run / "result.json").read_text())
     shown = invoke("show", run, columns=300).output
-    assert f"UTC, {outcome(made)}\n" in shown and "2 sequences to train on" in shown
+    assert f"UTC, {TRACK.outcome(made)}\n" in shown and "2 sequences to train on" in shown
     measured = invoke("measure", run, "--number", "4").output
     assert "conv5" in measured and "accuracy" not in measured
     for kind in ("tracking", "turning"):

@@ -1,10 +1,15 @@
-"""Run experiments one after another: skip what is recorded, resume what was cut, record each as it ends."""
+"""Run experiments one after another: skip what is recorded, resume what was cut, record each as it ends.
+
+What happens inside one run is in :mod:`ien.training.run`; here are the names of runs, the order in which
+they go, and the records below ``results``.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,12 +35,15 @@ from ..training import (
 from ..training.run_folder import read_config, read_data, read_result, write_json
 from .catalogue import config as preset_config
 
-__all__ = ["outcome", "plan", "resume", "run_all", "run_name"]
+__all__ = ["plan", "resume", "run_all", "run_name"]
 
-FIXED = {
+Record = dict[str, Any]
+"""The content of result.json; empty in all processes but the first."""
+CHOSEN_OTHERWISE = {
     "seed": "give --seed or --seeds",
     "weights_of": "it is what the row is; average=true does the same to any other row",
 }
+"""Fields that --set does not take → what to do instead."""
 
 
 def plan(
@@ -46,44 +54,46 @@ def plan(
     processes: int = 1,
     machine: Mapping[str, Any] | None = None,
 ) -> list[Config]:
-    """The configurations of rows × seeds, one seed of every row after the other.
+    """Return the configurations of rows × seeds: all rows with the first seed, then with the next.
 
-    ``settings`` are ``field=value`` texts and win over ``machine``, which holds device, threads and the like.
+    Args:
+        experiments: Names of experiments.
+        preset: The size of the runs.
+        seeds: One run of every experiment for each of them.
+        settings: ``field=value`` texts, which win over ``machine``.
+        processes: How many processes share each batch.
+        machine: Fields of the machine, such as ``device`` and ``threads``.
     """
-    for field in (setting.partition("=")[0].strip() for setting in settings):
-        if field in FIXED:
-            raise ValueError(f"{field} cannot be set: {FIXED[field]}")
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name in CHOSEN_OTHERWISE:
+            raise ValueError(f"{name} cannot be set: {CHOSEN_OTHERWISE[name]}")
     configs = []
     for seed in seeds:
-        for name in experiments:
-            config = preset_config(name, preset)
+        for experiment in experiments:
+            config = preset_config(experiment, preset)
             try:
                 config = change(changed(config, machine or {}), settings)
                 configs.append(changed(config, {"seed": seed, "processes": processes}))
             except ValueError as error:
-                raise error if len(experiments) == 1 else ValueError(f"{name}: {error}") from None
+                if len(experiments) == 1:
+                    raise
+                raise ValueError(f"{experiment}: {error}") from None
     return configs
 
 
-def changes(config: Config) -> dict[str, Any]:
-    """The fields that differ from the preset, but for those of the machine."""
-    different = differences(config, preset_config(config.experiment, config.preset))
-    return {name: ours for name, (ours, _) in different.items() if name not in ("seed", *MACHINE)}
-
-
 def run_name(config: Config, data: str | None = None) -> str:
-    """Where a run lives below the folders of runs and of results: ``rot-mnist/ien-r4/small-seed1-beta0.3``.
+    """Name a run, below the folder of runs and that of results: ``rot-mnist/ien-r4/small-seed1-beta0.3``.
 
     Runs on the embedded digits have names of their own: ``…/small-seed1-embedded``.
     """
     parts = [f"{config.preset}-seed{config.seed}"]
-    parts += [
-        f"{name}{value:g}" if isinstance(value, float) else f"{name}{value}"
-        for name, value in changes(config).items()
-    ]
+    for name, value in _changes(config).items():
+        text = f"{value:g}" if isinstance(value, float) else f"{value}"
+        parts.append(f"{name}{text}")
     if config.machine.processes > 1:
         parts.append(f"processes{config.machine.processes}")
-    if _embedded(data) and kind_of(config).can_embed:
+    if _is_embedded(data) and kind_of(config).can_embed:
         parts.append("embedded")
     return f"{config.experiment}/{'-'.join(parts).replace('/', '_')}"
 
@@ -95,43 +105,52 @@ def run_all(
     data: str | None = None,
     processes: Processes = ALONE,
     console: Console | None = None,
-) -> list[dict[str, Any]]:
-    """Run each configuration in its folder below ``runs`` and put its record below ``results``.
+) -> list[Record]:
+    """Run each configuration, and record it.
 
-    Runs of the smoke preset only show that everything works, and leave no record in ``results``. A run that
-    diverges does not keep the others from running.
+    Runs of the preset smoke only show that everything works: they leave no record. A run that diverges
+    does not keep the others from running.
+
+    Args:
+        configs: What to run, in this order.
+        runs: Where the run folders are made.
+        results: Where the records go.
+        data: The data folder.
+        processes: This process among those that share each batch.
+        console: Where to say what happens.
+
+    Returns:
+        The records, in the order of ``configs``.
+
+    Raises:
+        Stopped: By Ctrl-C or a polite kill.
+        Diverged: After all others have run, if some of the runs diverged.
     """
-    console = console or Console()
-    data = "embedded" if _embedded(data) else data
-    todo = [(config, results / f"{run_name(config, data)}.json") for config in configs]
-    for config, path in todo:  # what would stop the last run is told before the first
-        if processes.from_first(partial(_recorded, path, config, data)) is None:
+    if _is_embedded(data):
+        data = "embedded"
+    queue = _Queue(results, data, processes, console or Console(), runs)
+    for config in configs:  # what would stop the last run is said before the first
+        if queue.recorded(config) is None:
             _check_installed(config)
     records = []
-    for number, (config, path) in enumerate(todo, start=1):
-        folder = runs / run_name(config, data)
-        record = processes.from_first(partial(_recorded, path, config, data))
-        # one run, asked for by itself, is made where only its record is left: it is the model that is wanted
-        if record is not None and (len(todo) > 1 or processes.from_first(partial(read_result, folder))):
-            text = f"recorded in {path}, {outcome(record)} on {record['data']['source']}"
-        else:
-            try:
-                weights = _weights(folder, config, runs, results, data, processes, console)
-                record = _finish(folder, config, results, data, weights, processes, console)
-                kept = f"recorded in {path}" if path.exists() else f"kept in {folder}, not recorded"
-                text = f"{outcome(record)}, {kept}"
-            except Stopped as stopped:
-                where = "" if results == Path("results") else f" --results {results}"
-                raise Stopped(f"{stopped}{where}") from None
-            except Diverged as error:
-                if len(todo) == 1:
-                    raise
-                text = f"{error}"
-        _say(console, processes, f"{number}/{len(todo)} {run_name(config, data)}: {text}")
-        records.append(record)
-    if diverged := sum(record is None for record in records):
-        raise Diverged(f"{diverged} of {len(todo)} runs diverged, as told above; the others are finished")
-    return [record for record in records if record is not None]
+    diverged = 0
+    for number, config in enumerate(configs, start=1):
+        record = None
+        try:
+            record, text = queue.run(config, alone=len(configs) == 1)
+            records.append(record)
+        except Stopped as stopped:
+            where = "" if results == Path("results") else f" --results {results}"
+            raise Stopped(f"{stopped}{where}") from None
+        except Diverged as error:
+            if len(configs) == 1:
+                raise
+            diverged += 1
+            text = str(error)
+        queue.say(f"{number}/{len(configs)} {run_name(config, data)}: {text}")
+    if diverged:
+        raise Diverged(f"{diverged} of {len(configs)} runs diverged, see above; the others are finished")
+    return records
 
 
 def resume(
@@ -140,101 +159,129 @@ def resume(
     data: str | None = None,
     processes: Processes = ALONE,
     console: Console | None = None,
-) -> dict[str, Any]:
-    """Go on with the run in ``folder``, on the data it was begun on, and record it."""
-    console, config = console or Console(), processes.from_first(partial(read_config, folder))
+) -> Record:
+    """Go on with the run in ``folder``, and record it.
+
+    Args:
+        folder: The run folder.
+        results: Where the record goes.
+        data: Where the data are now, if they were moved; by default where they were when the run began.
+        processes: This process among those that share each batch.
+        console: Where to say what happens.
+    """
+    config = processes.from_first(partial(read_config, folder))
     finished = processes.from_first(partial(read_result, folder)) is not None
     if finished or data is None:
         data = processes.from_first(partial(read_data, folder))["folder"]
     if not finished:
         _check_resumable(folder, config, data, processes)
-    record = _finish(folder, config, results, data, None, processes, console)
+    queue = _Queue(results, data, processes, console or Console())
+    record = queue.finish(folder, config)
     state = "was finished before" if finished else "is finished"
-    _say(console, processes, f"{folder} {state}: {outcome(record)}")
+    queue.say(f"{folder} {state}: {kind_of(config).outcome(record)}")
     return record
 
 
-def outcome(record: Mapping[str, Any]) -> str:
-    """What a run reached, in a few words; its record is empty in all processes but the first.
+@dataclass(frozen=True)
+class _Queue:
+    """Where runs and their records are, and who computes them."""
 
-    >>> outcome({"accuracy": 0.9812})
-    'accuracy 98.12%'
-    """
-    if not record.get("tracking"):
-        return f"accuracy {record.get('accuracy', 0):.2%}"
-    tests = {test: of for test, of in record["tracking"].items() if "success_curve" in of}
-    scores = (f"{of['success']:.3f} / {of['precision']:.3f} on {test}" for test, of in tests.items())
-    return f"success / precision {', '.join(scores)}"
+    results: Path
+    data: str | None
+    processes: Processes
+    console: Console
+    runs: Path = field(default_factory=Path)
+
+    def run(self, config: Config, alone: bool) -> tuple[Record, str]:
+        """Return the record of a configuration, which is run if need be, and what happened."""
+        folder, path = self.runs / run_name(config, self.data), self.path(config)
+        kind = kind_of(config)
+        record = self.recorded(config)
+        # one run, asked for by itself, is made again if only its record is left: the model is wanted
+        if record is not None and (not alone or self.has_result(folder)):
+            return record, f"recorded in {path}, {kind.outcome(record)} on {record['data']['source']}"
+        record = self.finish(folder, config, self.weights(folder, config))
+        kept = f"recorded in {path}" if path.exists() else f"kept in {folder}, not recorded"
+        return record, f"{kind.outcome(record)}, {kept}"
+
+    def weights(self, folder: Path, config: Config) -> Path | None:
+        """Return the run folder whose weights a row without training tests; it is finished first."""
+        if not config.weights_of or self.has_result(folder):
+            return None
+        trained = preset_config(config.weights_of, config.preset).objective  # under another group, maybe
+        base = changed(
+            config,
+            {
+                "experiment": config.weights_of,
+                "weights_of": "",
+                "average": False,
+                "group": trained.group,
+                "measured": trained.measured,
+            },
+        )
+        weights = self.runs / run_name(base, self.data)
+        self.say(f"{config.experiment} tests the weights in {weights}")
+        self.finish(weights, base)
+        return weights
+
+    def finish(self, folder: Path, config: Config, weights: Path | None = None) -> Record:
+        """Run what is missing in ``folder``, and put its record into the results."""
+        path = self.path(config)
+        for there in (path, folder / "result.json"):
+            self.processes.from_first(partial(_read_record, there, config, self.data))
+        record = run(folder, config, self.data, weights, _changes(config), self.processes, self.console)
+        if self.processes.first and config.preset != "smoke" and not path.exists():
+            write_json(path, record)
+        return record
+
+    def path(self, config: Config) -> Path:
+        """Where the record of a run goes."""
+        return self.results / f"{run_name(config, self.data)}.json"
+
+    def recorded(self, config: Config) -> Record | None:
+        """Return the record of a run if there is one."""
+        return self.processes.from_first(partial(_read_record, self.path(config), config, self.data))
+
+    def has_result(self, folder: Path) -> bool:
+        """Whether the run in a folder is finished."""
+        return self.processes.from_first(partial(read_result, folder)) is not None
+
+    def say(self, text: str) -> None:
+        """Print a line, in the first process."""
+        if self.processes.first:
+            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def _weights(
-    folder: Path,
-    config: Config,
-    runs: Path,
-    results: Path,
-    data: str | None,
-    processes: Processes,
-    console: Console,
-) -> Path | None:
-    """The run folder whose weights a row without training tests; a record of that row does not do."""
-    if not config.weights_of or processes.from_first(partial(read_result, folder)) is not None:
-        return None
-    trained = preset_config(config.weights_of, config.preset)  # it may be tested under another group
-    base = changed(
-        config,
-        {
-            "experiment": config.weights_of,
-            "weights_of": "",
-            "average": False,
-            "group": trained.objective.group,
-            "measured": trained.objective.measured,
-        },
-    )
-    weights = runs / run_name(base, data)
-    _say(console, processes, f"{config.experiment} tests the weights in {weights}")
-    _finish(weights, base, results, data, None, processes, console)
-    return weights
+def _changes(config: Config) -> dict[str, Any]:
+    """Return the fields that differ from the preset, except those of the machine."""
+    found = {}
+    for name, (ours, _) in differences(config, preset_config(config.experiment, config.preset)).items():
+        if name not in ("seed", *MACHINE):
+            found[name] = ours
+    return found
 
 
-def _finish(
-    folder: Path,
-    config: Config,
-    results: Path,
-    data: str | None,
-    weights: Path | None,
-    processes: Processes,
-    console: Console,
-) -> dict[str, Any]:
-    """The record of the run in ``folder``, which is made or gone on with if need be, and put into results."""
-    path = results / f"{run_name(config, data)}.json"
-    for there in (path, folder / "result.json"):
-        processes.from_first(partial(_recorded, there, config, data))
-    record = run(folder, config, data, weights, changes(config), processes, console)
-    if processes.first and config.preset != "smoke" and not path.exists():
-        write_json(path, record)
-    return record
-
-
-def _recorded(path: Path, config: Config, data: str | None) -> dict[str, Any] | None:
-    """The record in ``path`` if there is one; it must be of this configuration, on whatever machine."""
+def _read_record(path: Path, config: Config, data: str | None) -> Record | None:
+    """Return the record in ``path`` if there is one; it must be of this configuration, on any machine."""
     if not path.exists():
         return None
     record = read(path)
-    found = {**flat(type(config)("", "")), **record.config}  # fields that are newer than the record
-    different = [
-        f"{name} {found[name]!r} and now {value!r}"
-        for name, value in flat(config).items()
-        if name not in MACHINE and found[name] != value
-    ]
+    found = flat(type(config)("", "")) | dict(record.config)  # a record may be older than some fields
+    different = []
+    for name, value in flat(config).items():
+        if name not in MACHINE and found[name] != value:
+            different.append(f"{name} {found[name]!r}, now {value!r}")
     source = kind_of(config).source(config, data)
     if source is not None and record.source != source:
-        different.append(f"data {record.source} and now {source}")
+        different.append(f"data {record.source}, now {source}")
     if different:
+        option = "--out" if path.name == "result.json" else "--results"
         raise ValueError(
             f"{path} is the record of another configuration ({', '.join(different)}): move it away, or "
-            f"choose another {'--out' if path.name == 'result.json' else '--results'}"
+            f"choose another {option}"
         )
-    return json.loads(path.read_text())
+    content: Record = json.loads(path.read_text())
+    return content
 
 
 def _check_installed(config: Config) -> None:
@@ -243,22 +290,19 @@ def _check_installed(config: Config) -> None:
 
 
 def _check_resumable(folder: Path, config: Config, data: str, processes: Processes) -> None:
+    count = config.machine.processes
     if config.weights_of:
         command = f"ien run {config.experiment} --preset {config.preset} --seed {config.seed}"
-        raise ValueError(f"{folder} trains nothing: make it anew with {command}")
-    if config.machine.processes != processes.count:
+        raise ValueError(f"{folder} trains nothing: make it again with {command}")
+    if count != processes.count:
         raise ValueError(
-            f"{folder} was begun by {config.machine.processes} processes and resumed by {processes.count}: "
-            f"use torchrun --nproc-per-node {config.machine.processes} -m ien resume {folder}"
+            f"{folder} was begun by {count} processes and resumed by {processes.count}: "
+            f"use torchrun --nproc-per-node {count} -m ien resume {folder}"
         )
-    if not _embedded(data) and not data_folder(data).is_dir():
-        raise FileNotFoundError(f"{data} with the data of {folder} is not there: give its new place, --data")
+    if not _is_embedded(data) and not data_folder(data).is_dir():
+        raise FileNotFoundError(f"{data} with the data of {folder} is gone: give its new place, --data")
 
 
-def _embedded(data: str | None) -> bool:
+def _is_embedded(data: str | None) -> bool:
+    """Whether the data are the digits that come with the installation."""
     return str(data_folder(data)) == "embedded"
-
-
-def _say(console: Console, processes: Processes, text: str) -> None:
-    if processes.first:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -171,7 +171,7 @@ HET_DEVIATIONS = ("the paper does not say which beta it used for heterogeneous f
 
 
 def _deviations(row: str, settings: Settings) -> tuple[str, ...]:
-    found = DEVIATIONS
+    found: tuple[str, ...] = DEVIATIONS
     if row.startswith("vgg"):
         found += VGG_DEVIATIONS
     if row.endswith("het-ien"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,9 @@ class Classify(TaskKind[Config, Dataset]):
             "macs": macs,
             "images_per_second": round(inference_speed(config, plain, x), 1),
         }
+
+    def outcome(self, record: Mapping[str, Any]) -> str:
+        return f"accuracy {record.get('accuracy', 0):.2%}"
 
     def cost(self, config: Config, plain: nn.Module) -> Cost:
         size = config.data.image_size

@@ -172,6 +172,10 @@ class TaskKind(ABC, Generic[C, D]):
         """Keep the plain network in the run folder, and return what it reaches and what it costs."""
 
     @abstractmethod
+    def outcome(self, record: Mapping[str, Any]) -> str:
+        """Say in a few words what a run reached; the record is empty in all processes but the first."""
+
+    @abstractmethod
     def cost(self, config: C, plain: nn.Module) -> Cost:
         """Count what a plain network costs, without any data."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,6 +191,13 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
             channels_last(each)
         run_folder.save_weights(folder, plain)
         return evaluate_tracker(folder, config, plain, before, tests, say)
+
+    def outcome(self, record: Mapping[str, Any]) -> str:
+        scores = []
+        for test, score in record.get("tracking", {}).items():
+            if "success_curve" in score:  # not one of the baselines
+                scores.append(f"{score['success']:.3f} / {score['precision']:.3f} on {test}")
+        return f"success / precision {', '.join(scores)}"
 
     def cost(self, config: TrackingConfig, plain: nn.Module) -> Cost:
         tracker = Tracker(plain, config.rotations)
