@@ -100,7 +100,7 @@ def test_the_mix_has_its_share_of_the_channels_at_small() -> None:
 def test_what_the_sources_do_not_say_is_told() -> None:
     for name in ALL:
         told = " ".join(deviations(name))
-        assert "siamfc-pytorch" in told and "AlexNetV2" in told and "half a turn a second" in told
+        assert "siamfc-pytorch" in told and "AlexNetV2" in told and "half a turn per second" in told
         assert ("templates in all quarter turns" in told) == (name != "tracking/siamfc")
         assert ("fields are not published" in told) == (name == "tracking/re-siamfc")
         assert ("which beta" in told) == (name == "tracking/het-siamfc")
