@@ -57,10 +57,9 @@ def to_coefficients(block: Tensor, group: Group) -> Tensor:
 
     def transform(kernels: Tensor, basis: Tensor) -> Tensor:
         fourier = _fourier(len(kernels)).to(basis)
-        coefficients = torch.einsum(
-            "fo,okx->fkx", fourier, basis @ kernels
-        )  # (frequencies, rows of B, others)
-        unused = basis.shape[1] - len(basis)  # fewer coefficients than pixels: the rest is 0
+        by_orbit = basis @ kernels  # (orbits, rows of B, others)
+        coefficients = torch.einsum("fo,okx->fkx", fourier, by_orbit)  # (frequencies, rows of B, others)
+        unused = basis.shape[1] - len(basis)  # there are fewer coefficients than pixels
         return F.pad(coefficients / _scale(basis), (0, 0, 0, unused))
 
     return _orbit_by_orbit(block, group, transform)
@@ -71,8 +70,9 @@ def from_coefficients(block: Tensor, group: Group) -> Tensor:
 
     def invert(padded: Tensor, basis: Tensor) -> Tensor:
         fourier = _fourier(len(padded)).to(basis)
-        coefficients = padded[:, : len(basis)] * _scale(basis)
-        return basis.T @ torch.einsum("fo,fkx->okx", fourier, coefficients)
+        coefficients = padded[:, : len(basis)] * _scale(basis)  # (frequencies, rows of B, others)
+        by_orbit = torch.einsum("fo,fkx->okx", fourier, coefficients)  # (orbits, rows of B, others)
+        return basis.T @ by_orbit
 
     return _orbit_by_orbit(block, group, invert)
 
@@ -96,10 +96,9 @@ def _orbit_by_orbit(block: Tensor, group: Group, change: Callable[[Tensor, Tenso
     result = torch.empty_like(kernels, memory_format=torch.contiguous_format)
     for orbits, basis in _bases(group, out, inner, height, block.device, precise(block)):
         chosen = kernels[orbits].flatten(1, 3)  # (orbits, places * h * w, others)
-        changed = change(chosen.to(basis.dtype), basis)
-        result[orbits] = changed.to(block.dtype).unflatten(
-            1, (-1, height, width)
-        )  # (orbits, places, h, w, others)
+        changed = change(chosen.to(basis.dtype), basis).to(block.dtype)
+        changed = changed.unflatten(1, (-1, height, width))  # (orbits, places, h, w, others)
+        result[orbits] = changed
     result = result.unflatten(0, (out, inner))  # (out, inner, h, w, others)
     result = result.unflatten(-1, (groups_out, groups_in))  # (out, inner, h, w, groups …)
     return result.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)

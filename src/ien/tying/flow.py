@@ -58,6 +58,7 @@ class Flow:
             if maps.is_set_to(h) and version == h._version:  # the very same maps
                 return found
         found = None
+        # a layer may fit several sizes, and is then taken at its word
         if num_channels(expected) == h.shape[1]:
             found = rotates_in(h, self.group, expected)
         if found is None:

@@ -149,11 +149,12 @@ class Plan:
         if not new or (only_single and one_pixel):
             return  # tied already, or equivariant whatever its weight
         random = name in self.spreads
-        total = math.hypot(*(_norm(tie.tensor) for tie in ties))
+        norms = [_norm(tie.tensor) for tie in ties]
+        total = math.hypot(*norms)
         distance = 0.0
         for tie in new:
             distance = math.hypot(distance, self._write_tied(name, tie, random))
-        if random and new[0] is ties[0]:
+        if random and new[0] is ties[0]:  # the weight itself, and not only the bias beside a shared one
             self._keep_spread(name, module, x)
         self._note(name, before, after, distance, total)
 
@@ -161,14 +162,7 @@ class Plan:
         """Tie a weight or a bias, and return how far it was from that."""
         values = tie.tensor
         called = layer_text(name, tie.module)
-        if values.ndim == 4:
-            height, width = values.shape[2:]
-            if height != width and swaps_sides(self.group):
-                side = max(height, width)
-                raise ValueError(
-                    f"{called} has kernels of {height}×{width}, which cannot rotate by 90°: "
-                    f"make them {side}×{side}, or use a group such as rot2xflip"
-                )
+        self._check_kernel_shape(called, values)
         try:
             tied, distance = tie.start(values, random)
         except ValueError as error:
@@ -183,9 +177,20 @@ class Plan:
         self._write(values, tied)
         return distance
 
+    def _check_kernel_shape(self, called: str, weight: Tensor) -> None:
+        if weight.ndim != 4 or not swaps_sides(self.group):
+            return
+        height, width = weight.shape[2:]
+        if height != width:
+            side = max(height, width)
+            raise ValueError(
+                f"{called} has kernels of {height}×{width}, which cannot rotate by 90°: "
+                f"make them {side}×{side}, or use a group such as rot2xflip"
+            )
+
     def _keep_spread(self, name: str, module: Mixing, x: Tensor) -> None:
         """Scale a random weight so that the layer's output varies as much as it did before."""
-        spread = _spread(module, module.forward(x))
+        spread = _spread(module, module.forward(x))  # not module(x), whose hooks would run
         if spread > 0:
             gain = (self.spreads[name] / spread) ** 0.5
             module.weight.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
@@ -262,13 +267,12 @@ class Plan:
             if found is not None:
                 break
         if found is None:
-            errors = []
-            for maps in layouts(output):
-                errors.append(self.flow.relative_error(maps))
+            error = min(self.flow.relative_error(maps) for maps in layouts(output))
+            called = layer_text(name, module)
             raise Breaks(
-                f"{layer_text(name, module)} breaks {self.group}: its output, {shape_text(output)}, rotates "
-                f"neither in feature groups {self.flow.specs_text()} nor as single channels "
-                f"(relative error {min(errors):.2g}){self._untied_text(module)}"
+                f"{called} breaks {self.group}: its output, {shape_text(output)}, rotates neither in "
+                f"feature groups {self.flow.specs_text()} nor as single channels "
+                f"(relative error {error:.2g}){self._untied_text(module)}"
             )
         self.returned[name] = found.blocks
         layer = self.layers.get(name)
@@ -344,7 +348,8 @@ class Plan:
         """Note how tensors are tied; an error if one is tied already, and otherwise."""
         for tie in ties:
             first = self.ties.setdefault(id(tie.tensor), tie)
-            if first[2:] != tie[2:]:  # all but the module and the name
+            # a shared tensor may belong to other modules, but must be tied in the same way
+            if first[2:] != tie[2:]:
                 raise ValueError(f"{problem}: give both the same, or a weight of their own")
 
     def _note(self, name: str, before: Blocks, after: Blocks, distance: float, total: float) -> None:

@@ -92,7 +92,8 @@ class Tie(NamedTuple):
     @property
     def has_coefficients(self) -> bool:
         """Whether an element resamples these kernels, so that coefficients can stand for them."""
-        return self.tensor.ndim == 4 and self.conv_groups == 1 and not all(self.group.exact)
+        resamples = not all(self.group.exact)
+        return resamples and self.tensor.ndim == 4 and self.conv_groups == 1
 
     def to_coefficients(self, values: Tensor) -> Tensor:
         """The coefficients of the nearest tied values, in a tensor that is 0 elsewhere."""
@@ -155,19 +156,20 @@ def tied_weight(
             f"its {conv_groups} conv groups cut through feature groups, whose members {group} permutes: "
             f"use groups=1, or a number that leaves each feature group in one piece"
         )
-    given = weight.detach().to("cpu", torch.float64)
+    precise_weight = weight.detach().to("cpu", torch.float64)
+    given = _without_conv_groups(precise_weight, conv_groups)
     target = given
     if smooth:
-        target = _smoothed(given)
-    full = _without_conv_groups(given, conv_groups)
-    tied = _projected(_without_conv_groups(target, conv_groups), after, before, group)
-    distance = float((full - tied).norm())
+        target = _without_conv_groups(_smoothed(precise_weight), conv_groups)
+    tied = _projected(target, after, before, group)
+    distance = float((given - tied).norm())
+    if random and not _only_permutes(given, group):
+        mean = tied.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
+        tied = _projected(tied - (1 - KEPT_MEAN) * mean, after, before, group)
     if random:
-        if not _only_permutes(full, group):
-            mean = tied.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
-            tied = _projected(tied - (1 - KEPT_MEAN) * mean, after, before, group)
-        _restore_norms(tied, full, after, before)
-    return _with_conv_groups(tied, conv_groups).to(weight.device, weight.dtype), distance
+        _restore_norms(tied, given, after, before)
+    tied = _with_conv_groups(tied, conv_groups)
+    return tied.to(weight.device, weight.dtype), distance
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
@@ -178,12 +180,13 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
     """
     if parts == 1:
         return False
-    # 1 where an input and an output channel are in the same part: it must commute, too
-    ones = torch.ones(
-        num_channels(after), num_channels(before) // parts, 1, 1, dtype=torch.float64, device="cpu"
-    )
+    rows = num_channels(after)
+    columns = num_channels(before) // parts
+    ones = torch.ones(rows, columns, 1, 1, dtype=torch.float64, device="cpu")
+    # 1 where an input and an output channel are in the same part: a weight that must commute, too
     same_part = _without_conv_groups(ones, parts)
-    return not torch.allclose(_projected(same_part, after, before, group), same_part)
+    projected = _projected(same_part, after, before, group)
+    return not torch.allclose(projected, same_part)
 
 
 def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks, int]:
@@ -283,9 +286,10 @@ def _smoothed(weight: Tensor) -> Tensor:
     """The nearest smooth kernels; those that are not square cannot rotate, and stay as they are."""
     if not _is_square(weight):
         return weight
-    matrix = smoothing(weight.shape[-1], weight.device, precise(weight))
-    pixels = weight.flatten(2)  # (O, I, h * w)
-    return (pixels.to(matrix.dtype) @ matrix).to(weight.dtype).view_as(weight)
+    matrix = smoothing(weight.shape[-1], weight.device, precise(weight))  # (h * w, h * w)
+    pixels = weight.flatten(2).to(matrix.dtype)  # (O, I, h * w)
+    smooth = (pixels @ matrix).to(weight.dtype)
+    return smooth.view_as(weight)  # (O, I, h, w)
 
 
 def _is_square(weight: Tensor) -> bool:

@@ -131,7 +131,7 @@ def recommended(
         specs = _feature_groups(layers, start)
         objective = Recommended(group, layers, specs, samples=samples, action="regular")
         objective.start = start
-        if layers:
+        if layers:  # a layer that cannot be compared should be an error now, not in the first step
             _try(objective, model, input)
     keep_equivariant(start, optimizer)
     return objective
@@ -160,7 +160,7 @@ def _spec(name: str, blocks: Blocks) -> FeatureGroups:
 
 
 def _try(objective: Recommended, model: nn.Module, input: Tensor) -> None:
-    """Run the objective on two images, so that a layer that cannot be compared is an error now."""
+    """Run the objective on two images."""
     device = next((parameter.device for parameter in model.parameters()), input.device)
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         objective(model, input[:2].to(device, copy=True))

@@ -134,12 +134,16 @@ def start_equivariant(
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         device = next((parameter.device for parameter in model.parameters()), input.device)
         x = input.to(device, copy=True)
+        # a model that fails on these images should say so before anything is changed
         try_model(model, x[:2].clone())
+        images = views_of(x, group)
+        spreads = {}
+        if weights == "random":
+            spreads = spreads_of(model, modules, images)
+        plan = Plan(group, specs, images, spreads, smooth=kernels == "smooth")
         try:
             with restored_on_error(model):
-                images = views_of(x, group)
-                spreads = spreads_of(model, modules, images) if weights == "random" else {}
-                plan = Plan(group, specs, images, spreads, smooth=kernels == "smooth")
+                # clones, because a model may write to its input
                 with hooked(modules, before=plan.tie, after=plan.check):
                     model(images.clone())
                 untied = untied_parameters(plan, model, modules, images)
@@ -150,15 +154,15 @@ def start_equivariant(
     if not plan.layers and not plan.ran & mixing:
         raise ValueError("the model ran no convolution on maps (B, C, H, W), so there is nothing to start")
     return Start(
-        str(group),
-        weights,
-        plan.layers,
-        _unused(modules, plan),
-        plan.tied,
-        untied,
-        model,
-        plan.class_scores,
-        plan.returned,
+        group=str(group),
+        weights=weights,
+        layers=plan.layers,
+        unused=_unused(modules, plan),
+        ties=plan.tied,
+        untied=untied,
+        model=model,
+        class_scores=plan.class_scores,
+        returned=plan.returned,
     )
 
 
@@ -169,7 +173,7 @@ def restored_on_error(model: nn.Module) -> Iterator[None]:
     before = [tensor.detach().clone() for tensor in tensors]
     try:
         yield
-    except BaseException:
+    except BaseException:  # Ctrl-C as well
         with torch.no_grad():
             for tensor, old in zip(tensors, before, strict=True):
                 tensor.copy_(old)
