@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -138,13 +139,17 @@ def test_seeds_depend_on_the_words_alone_and_fit_the_bits(words: list[object], b
 
 def test_different_words_have_different_seeds() -> None:
     places = [(s, purpose, e) for s in range(20) for purpose in ("order", "noise") for e in range(50)]
-    assert len({seed_of(*place) for place in places}) == len(places)
+    places += [(*place, step) for place in places for step in (0, 1)]
+    seeds = {seed_of(*place) for place in places}
+    assert len(seeds) == len(places) and 2**62 < max(seeds) < 2**63
     assert seed_of(1, "order", 0) == 7895824605151247553  # or recorded runs could not be repeated
 
 
-def test_generators_leave_the_global_one_alone_and_repeat() -> None:
-    state = torch.get_rng_state()
+def test_generators_repeat_and_leave_the_global_ones_alone() -> None:
     first = torch.rand(4, generator=generator(1, "order", 0))
+    torch.manual_seed(5)
+    random.seed(5)
+    state, python = torch.get_rng_state(), random.getstate()
     assert torch.equal(first, torch.rand(4, generator=generator(1, "order", 0)))
     assert not torch.equal(first, torch.rand(4, generator=generator(1, "order", 1)))
-    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.get_rng_state(), state) and random.getstate() == python

@@ -96,10 +96,10 @@ def test_relative_error_and_diversity_do_not_depend_on_the_scale(factor: float) 
     assert abs(layer.diversity / expected.diversity - 1) < 1e-9
 
 
-@pytest.mark.parametrize("constant", [True, False])
-def test_only_maps_without_any_signal_are_constant(constant: bool) -> None:
+@pytest.mark.parametrize(("bias", "constant"), [(0.0, True), (1000.0, True), (1000.0, False)])
+def test_only_maps_without_any_signal_are_constant(bias: float, constant: bool) -> None:
     model = net()[:1]
-    nn.init.constant_(model[0].bias, 1000.0)  # the variance is 1e-7 of the mean square
+    nn.init.constant_(model[0].bias, bias)  # the variance is 1e-7 of the mean square
     if constant:
         nn.init.zeros_(model[0].weight)
     layer = ien.measure(model, images(4), R4, ["0"], 4).layers["0"]

@@ -1,16 +1,13 @@
-"""The learning rate against tables written down step by step, and the random draws."""
+"""The learning rate against tables written down step by step."""
 
 from __future__ import annotations
 
 import math
-import random
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
-import torch
 
 from ien import experiments
-from ien._files import generator, seed_of
 from ien.training import change
 from ien.training.schedule import learning_rate
 
@@ -100,38 +97,3 @@ def test_a_decay_that_is_given_or_that_no_schedule_had_is_left_as_it_is() -> Non
 def test_a_cycle_of_one_step_is_a_number() -> None:
     config = change(PAPER, ["epochs=1"])
     assert learning_rate(config, 0, 1) == 1e-5 and learning_rate(config, 1, 1) == 1e-5
-
-
-def test_draws_are_a_function_of_seed_purpose_and_place() -> None:
-    def draw(*arguments: int | str) -> list[int]:
-        return torch.randint(2**60, (4,), generator=generator(*arguments)).tolist()
-
-    places = [
-        (1, "order", 0),
-        (2, "order", 0),
-        (1, "elements", 0),
-        (1, "order", 1),
-        (1, "order", 0, 0),
-        (1, "order", 0, 1),
-        (1, "order", 1, 0),
-        (1, "order", 10),
-        (11, "order", 0),
-    ]
-    first = [draw(*place) for place in places]
-    torch.manual_seed(5)
-    random.seed(5)
-    torch.rand(3)
-    assert [draw(*place) for place in places] == first
-    assert all(a != b for a, b in combinations(first, 2))
-
-
-def test_draws_leave_the_global_generators_alone() -> None:
-    before, python = torch.get_rng_state(), random.getstate()
-    torch.randperm(9, generator=generator(1, "order", 0))
-    assert torch.equal(torch.get_rng_state(), before) and random.getstate() == python
-
-
-def test_seeds_fill_63_bits_and_stay_what_they_are() -> None:
-    seeds = [seed_of(seed, "order", 0) for seed in range(2000)]
-    assert len(set(seeds)) == 2000 and 0 <= min(seeds) and 2**62 < max(seeds) < 2**63
-    assert seed_of(1, "order", 0) == 7895824605151247553  # or recorded runs could not be repeated
