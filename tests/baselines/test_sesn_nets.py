@@ -22,6 +22,7 @@ from ien.baselines.sesn_nets import (
     sesn_wrn,
 )
 from ien.models.cnn3 import MEAN
+from tests.helpers.waves import free_filters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,17 +63,6 @@ def digit_textures(name: str, filters: Filters, seed: int) -> Pair:
     fewer = DIGITS[name][0] // 28
     step, waves = filters.scales[1] / filters.scales[0], (LONG[0] / fewer, LONG[1] / fewer)
     return textures(160 // fewer, step, seed, waves, MEAN)
-
-
-def freed(net: nn.Module) -> nn.Module:
-    """The same net with random kernels, each of the size and norm of the one in its place."""
-    net = copy.deepcopy(net)
-    for conv in net.modules():
-        if isinstance(conv, ScaleConv2d):
-            both = [(k.detach(), torch.randn_like(k)) for k in conv.kernels()]
-            free = [r * (k.square().sum((2, 3), True) / r.square().sum((2, 3), True)).sqrt() for k, r in both]
-            conv.kernels = lambda kernels=free: kernels
-    return net
 
 
 def only(net: nn.Module, scales: slice) -> nn.Module:
@@ -136,7 +126,7 @@ def test_an_enlarged_image_moves_the_maps_of_every_layer_one_scale_up(name: str,
     net, filters = sesn_vector(*DIGITS[name], width=1 / 8), VECTOR_FILTERS[DIGITS[name]]
     step, reach = filters.scales[1] / filters.scales[0], margins(filters)
     pair = digit_textures(name, filters, seed)
-    ours, free = (compared(n, n, pair, step, reach) for n in (net, freed(net)))
+    ours, free = (compared(n, n, pair, step, reach) for n in (net, free_filters(net, ScaleConv2d)))
     assert min(ratios(ours, free)) > 5
 
 
@@ -148,7 +138,7 @@ def test_the_wide_net_moves_its_maps_less_exactly_the_deeper_they_are() -> None:
         torch.manual_seed(seed)
         net = sesn_wrn(width=1 / 16)
         pair = [x.expand(-1, 3, -1, -1) for x in textures(193, step, seed, (24.0, 48.0), 0.44)]
-        for errors, n in ((ours, net), (free, freed(net))):
+        for errors, n in ((ours, net), (free, free_filters(net, ScaleConv2d))):
             errors.append(compared(n, n, pair, step, [15, 18, 20]))
     means = [[sum(layer) / len(SEEDS) for layer in zip(*errors, strict=True)] for errors in (ours, free)]
     better = ratios(*means)
@@ -166,7 +156,7 @@ def test_scalar_maps_grow_with_the_image_over_the_scales_known_on_both_sides(nam
     torch.manual_seed(seed)
     net, filters = sesn_scalar(*DIGITS[name], width=1 / 8), SCALAR_FILTERS[DIGITS[name]]
     step, reach = filters.scales[1] / filters.scales[0], margins(filters)
-    pair, nets = digit_textures(name, filters, seed), (net, freed(net))
+    pair, nets = digit_textures(name, filters, seed), (net, free_filters(net, ScaleConv2d))
     ends = [(only(n, slice(None, -1)), only(n, slice(1, None))) for n in nets]
     ours, free = (compared(*n, pair, step, reach) for n in ends)
     better = ratios(ours, free)
@@ -183,7 +173,7 @@ def test_a_scalar_layer_whose_scales_reach_far_enough_grows_with_the_image(seed:
     filters = Filters(tuple(1.5 * step**k for k in range(6)), 27, mult=1.4)
     conv, pair = ScaleConv2d(1, 16, filters, from_image=True), textures(72, step, seed, (6.3, 10.5), 0.0)
     errors = []
-    for layer in (conv, freed(conv)):
+    for layer in (conv, free_filters(conv, ScaleConv2d)):
         with torch.no_grad():
             h, h_enlarged = (ien.group_pool(layer(x), 6).relu() for x in pair)
         errors.append(relative(h, h_enlarged, step, 13))

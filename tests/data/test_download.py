@@ -109,40 +109,62 @@ def test_good_file_arrives_whole_and_progress_ends_at_its_size(mirror: Mirror, t
     assert {total for _, total in seen} == {len(BODY)}
 
 
-def test_file_that_is_there_is_not_downloaded_again(mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.gz").write_bytes(BODY)
-    download(mirror.file("good"), tmp_path)
-    assert mirror.asked == []
+FROM_HALF = f"bytes={HALF}-"
+WHOLE = "file.gz"
+PART = "file.gz.part"
 
 
-@pytest.mark.parametrize("content", [b"short", bytes(len(BODY))], ids=["size", "md5"])
-def test_another_file_of_that_name_is_an_error_and_stays(content, mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.gz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"file\.gz is not the published file .* move or delete it"):
-        download(mirror.file("good"), tmp_path)
-    assert (tmp_path / "file.gz").read_bytes() == content and mirror.asked == []
+@pytest.mark.parametrize(
+    ("there", "content", "mirrors", "asked"),
+    [
+        (WHOLE, BODY, ["missing"], []),
+        (PART, BODY, ["missing"], []),
+        (None, b"", ["wrong", "good"], [None, None]),
+        (None, b"", ["missing", "good"], [None, None]),
+        (PART, BODY[:HALF], ["good"], [FROM_HALF]),
+        (PART, BODY[:HALF], ["norange"], [FROM_HALF]),
+        (PART, BODY[:HALF], ["refuses"], [FROM_HALF, None]),
+        (PART, bytes(HALF), ["good"], [FROM_HALF, None]),
+        (PART, bytes(len(BODY)), ["good"], [None]),
+        (PART, bytes(len(BODY) + 1), ["refuses"], [f"bytes={len(BODY) + 1}-", None]),
+    ],
+)
+def test_the_file_is_made_whole_with_no_more_requests_than_needed(
+    there: str | None, content: bytes, mirrors: list[str], asked: list[str | None], mirror, tmp_path: Path
+) -> None:
+    if there:
+        (tmp_path / there).write_bytes(content)
+    assert download(mirror.file(*mirrors), tmp_path).read_bytes() == BODY
+    assert [wanted for _, wanted in mirror.asked] == asked and names_in(tmp_path) == [WHOLE]
 
 
-@pytest.mark.parametrize("behaviour", ["wrong", "chatty"])
-def test_wrong_content_is_thrown_away(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
-    with pytest.raises(ConnectionError, match=r"sent another file \(wrong md5\)"):
+@pytest.mark.parametrize(
+    ("there", "content", "behaviour", "match", "left"),
+    [
+        (WHOLE, b"short", "good", r"file\.gz is not the published file .* move or delete it", b"short"),
+        (WHOLE, bytes(len(BODY)), "good", "is not the published file", bytes(len(BODY))),
+        (PART, b"", "wrong", r"sent another file \(wrong md5\)", None),
+        (PART, b"", "chatty", r"sent another file \(wrong md5\)", None),
+        (PART, b"", "truncated", "ended after 300,000 of 600,000 bytes", BODY[:HALF]),
+        (PART, BODY[:HALF], "shifted", "answered 206 to a request for bytes 300000-", BODY[:HALF]),
+        (PART, BODY[:HALF], "short", "offers 13 bytes where 600000 are needed", BODY[:HALF]),
+        (PART, BODY[:HALF], "redirect", "unknown url type: ftp", BODY[:HALF]),
+    ],
+)
+def test_what_fails_leaves_what_is_right(
+    there: str, content: bytes, behaviour: str, match: str, left: bytes | None, mirror, tmp_path: Path
+) -> None:
+    (tmp_path / there).write_bytes(content)
+    with pytest.raises((ValueError, ConnectionError), match=match):
         download(mirror.file(behaviour), tmp_path)
-    assert names_in(tmp_path) == []
+    assert names_in(tmp_path) == ([there] if left is not None else [])
+    assert left is None or (tmp_path / there).read_bytes() == left
 
 
-def test_truncated_body_is_kept_apart_and_continued(mirror: Mirror, tmp_path: Path) -> None:
-    with pytest.raises(ConnectionError, match=r"ended after 300,000 of 600,000 bytes"):
-        download(mirror.file("truncated"), tmp_path)
-    assert names_in(tmp_path) == ["file.gz.part"]
-    assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
-    assert download(mirror.file("good"), tmp_path).read_bytes() == BODY
-    assert mirror.asked[-1] == ("good", f"bytes={HALF}-") and names_in(tmp_path) == ["file.gz"]
-
-
-@pytest.mark.parametrize("first", ["wrong", "missing"])
-def test_the_next_mirror_is_asked(first: str, mirror: Mirror, tmp_path: Path) -> None:
-    assert download(mirror.file(first, "good"), tmp_path).read_bytes() == BODY
-    assert mirror.asked == [(first, None), ("good", None)]
+@pytest.mark.parametrize("protocol", ["file", "ftp"])
+def test_only_http_is_followed(protocol: str, mirror: Mirror, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match=f"unknown url type: {protocol}"):
+        download(RemoteFile("x", 1, "", (f"{protocol}:///etc/hostname",)), tmp_path)
 
 
 def test_without_a_mirror_that_has_it_one_error_names_what_to_put_where(
@@ -167,45 +189,6 @@ def test_no_network_names_what_to_put_where(tmp_path: Path, monkeypatch: pytest.
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("behaviour", ["norange", "refuses"])
-def test_mirror_that_cannot_continue_starts_again(behaviour: str, mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
-    assert download(mirror.file(behaviour), tmp_path).read_bytes() == BODY
-    assert mirror.asked[0] == (behaviour, f"bytes={HALF}-")
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "match"),
-    [
-        ("shifted", "answered 206 to a request for bytes 300000-"),
-        ("short", "offers 13 bytes where 600000 are needed"),
-    ],
-)
-def test_another_answer_does_not_cost_what_was_downloaded(
-    behaviour: str, match: str, mirror: Mirror, tmp_path: Path
-) -> None:
-    (tmp_path / "file.gz.part").write_bytes(BODY[:HALF])
-    with pytest.raises(ConnectionError, match=match):
-        download(mirror.file(behaviour), tmp_path)
-    assert (tmp_path / "file.gz.part").read_bytes() == BODY[:HALF]
-
-
-@pytest.mark.parametrize(
-    "part", [bytes(HALF), bytes(len(BODY)), bytes(len(BODY) + 1)], ids=["half", "whole", "too long"]
-)
-def test_damaged_part_is_replaced_within_one_call(part: bytes, mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.gz.part").write_bytes(part)
-    mirrored = mirror.file("refuses" if len(part) > len(BODY) else "good")
-    assert download(mirrored, tmp_path).read_bytes() == BODY
-    assert names_in(tmp_path) == ["file.gz"]
-
-
-def test_complete_part_needs_no_request(mirror: Mirror, tmp_path: Path) -> None:
-    (tmp_path / "file.gz.part").write_bytes(BODY)
-    assert download(mirror.file("missing"), tmp_path).read_bytes() == BODY
-    assert mirror.asked == []
-
-
 def test_stalled_mirror_is_left_for_the_next_one_which_continues(
     mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,20 +196,6 @@ def test_stalled_mirror_is_left_for_the_next_one_which_continues(
     assert download(mirror.file("stalls", "good"), tmp_path).read_bytes() == BODY
     (_, first), (_, second) = mirror.asked
     assert first is None and second is not None and second.startswith("bytes=")
-
-
-@pytest.mark.parametrize(
-    ("url", "match"),
-    [("file:///etc/hostname", "unknown url type: file"), ("ftp://127.0.0.1/x", "unknown url type: ftp")],
-)
-def test_only_http_is_followed(url: str, match: str, mirror: Mirror, tmp_path: Path) -> None:
-    with pytest.raises(ConnectionError, match=match):
-        download(RemoteFile("x", 1, "", (url,)), tmp_path)
-
-
-def test_redirect_to_another_protocol_is_refused(mirror: Mirror, tmp_path: Path) -> None:
-    with pytest.raises(ConnectionError, match="unknown url type: ftp"):
-        download(mirror.file("redirect"), tmp_path)
 
 
 @pytest.mark.slow

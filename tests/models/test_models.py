@@ -14,8 +14,6 @@ from ien.models import MODELS, channel_share, create
 from tests.helpers.nets import assert_invariant_with_symmetric_kernels, unsettled
 
 CHANNELS = {"cnn6": 1, "cnn3": 1, "resnet18": 3, "vgg": 3, "wide-resnet": 3}
-EXACT = ["cnn6", "resnet18", "vgg"]
-"""Those whose maps commute with quarter turns and flips if their kernels do."""
 
 
 def net(name: str, feature_groups: int | str = 4, **options: object) -> nn.Module:
@@ -122,11 +120,12 @@ def test_the_exported_program_computes_the_same_for_other_batches(name: str) -> 
         assert (program.module()(x[:2]) - model(x[:2])).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_channels_last_images_give_the_same(name: str) -> None:
-    model, x = unsettled(net(name).double()), images(name)
-    there = model.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))
-    assert (there - model(x)).abs().max() < 1e-12
+@pytest.mark.parametrize("name", ["resnet18", "vgg"])
+def test_weights_start_as_torch_has_them(name: str) -> None:
+    for layer in net(name, width=1 / 4).modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            bound = 1 / math.sqrt(layer.weight[0].numel())
+            assert 0.9 * bound < layer.weight.abs().max() <= bound
 
 
 @pytest.mark.parametrize("name", models.NAMES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -105,14 +103,9 @@ def test_even_sides_grow_by_one_pixel_with_the_picture_kept_in_place() -> None:
     assert odd_sized(x[:, :, :9, :7]).shape == (2, 3, 9, 7)
 
 
-def test_weights_start_as_in_torch_and_only_the_last_statistics_move_fast() -> None:
-    model = resnet18(width=1 / 4)
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            bound = 1 / math.sqrt(layer.weight[0].numel())
-            assert 0.9 * bound < layer.weight.abs().max() <= bound and layer.bias.abs().max() <= bound
-    momenta = {name: m.momentum for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)}
-    assert momenta.pop("layer4.2") == 0.9 and set(momenta.values()) == {0.1} and len(momenta) == 16
+def test_only_the_last_statistics_move_fast() -> None:
+    norms = [layer for layer in resnet18(width=1 / 16).modules() if isinstance(layer, nn.BatchNorm2d)]
+    assert [norm.momentum for norm in norms] == [0.1] * 16 + [0.9]
 
 
 def test_names_in_the_state_are_those_of_saved_runs() -> None:
