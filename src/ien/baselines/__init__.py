@@ -1,11 +1,11 @@
 """The networks we compare with: equivariant by construction, and called like the plain ones.
 
-    steerable_layers.py    layers that commute with rotations and flips, of e2cnn's kernels
-    steerable_nets.py      the steerable twins of cnn6, resnet18 and vgg sesn_layers.py
-    scale-equivariant steerable networks (SESN): convolutions at several scales sesn_nets.py
-    the SESN twins of cnn3 and wide_resnet dss.py                 deep scale-spaces (DSS): dilated
-    kernels over blurred images ss_cnn.py              scale-steerable filters (SS-CNN), with the
-    maximum over scales after each layer
+    steerable_layers.py    layers that commute with rotations and flips, with kernels from e2cnn
+    steerable_nets.py      the steerable twins of cnn6, resnet18 and vgg
+    sesn_layers.py         SESN: convolutions with the same kernels at several scales
+    sesn_nets.py           the SESN twins of cnn3 and wide_resnet
+    dss.py                 deep scale-spaces: dilated kernels over blurred images
+    ss_cnn.py              scale-steerable filters, with the maximum over scales after each layer
 
 The steerable twin of SiamFC, which tracks, lives in ``ien.tracking`` and is built here by name.
 """

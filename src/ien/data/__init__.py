@@ -1,13 +1,16 @@
 """Data sets: from files on disk to tensors.
 
-    dataset.py          what a data set is, and where data are looked for cache.py
-    tensors that take long to make, kept as memory-mapped files download.py         published files
-    and archives → files in a folder, checked augment.py          images and drawn numbers →
-    rotated, scaled, shifted, mirrored, cut-out images digits.py           the 5,000 digits that
-    come with the installation mnist.py            the published files of MNIST rot_mnist.py
-    Rot-MNIST: the original, or made from MNIST scale_mnist.py      Scale-MNIST and Rot-Scale-MNIST,
-    made from MNIST tiny_imagenet.py    the published folder of Tiny ImageNet rot_tim.py
-    Rot-TIM and R2-TIM, made from Tiny ImageNet stl10.py            the published folder of STL-10
+    dataset.py          what a data set is, and where data are looked for
+    cache.py            tensors that take long to make, kept as memory-mapped files
+    download.py         published files and archives → files in a folder, checked
+    augment.py          images and drawn numbers → rotated, scaled, shifted, cut-out images
+    digits.py           the 5,000 digits that come with the installation
+    mnist.py            the published files of MNIST
+    rot_mnist.py        Rot-MNIST: the original, or made from MNIST
+    scale_mnist.py      Scale-MNIST and Rot-Scale-MNIST, made from MNIST
+    tiny_imagenet.py    the published folder of Tiny ImageNet
+    rot_tim.py          Rot-TIM and R2-TIM, made from Tiny ImageNet
+    stl10.py            the published folder of STL-10
 
 Clips for tracking are in ``ien.tracking.data``.
 """
