@@ -1,4 +1,4 @@
-"""Track in arrays: frames are numpy arrays, and any network with a stride makes a tracker."""
+"""Track in numpy arrays, with any network that has a stride."""
 
 import numpy as np
 from torch import Tensor, nn
@@ -20,13 +20,13 @@ class Pixels(nn.Module):
         return 50 * pixels / pixels.flatten(1).norm(dim=1)[:, None, None, None]
 
 
-# 60 frames (240, 320, 3) uint8 of an object that moves, turns and scales, with its box x, y, w, h in each
+# 60 frames (240, 320, 3) uint8 of an object that moves, rotates and scales, with its box x, y, w, h in each
 clip = synthetic(seed=5)
 frames = [clip.frame(i) for i in range(len(clip))]
 print(f"a box that never moves: {score(np.repeat(clip.boxes[:1], len(clip), 0), clip.boxes)}")
 
 for templates in (1, 8):
-    tracker = Tracker(Pixels(), rotations=templates)  # the target in so many turns
+    tracker = Tracker(Pixels(), rotations=templates)  # angles at which it is looked for
     tracker.init(frames[0], clip.boxes[0])
     boxes, angles = [clip.boxes[0]], [0.0]
     for frame in frames[1:]:

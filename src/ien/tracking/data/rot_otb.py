@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,38 +20,24 @@ import torch
 import torch.nn.functional as F
 
 from ..._files import whole_or_nothing
-from ..._text import nearest
 from .boxes import centres
 from .clip import Array, Clip
 
 __all__ = ["cos_sin", "rotated", "upright_sides", "write"]
 
 Point = tuple[float, float]
-BoxRule = Literal["hull", "ellipse"]
 
 
-def rotated(
-    clip: Clip,
-    turns_per_second: float = 0.5,
-    fps: float = 30,
-    direction: Literal["counter-clockwise", "clockwise"] = "counter-clockwise",
-    canvas: Literal["diagonal", "same"] = "diagonal",
-    box: BoxRule = "hull",
-) -> Clip:
+def rotated(clip: Clip, turns_per_second: float = 0.5, fps: float = 30) -> Clip:
     """Return the clip with frame i rotated by ``360 * turns_per_second * i / fps`` degrees.
 
-    Frames are rotated about their middle when they are asked for, bilinearly and once; quarter
-    turns only move pixels. To rotate images for training use a :class:`ien.Group` instead.
+    Frames are rotated counter-clockwise about their middle when they are asked for, bilinearly and
+    once; quarter turns only move pixels. To rotate images for training use a :class:`ien.Group`.
 
     Args:
         clip: Its frames must have one size. Its angles, if any, are added to those of the result.
         turns_per_second: The rate, 0 or more.
         fps: Frames that make a second.
-        direction: ``counter-clockwise`` or ``clockwise``, as seen.
-        canvas: ``diagonal``, a square as wide as the frame's diagonal, from which nothing is cut
-            off; or ``same``, the size of the frame: a target that leaves it has no box.
-        box: ``hull``, the upright box around the rotated box; or ``ellipse``, the one around the
-            rotated ellipse that fills the box.
 
     Returns:
         A clip with angles, which grow beyond 360°.
@@ -63,56 +49,42 @@ def rotated(
     rate = 360 * turns_per_second
     if not (math.isfinite(rate) and rate >= 0 and math.isfinite(fps) and fps > 0):
         raise ValueError(
-            f"turns_per_second must be 0 or more and fps above 0; got {turns_per_second} and {fps} "
-            f'(to rotate the other way, direction="clockwise")'
+            f"turns_per_second must be 0 or more and fps above 0; got {turns_per_second} and {fps}"
         )
-    _check_choice("direction", direction, ("counter-clockwise", "clockwise"))
-    _check_choice("canvas", canvas, ("diagonal", "same"))
-    if direction == "clockwise":
-        rate = -rate
     degrees = rate * np.arange(len(clip)) / fps
+    size = clip.size  # reads the first frame, or its header
+    side, pivot = _canvas(size)
+    frames = _RotatedFrames(clip, degrees, size, side, pivot)
 
-    size = clip.size
-    rows, columns = size
-    pivot = ((columns - 1) / 2, (rows - 1) / 2)
-    if canvas == "same":
-        frames = _RotatedFrames(clip, degrees, size, size, pivot, pivot)
-    else:
-        side, pivot = _square_canvas(size, pivot)
-        middle = ((side - 1) / 2, (side - 1) / 2)
-        frames = _RotatedFrames(clip, degrees, size, (side, side), pivot, middle)
-
-    boxes = frames.boxes(box)
-    width_height = np.array(frames.canvas[::-1])
-    after_end = boxes[:, :2] > width_height - 0.5
+    boxes = frames.boxes()
+    after_end = boxes[:, :2] > side - 0.5
     before_start = boxes[:, :2] + boxes[:, 2:] < 0.5
     boxes[(after_end | before_start).any(1)] = np.nan  # less than half a pixel of it is in view
     angles = degrees if clip.angles is None else clip.angles + degrees
     return Clip(clip.name, frames, boxes, clip.visible, angles)
 
 
-def upright_sides(sides: Array, degrees: Array, box: BoxRule = "hull") -> Array:
+def upright_sides(sides: Array, degrees: Array, ellipse: bool = False) -> Array:
     """Return the sides (T, 2) of the upright box around a rotated box, or the ellipse in it.
 
-        hull:     W = w |cos| + h |sin|,        H = w |sin| + h |cos|
+        box:      W = w |cos| + h |sin|,        H = w |sin| + h |cos|
         ellipse:  W = √(w² cos² + h² sin²),     H = √(w² sin² + h² cos²)
 
     Args:
         sides: Width and height before, (T, 2).
         degrees: Angles (T,).
-        box: ``hull`` or ``ellipse``.
+        ellipse: Whether to take the ellipse that fills the box.
 
     >>> upright_sides(np.array([[30.0, 40.0], [30.0, 40.0]]), np.array([90.0, 0.0]))
     array([[40., 30.],
            [30., 40.]])
     """
-    _check_choice("box", box, ("hull", "ellipse"))
     cos, sin = cos_sin(degrees)
     from_width = sides[:, :1] * np.abs(np.stack([cos, sin], 1))  # (T, 2)
     from_height = sides[:, 1:] * np.abs(np.stack([sin, cos], 1))  # (T, 2)
-    if box == "hull":
-        return from_width + from_height
-    return np.hypot(from_width, from_height)
+    if ellipse:
+        return np.hypot(from_width, from_height)
+    return from_width + from_height
 
 
 def cos_sin(degrees: Array | float) -> tuple[Array, Array]:
@@ -160,7 +132,8 @@ def write(
     place = Path(folder).expanduser() / clip.name
     if clip.name in ("", ".", "..") or Path(clip.name).name != clip.name:
         raise ValueError(f"the clip's name must be usable as the name of a folder; got {clip.name!r}")
-    _check_choice("suffix", suffix, (".jpg", ".png"))
+    if suffix not in (".jpg", ".png"):
+        raise ValueError(f"suffix must be .jpg or .png; got {suffix!r}")
     if place.exists():
         raise FileExistsError(f"{place} exists already: move or delete it, or write to another folder")
 
@@ -184,16 +157,15 @@ def write(
 
 @dataclass(frozen=True, eq=False)
 class _RotatedFrames:
-    """Frames of a clip, rotated so that ``pivot`` comes to lie at ``target`` on a canvas."""
+    """Frames of a clip, rotated about ``pivot``, which lies in the middle of a square canvas."""
 
     source: Clip
     degrees: Array
     size: tuple[int, int]
     """Rows and columns of the frames."""
-    canvas: tuple[int, int]
-    """Rows and columns of the result."""
+    side: int
+    """Of the canvas."""
     pivot: Point
-    target: Point
 
     def __len__(self) -> int:
         return len(self.source)
@@ -206,76 +178,74 @@ class _RotatedFrames:
                 f"{self.source.name}: frame {index} has {columns}×{rows} pixels and the first "
                 f"{self.size[1]}×{self.size[0]}; only frames of one size can be rotated"
             )
-        fill = _rounded_mean(image)
         degrees = float(self.degrees[index])
-        corner = self.corner(degrees)
-        if corner is None:
-            return self.resampled(image, fill, degrees)
-        return _paste(np.rot90(image, round(degrees / 90)), fill, self.canvas, *corner)
+        if degrees % 90:
+            return self.resampled(image, degrees)
+        return self.pasted(image, degrees)
 
-    def boxes(self, box: BoxRule) -> Array:
+    def boxes(self) -> Array:
         """Return boxes (T, 4) whose centres rotate with the frame and whose sides are upright."""
         before = self.source.boxes
-        sides = upright_sides(before[:, 2:], self.degrees, box)
+        sides = upright_sides(before[:, 2:], self.degrees)
         middles = self.moved(centres(before), self.degrees)
         return np.concatenate([middles - (sides - 1) / 2, sides], 1)
 
     def moved(self, points: Array, degrees: Array) -> Array:
         """Return where points (T, 2) of the frame lie on the canvas.
 
-        target + R (point - pivot), where R = [[cos, sin], [-sin, cos]], as y points down
+        middle + R (point - pivot), where R = [[cos, sin], [-sin, cos]], as y points down
         """
         cos, sin = cos_sin(degrees)
         x, y = (points - np.array(self.pivot)).T
-        return np.stack([cos * x + sin * y, cos * y - sin * x], 1) + np.array(self.target)
+        return np.stack([cos * x + sin * y, cos * y - sin * x], 1) + (self.side - 1) / 2
 
-    def corner(self, degrees: float) -> tuple[int, int] | None:
-        """Return where the first pixel of the rotated frame lies, or None if it must be resampled.
-
-        It need not be where its pixels lie on those of the canvas, after quarter turns.
-        """
-        if degrees % 90:
-            return None
+    def pasted(self, image: Array, degrees: float) -> Array:
+        """Rotate by quarter turns, after which pixels lie on pixels of the canvas."""
         rows, columns = self.size
-        ends = np.array([[0.0, 0.0], [columns - 1.0, rows - 1.0]])
-        x, y = self.moved(ends, np.full(2, degrees)).min(0).tolist()
-        if x != round(x) or y != round(y):
-            return None
-        return round(x), round(y)
+        ends = np.array([[0.0, 0.0], [columns - 1.0, rows - 1.0]])  # opposite corners
+        left, top = map(round, self.moved(ends, np.full(2, degrees)).min(0).tolist())
+        turned = np.rot90(image, round(degrees / 90))
+        height, width = turned.shape[:2]
+        canvas = np.empty((self.side, self.side, 3), np.uint8)
+        by_rows = canvas.reshape(self.side, -1)  # much faster to fill than by pixels
+        by_rows[:] = np.tile(_rounded_mean(image), self.side)
+        canvas[top : top + height, left : left + width] = turned
+        return canvas
 
-    def resampled(self, image: Array, fill: Array, degrees: float) -> Array:
-        """Read each pixel of the canvas from the image at pivot + R⁻¹ (pixel - target)."""
+    def resampled(self, image: Array, degrees: float) -> Array:
+        """Read each pixel of the canvas from the image at pivot + R⁻¹ (pixel - middle)."""
         rows, columns = self.size
-        height, width = self.canvas
+        middle = (self.side - 1) / 2
         cos, sin = map(float, cos_sin(degrees))
-        x = torch.arange(width, dtype=torch.float64) - self.target[0]  # (width,)
-        y = torch.arange(height, dtype=torch.float64)[:, None] - self.target[1]  # (height, 1)
+        x = torch.arange(self.side, dtype=torch.float64) - middle  # (side,)
+        y = torch.arange(self.side, dtype=torch.float64)[:, None] - middle  # (side, 1)
         # grid_sample counts in sides of length 2; summing in float64 leaves no drift
         across, down = 2 / columns, 2 / rows
         shift_x = across * (self.pivot[0] + 0.5) - 1
         shift_y = down * (self.pivot[1] + 0.5) - 1
-        grid = torch.empty(1, height, width, 2)
+        grid = torch.empty(1, self.side, self.side, 2)
         torch.add(cos * across * x + shift_x, -sin * across * y, out=grid[0, ..., 0])
         torch.add(sin * down * x + shift_y, cos * down * y, out=grid[0, ..., 1])
 
         # Pillow takes as long, and truncates instead of rounding, which darkens
-        colour = torch.from_numpy(fill).float()[:, None, None]  # (3, 1, 1)
+        fill = torch.from_numpy(_rounded_mean(image)).float()[:, None, None]  # (3, 1, 1)
         pixels = torch.from_numpy(image).permute(2, 0, 1).float()  # (3, rows, columns)
-        pixels = pixels - colour  # what lies outside is then 0
+        pixels = pixels - fill  # what lies outside is then 0
         result = F.grid_sample(pixels[None], grid, align_corners=False)[0]
         # the conversion to integers truncates: 0.5 makes it round
-        result = result.add_(colour + 0.5).clamp_(0, 255).to(torch.uint8)
-        return result.permute(1, 2, 0).contiguous().numpy()  # (height, width, 3)
+        result = result.add_(fill + 0.5).clamp_(0, 255).to(torch.uint8)
+        return result.permute(1, 2, 0).contiguous().numpy()  # (side, side, 3)
 
 
-def _square_canvas(size: tuple[int, int], middle: Point) -> tuple[int, Point]:
-    """Return the side of the canvas, and the pivot: the point of the frame put at its middle.
+def _canvas(size: tuple[int, int]) -> tuple[int, Point]:
+    """Return the side of the square canvas, and the pivot: the point of the frame put at its middle.
 
-    For quarter turns to move pixels onto pixels, both coordinates of the pivot must be whole
-    numbers on a canvas of odd side, or both halves on one of even side. The nearer to ``middle`` of
-    the two is taken.
+    The canvas is as wide as the diagonal, so that it loses no corner. For quarter turns to move pixels
+    onto pixels, both coordinates of the pivot must be whole numbers on a canvas of odd side, or both
+    halves on one of even side. The nearer of the two to the middle of the frame is taken.
     """
     rows, columns = size
+    middle = ((columns - 1) / 2, (rows - 1) / 2)
     choices: list[tuple[float, int, Point]] = []
     for parity in (0, 1):
         # the nearest point with whole coordinates, or with halves
@@ -299,19 +269,6 @@ def _rounded_mean(image: Array) -> Array:
     return np.round(sums / (image.size // 3)).astype(np.uint8)
 
 
-def _paste(image: Array, fill: Array, canvas: tuple[int, int], x: int, y: int) -> Array:
-    """Return a canvas with the image at column x and row y; parts outside of it are cut off."""
-    height, width = canvas
-    result = np.empty((height, width, 3), np.uint8)
-    result.reshape(height, -1)[:] = np.tile(fill, width)  # by rows: much faster than by pixels
-    top, left = max(0, -y), max(0, -x)
-    bottom = min(image.shape[0], height - y)
-    right = min(image.shape[1], width - x)
-    if bottom > top and right > left:
-        result[y + top : y + bottom, x + left : x + right] = image[top:bottom, left:right]
-    return result
-
-
 def _save(image: Array, path: Path) -> None:
     try:
         from PIL import Image
@@ -321,8 +278,3 @@ def _save(image: Array, path: Path) -> None:
         Image.fromarray(image).save(path, quality=95, subsampling=0)
     except OSError as error:
         raise OSError(f"cannot write {path} ({error.strerror or error})") from None
-
-
-def _check_choice(what: str, given: str, known: Sequence[str]) -> None:
-    if given not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}; got {given!r}; {nearest(given, known)}")

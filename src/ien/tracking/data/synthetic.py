@@ -118,7 +118,7 @@ class _Object:
     def upright(self) -> Array:
         """Width and height (T, 2) of the upright box."""
         sides = self.sides * self.scales[:, None]
-        return upright_sides(sides, self.degrees, "ellipse" if self.round else "hull")
+        return upright_sides(sides, self.degrees, ellipse=self.round)
 
 
 @dataclass(frozen=True, eq=False)
