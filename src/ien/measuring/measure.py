@@ -55,7 +55,7 @@ def measure(
     Args:
         model: Any module that takes images; it need not come from ``ien``.
         images: A tensor (N, C, H, W), or an iterable of batches such as a DataLoader. If a batch is
-            a tuple, its first entry is used. A hundred images are usually enough.
+            a tuple, its first entry is used. At least two images, better a hundred.
         group: The transformations, such as ``ien.rotation(8)`` or ``"rot8"``.
         layers: Names, as in ``model.named_modules()``, of layers that return maps (B, C, H, W). By
             default the model's direct children that return maps, and its last map.
