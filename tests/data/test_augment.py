@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -63,38 +62,12 @@ def test_resampling_keeps_the_dtype_and_the_input(function, dtype: torch.dtype) 
     assert function(x[:0], torch.ones(0)).shape == (0, 1, 5, 5)
 
 
-@pytest.mark.parametrize(
-    ("images", "values"),
-    [
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.ones(2)),
-        (torch.zeros(2, 4, 4), torch.ones(2)),
-        (torch.zeros(2, 1, 4, 4), torch.ones(3)),
-        (torch.zeros(2, 1, 4, 4), torch.ones(2, 1)),
-    ],
-)
-def test_resampling_says_what_it_needs(images: Tensor, values: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"floating-point images \(N, C, H, W\) and an angle for each"):
-        rotate(images, values)
-    with pytest.raises(ValueError, match=r"rescale needs .* a factor for each .* and factors \("):
-        rescale(images, values)
-
-
 def test_scaling_in_mode_nearest_takes_the_pixel_that_is_there() -> None:
     x = torch.rand(1, 1, 7, 8)
     result = rescale(x, torch.tensor([1.37]), "nearest")
     for i, j in np.ndindex(7, 8):
         row, column = round(3 + (i - 3) / 1.37), round(3.5 + (j - 3.5) / 1.37)
         assert result[0, 0, i, j] == x[0, 0, row, column]
-
-
-def test_factor_one_changes_nothing_and_others_fill_or_lose_a_border() -> None:
-    x = torch.rand(3, 2, 12, 12, dtype=torch.float64)
-    same, half, double = rescale(x, torch.tensor([1.0, 0.5, 2.0]))
-    torch.testing.assert_close(same, x[0], atol=1e-12, rtol=0)
-    inside = torch.zeros(12, 12, dtype=torch.bool)
-    inside[2:10, 2:10] = True  # 3 to 9 and what the kernel reaches
-    assert (half[:, ~inside] == 0).all() and (half[:, 4:8, 4:8] != 0).any()
-    assert (double != 0).any() and not torch.equal(double, x[2])
 
 
 def test_overshoot_is_cut_off_in_scaling_and_left_in_resampling() -> None:
@@ -125,12 +98,6 @@ def test_scaling_is_that_of_pillow_but_for_the_constant_of_the_kernel(factor: fl
     assert 8 * near < half_a_pixel_off
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
-def test_factors_that_scale_nothing_are_refused(factor: float) -> None:
-    with pytest.raises(ValueError, match=rf"positive and finite, 0\.5 to halve; got {factor:g}"):
-        rescale(torch.zeros(2, 1, 4, 4), torch.tensor([1.0, factor]))
-
-
 # shifts, mirror images and squares
 
 
@@ -144,12 +111,8 @@ def test_shift_is_a_crop_of_the_padded_image() -> None:
         expected = padded[:, 12 - down : 21 - down, 12 - right : 23 - right]
         assert np.array_equal(moved.numpy(), expected)
     assert torch.equal(result[0], x[0]) and any(not moved.any() for moved in result)
-
-
-def test_shift_far_beyond_the_image_leaves_zeros() -> None:
-    x = torch.ones(3, 1, 4, 4)
-    result = shift(x, torch.tensor([[10**9, 0], [0, -(10**9)], [1, 0]]))
-    assert result.sum((1, 2, 3)).tolist() == [0, 0, 12]
+    far = shift(x[:2], torch.tensor([[10**9, 0], [0, -(10**9)]]))
+    assert not far.any()
 
 
 def test_mirror_flips_those_that_are_flagged() -> None:
@@ -210,27 +173,33 @@ def test_no_images_are_no_images() -> None:
         assert made.shape == x.shape
 
 
-IMAGES = torch.zeros(2, 3, 8, 8)
+IMAGES, PIXELS = torch.zeros(2, 3, 8, 8), torch.zeros(2, 2, dtype=torch.int64)
+FLOATS = r"floating-point images \(N, C, H, W\) and an? (angle|factor) for each \(N,\); got "
 
 
 @pytest.mark.parametrize(
-    ("call", "match"),
+    ("function", "arguments", "match"),
     [
-        (lambda: rescale(IMAGES, torch.ones(2), "cubic"), "bilinear, bicubic or nearest; got 'cubic'"),
-        (lambda: shift(IMAGES, torch.zeros(2, 2)), r"in whole rows and columns \(N, 2\); got .*float32"),
-        (lambda: shift(IMAGES, torch.zeros(2, dtype=torch.int64)), r"shift needs images .* and an offset"),
-        (lambda: shift(IMAGES[0], torch.zeros(2, 2, dtype=torch.int64)), r"got \(3, 8, 8\)"),
-        (lambda: mirror(IMAGES, torch.zeros(2)), r"true or false for each \(N,\); .* torch\.float32 \(2,\)"),
-        (lambda: mirror(IMAGES, torch.zeros(3, dtype=torch.bool)), r"torch\.bool \(3,\)"),
-        (lambda: cutout(IMAGES, torch.zeros(2, 2), 4, 0.0), "cutout needs images .* and a pixel for each"),
-        (
-            lambda: cutout(IMAGES, torch.zeros(2, 2, dtype=torch.int64), 4, [0.1, 0.2]),
-            "fill is one value or one for each of 3 channels; got 2",
-        ),
-        (lambda: cutout(IMAGES, torch.zeros(2, 2, dtype=torch.int64), 0, 0.0), "at least 1 pixel; got 0"),
+        (rotate, [IMAGES.byte(), torch.ones(2)], f"rotate needs {FLOATS}torch.uint8"),
+        (rescale, [IMAGES[0], torch.ones(3)], rf"rescale needs {FLOATS}.* \(3, 8, 8\) and factors"),
+        (rotate, [IMAGES, torch.ones(3)], rf"{FLOATS}.* and angles \(3,\)"),
+        (rescale, [IMAGES, torch.ones(2, 1)], rf"{FLOATS}.* and factors \(2, 1\)"),
+        (rescale, [IMAGES, torch.tensor([1.0, 0.0])], r"positive and finite, 0\.5 to halve; got 0"),
+        (rescale, [IMAGES, torch.tensor([1.0, -1.0])], "positive and finite, .* got -1"),
+        (rescale, [IMAGES, torch.tensor([1.0, math.nan])], "positive and finite, .* got nan"),
+        (rescale, [IMAGES, torch.tensor([1.0, math.inf])], "positive and finite, .* got inf"),
+        (rescale, [IMAGES, torch.ones(2), "cubic"], "mode is bilinear, bicubic or nearest; got 'cubic'"),
+        (shift, [IMAGES, PIXELS.float()], r"in whole rows and columns \(N, 2\); got .*float32"),
+        (shift, [IMAGES, PIXELS[0]], "shift needs images .* and an offset"),
+        (shift, [IMAGES[0], PIXELS], r"got \(3, 8, 8\)"),
+        (mirror, [IMAGES, torch.zeros(2)], r"true or false for each \(N,\); .* torch\.float32 \(2,\)"),
+        (mirror, [IMAGES, torch.zeros(3, dtype=torch.bool)], r"torch\.bool \(3,\)"),
+        (cutout, [IMAGES, PIXELS.float(), 4, 0.0], "cutout needs images .* and a pixel for each"),
+        (cutout, [IMAGES, PIXELS, 4, [0.1, 0.2]], "one value or one for each of 3 channels; got 2"),
+        (cutout, [IMAGES, PIXELS, 0, 0.0], "at least 1 pixel; got 0"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(call: Callable[[], Tensor], match: str) -> None:
+def test_what_does_not_fit_is_told_in_one_line(function, arguments: list, match: str) -> None:
     with pytest.raises(ValueError, match=match) as caught:
-        call()
+        function(*arguments)
     assert "\n" not in str(caught.value)

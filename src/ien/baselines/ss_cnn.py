@@ -1,7 +1,8 @@
 """Scale-steerable filters (Ghosh and Gupta, 2019): the maximum over kernels at several scales.
 
-A filter is a combination of log-radial harmonics. Scaling the image by s multiplies a harmonic of
-frequency k by exp(-i k log s) / s, so the same weights give the filter at every scale.
+A filter is a combination of log-radial harmonics. A harmonic of frequency k, stretched by s, is the
+same one times exp(-i k log s) / s: its phase is steered, and the same weights give the filter at
+every scale.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ fields, a kernel commutes with the group if, for every element g,
     κ(g x) = ρ_out(g) κ(x) ρ_in(g)⁻¹
 
 where ρ permutes the members (on an image it is the identity). The kernels that satisfy this form a
-linear space; e2cnn samples a basis κ_1 … κ_n of it, and a layer learns the weights w of κ = Σ_b w_b
-κ_b.
+linear space. e2cnn samples a basis κ_1 … κ_n of it, and a layer learns the weights w of
+
+    κ = Σ_b w_b κ_b
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = [
 
 
 class Symmetry(NamedTuple):
-    """Rotations about a point, with or without flips: what a field has one member for each of.
+    """Rotations about a point, with or without flips; a field has one member for each element.
 
     Members follow the order of the elements of ``rot4``, ``rot4xflip`` and the like, whatever the
     order in the group that :meth:`of` is given.

@@ -81,11 +81,10 @@ def r2_tim(
 ) -> Dataset:
     """Make R2-TIM: the images of :func:`rot_tim`, some of them flipped.
 
-    Classes, angles and order are the same.
-
-    The paper flips "some images at random along the horizontal or vertical axis" and names no
-    shares: here a third stays as it is, a third is mirrored left to right and a third upside down,
-    after being rotated. The arguments are those of :func:`rot_tim`.
+    Classes, angles and order are the same. The paper flips "some images at random along the
+    horizontal or vertical axis" and names no shares: here a third stays as it is, a third is
+    mirrored left to right and a third upside down, after being rotated. The arguments are those of
+    :func:`rot_tim`.
     """
     return rot_tim(folder, seed, classes, image_size, reflect=True)
 
@@ -171,8 +170,9 @@ def _make(plan: _Plan, image_size: int) -> Tensor:
 def _disc(size: int) -> Tensor:
     """1 where the centre of a pixel lies in the disc that touches the border pixels, else 0.
 
-    In half pixels from the centre of the image, so in whole numbers: (2i - n + 1)² + (2j - n + 1)²
-    ≤ (n - 1)².
+    Counted in half pixels from the centre, so in whole numbers:
+
+        (2i - n + 1)² + (2j - n + 1)² ≤ (n - 1)²
     """
     square = (2 * torch.arange(size) - size + 1) ** 2
     return (square + square[:, None] <= (size - 1) ** 2).to(torch.uint8)

@@ -119,8 +119,8 @@ def generate(images: Tensor, labels: Tensor, seed: int, sizes: Sizes, rotated: b
 def stratified(labels: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Draw which images train, validation and test have, in random order; none is in two.
 
-    Every part has each label in its share of those that are left, in whole numbers: rounded down,
-    and one more for the largest remainders. The test images are dealt out first.
+    Every part has each label in its share of the images that are left, in whole numbers: rounded
+    down, and one more for the largest remainders. The test images are dealt out first.
 
     Returns:
         Indices into ``labels`` for train, validation and test.

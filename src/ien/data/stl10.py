@@ -68,9 +68,8 @@ class STL10:
 def stl10(folder: str | os.PathLike[str], seed: int = 0, image_size: int = SIZE) -> Dataset:
     """Load the labelled images of STL-10, with labels from 0.
 
-    They are in the order of the files, which mixes the classes.
-
-    Source ``original``, or ``subset`` where the files hold other numbers of images than the
+    They are in the order of the files, which mixes the classes. The source is ``original``, or
+    ``subset`` where the files hold other numbers of images than the
     published ones. Kept in the cache folder, row after row, memory-mapped.
 
     Args:
