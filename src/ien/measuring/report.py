@@ -300,20 +300,24 @@ class Report:
         parts.append(markdown_table(self.element_table()))
         return "\n\n".join(parts) + "\n"
 
+    def to_html(self) -> str:
+        """Return the report as one self-contained page, with a curve over angles or factors."""
+        # the only import from a later folder: there is one writer of HTML pages, and it is there
+        from ..report.page.measured import measured_page
+
+        return measured_page(self)
+
     def save(self, folder: Path | str) -> Path:
         """Write ``report.json``, ``report.md`` and ``report.html`` into ``folder``, and return it.
 
         The folder is created if it does not exist; earlier reports in it are overwritten.
         """
-        # the only import from a later folder: there is one writer of HTML pages, and it is there
-        from ..report.page.measured import measured_page
-
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
         (folder / "report.json").write_text(text + "\n", encoding="utf-8")
         (folder / "report.md").write_text(self.to_markdown(), encoding="utf-8")
-        (folder / "report.html").write_text(measured_page(self), encoding="utf-8")
+        (folder / "report.html").write_text(self.to_html(), encoding="utf-8")
         return folder
 
     def _columns(self) -> dict[str, Callable[[LayerReport], str]]:
