@@ -212,7 +212,7 @@ def test_a_terminal_shows_all_of_it_however_narrow(tmp_path: Path, width: int) -
 
 
 def test_long_epochs_report_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ien.training.progress._SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("ien.training.progress.SECONDS_BETWEEN_LINES", -1)
     text = io.StringIO()
     run(tmp_path, toy.config(epochs=1, cycle_epochs=1), "embedded", console=Console(file=text))
     assert [f"step {step}/6" in text.getvalue() for step in range(1, 7)] == [True] * 6

@@ -1,7 +1,8 @@
 """The training engine: one loop, one configuration, one run folder.
 
 fields.py        how a field of the configuration is declared and checked
-config.py        everything that determines a run, in sections
+sections.py      the settings of data, network, objective, optimizer, schedule and machine
+config.py        all sections together: everything that determines a run
 overrides.py     ``--set field=value`` applied to a configuration
 distributed.py   several processes that share each batch
 task.py          what the loop trains, and what a run asks of a kind of tasks

@@ -42,6 +42,7 @@ Labelled = tuple[Tensor, Tensor]
 TRIAL_IMAGES = 16
 """How many images a new network is tried on."""
 DIGEST_LENGTH = 16
+STL10_TRAIN_IMAGES = 5000
 
 
 class Classify(TaskKind[Config, Dataset]):
@@ -60,6 +61,7 @@ class Classify(TaskKind[Config, Dataset]):
         return load_dataset(data.dataset, folder, seed, **settings)
 
     def source(self, config: Config, folder: str | None) -> str | None:
+        # must agree with the sources that the loaders in ien.data give
         place = data_folder(folder)
         if str(place) == "embedded":
             return "embedded-5k"
@@ -109,10 +111,12 @@ class Classify(TaskKind[Config, Dataset]):
         device = processes.device(config.machine.device)
         (x, y), _ = images(config, data)
         subset = _subset(config, len(x))
-        mine = x if subset is None else x[subset]
-        some = to_float(mine[:TRIAL_IMAGES]).to(device)
+        seen = x if subset is None else x[subset]
+        some = to_float(seen[:TRIAL_IMAGES]).to(device)
         network, start = trainable(config, device, some)
-        colour = _mean_colour(mine) if config.data.cutout else torch.zeros(x.shape[1])
+        colour = torch.zeros(x.shape[1])
+        if config.data.cutout:  # reading all images takes a while
+            colour = _mean_colour(seen)
         # the optimizer first: a wrapper may replace norm layers
         optimizer = optimizer_of(config, network, start)
         task = ClassifyTask(
@@ -155,7 +159,9 @@ class Classify(TaskKind[Config, Dataset]):
 
     def cost(self, config: Config, plain: nn.Module) -> Cost:
         size = config.data.image_size
-        shape = (1, 28, 28) if config.data.dataset.endswith("mnist") else (3, size, size)
+        shape = (3, size, size)
+        if config.data.dataset.endswith("mnist"):  # digits are enlarged inside the network
+            shape = (1, 28, 28)
         return Cost(*cost(config, plain, shape), "an image at inference")
 
     def examples(self, config: Config, data: Dataset) -> tuple[Tensor, Tensor | None]:
@@ -245,7 +251,7 @@ class ClassifyTask:
                 task_loss = F.cross_entropy(full_precision(output), out.repeat(y))
                 loss = task_loss + out.loss
         originals = output[: len(y)].detach()
-        hits = (originals.argmax(1) == y).sum() * (count > 0)
+        hits = (originals.argmax(1) == y).sum() * (count > 0)  # a share of nothing has no hits
         return Forward(loss, [task_loss, *terms], hits, count, len(batch))
 
     @property
@@ -254,13 +260,14 @@ class ClassifyTask:
 
     def _order(self, epoch: int) -> Tensor:
         """Deal out the images of an epoch: all of them in random order, then all in another, and so on."""
+        # an epoch need not be a whole pass: with orbits it is shorter, with a subset it is longer
         total = len(self.x if self.subset is None else self.subset)
         first = epoch * self.items
         passes = range(first // total, (first + self.items - 1) // total + 1)
         orders = []
         for each in passes:
             orders.append(torch.randperm(total, generator=generator(self.config.seed, "order", each)))
-        skipped = first - passes[0] * total
+        skipped = first - passes[0] * total  # dealt out in earlier epochs
         order = torch.cat(orders)[skipped:][: self.items]
         return order if self.subset is None else self.subset[order]
 
@@ -313,6 +320,7 @@ def augmented(
         values = torch.rand(batch_size, *shape, generator=generator(config.seed, purpose, *place))
         return values[share].to(x.device)
 
+    # each step draws from its own purpose, so that switching one on leaves the others as they were
     if config.objective.transform:
         (group,) = config.objective.groups
         g = group.sample(batch_size, generator(config.seed, "places", *place), include_identity=True)
@@ -351,7 +359,8 @@ def _subset(config: Config, total: int) -> Tensor | None:
 def _mean_colour(x: Tensor) -> Tensor:
     """Average images (N, C, H, W), which may be memory-mapped, in parts: (C,)."""
     sums = [to_float(part).sum((0, 2, 3)) for part in x.split(1000)]
-    return torch.stack(sums).sum(0) / (x.numel() / x.shape[1])
+    pixels = x.numel() / x.shape[1]  # of one channel, in all images
+    return torch.stack(sums).sum(0) / pixels
 
 
 def _size_of_dataset(config: Config) -> int:
@@ -362,5 +371,5 @@ def _size_of_dataset(config: Config) -> int:
         case "scale-mnist" | "rot-scale-mnist":
             return scale_mnist.SIZES.train + scale_mnist.SIZES.validation
         case "stl10":
-            return 5000
+            return STL10_TRAIN_IMAGES
     return tiny_imagenet.TRAIN * config.data.classes

@@ -1,4 +1,4 @@
-"""Several processes: the one seam between the training loop and torch.distributed."""
+"""Several processes that share each batch: the only place that knows torch.distributed."""
 
 from __future__ import annotations
 
@@ -29,34 +29,39 @@ class Processes:
 
     @property
     def first(self) -> bool:
+        """Whether this process writes files and talks to the user."""
         return self.rank == 0
 
     def share(self, n: int) -> slice:
-        """This process's part of ``n`` images: contiguous, as even as possible, none twice, none left out."""
+        """Return this process's part of ``n`` images: contiguous and as even as possible.
+
+        >>> [Processes(rank, 3).share(7) for rank in range(3)]
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
+        """
         return slice(self.rank * n // self.count, (self.rank + 1) * n // self.count)
 
     def device(self, name: str) -> torch.device:
-        """Where this process computes: of the GPUs of a machine each process has its own."""
+        """Return where this process computes: on a machine with GPUs each process has its own."""
         device = torch.device(name)
         if self.count > 1 and device.type == "cuda":
             if device.index is not None:
-                raise ValueError(f"under torchrun each process takes a GPU of its own: give cuda, not {name}")
+                raise ValueError(f"under torchrun each process has its own GPU: give cuda, not {name}")
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         return device
 
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model whose backward pass averages the gradients over all processes."""
+        """Return a model whose backward pass averages the gradients over all processes."""
         if self.count == 1:
             return model
         if device.type == "cuda":
+            # on the CPU there is none: each process then normalises by its own share of the batch
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        return nn.parallel.DistributedDataParallel(
-            model, device_ids=[device] if device.type == "cuda" else None
-        )
+            return nn.parallel.DistributedDataParallel(model, device_ids=[device])
+        return nn.parallel.DistributedDataParallel(model)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, of a tensor on the CPU."""
+        """Add up a tensor on the CPU over all processes."""
         if self.count == 1:
             return values
         total = values.clone()
@@ -64,35 +69,36 @@ class Processes:
         return total
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
+        """Say whether the flag is set in any process."""
         return bool(self.sum(torch.tensor(float(flag))))
 
     def wait(self) -> None:
-        """Go on when all processes are here."""
+        """Wait until all processes are here."""
         self.any(False)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What ``make`` returns in the first process, which alone calls it: others may not see its files."""
-        box: list[Any] = [make() if self.first else None]
+        """Return what ``make`` returns in the first process, the only one that may see the run folder."""
+        box: list[Any] = [None]
+        if self.first:
+            box = [make()]
         if self.count > 1:
             dist.broadcast_object_list(box)
         return box[0]
 
 
 ALONE = Processes()
+"""No other process shares the batches."""
 
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """The processes that torchrun started, or this one alone."""
+    """Join the processes that torchrun started; without it, this one is alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ALONE
         return
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        timeout=timedelta(days=1),  # the others wait while the first one tests
-    )
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(days=1))  # the others wait while the first one tests
     try:
         yield Processes(dist.get_rank(), count)
     except BaseException as error:

@@ -13,6 +13,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 __all__ = ["Section", "field_types", "is_section", "setting", "wanted"]
 
 
+WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number such as 0.3 or 1/8",
+    str: "text",
+}
+
+
 def setting(default: Any, help: str, low: float = -math.inf, high: float = math.inf) -> Any:
     """Declare a field: its default, the text that ``ien show`` prints beside it, and its limits."""
     return field(default=default, metadata={"help": help, "low": low, "high": high})
@@ -47,9 +55,8 @@ def wanted(kind: Any) -> str:
     >>> wanted(bool), wanted(int | None), wanted(Literal["adam", "sgd"])
     ('true or false', 'a whole number or none', 'adam or sgd')
     """
-    texts = {bool: "true or false", int: "a whole number", float: "a number such as 0.3 or 1/8", str: "text"}
-    if kind in texts:
-        return texts[kind]
+    if kind in WORDS:
+        return WORDS[kind]
     if get_origin(kind) is Literal:
         *first, last = get_args(kind)
         return f"{', '.join(first)} or {last}"
@@ -73,7 +80,9 @@ def _check_type(name: str, kind: Any, value: Any) -> None:
 
 def _check_limits(name: str, value: Any, metadata: Any) -> None:
     low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
-    if low == -math.inf or value is None or low <= value <= high:
+    if low == -math.inf or value is None:  # has no limits, or is not set
+        return
+    if low <= value <= high:
         return
     bounds = f"at least {low:g}"
     if high < math.inf:

@@ -101,6 +101,7 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
     pace = _Pace(task.items * (epochs - epoch) - task.items * step // steps)
 
     def save(metrics: dict[str, Any] | None = None) -> None:
+        # metrics first: if the checkpoint is not written, its epoch and this line come again
         _check_weights(network, f"step {step or steps} of epoch {epoch + (step > 0)}", folder)
         if not processes.first:
             return
@@ -123,10 +124,12 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
                 values = processes.sum(take_step(task, next(batches), epoch, step))
                 sums = values if sums is None else sums + values
                 step += 1
+                # in every process, so that all of them end with the same error
                 losses = _check_losses(task, values, f"step {step} of epoch {epoch + 1}", folder)
                 pace.seen += int(values[-1])
                 if step < steps:
                     report(Status(epoch + 1, epochs, step, steps, *pace(), losses, None, task.unit))
+                    # a signal reaches one process before another: they stop after the same step
                     if processes.any(bool(stop)):
                         save()
                         raise Stopped(folder)
@@ -151,7 +154,8 @@ def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
     rate = learning_rate(config, epoch * task.steps + step, task.steps)
     for parameters in task.optimizer.param_groups:
         parameters["lr"] = rate
-    torch.manual_seed(seed_of(config.seed, "noise", epoch, step, processes.rank))  # dropout
+    # dropout draws from the global generator: seeded by the place, a resumed run draws the same
+    torch.manual_seed(seed_of(config.seed, "noise", epoch, step, processes.rank))
     loss, parts, hits, count, total = task.forward(batch, epoch, step)
     if processes.count > 1:
         # gradients are averaged over the processes, whose shares may differ by an item

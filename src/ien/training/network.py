@@ -68,6 +68,7 @@ def trainable(config: Config, device: torch.device, some: Tensor) -> tuple[nn.Mo
         device: Where the network goes.
         some: A few inputs, to try the network on.
     """
+    # built on the CPU, so that a seed gives the same weights on every device
     network = build(config).to(device)
     start = started(config, network, some.to(device))
     _check_measurable(config, network, some[:2].to(device))
@@ -111,6 +112,7 @@ def optimizer_of(config: Config, network: nn.Module, start: Start | None) -> tor
     """Make the optimizer of a network that is on its device; with ``tied`` it keeps the weights tied."""
     lr = config.schedule.max_lr
     parameters = _parameter_groups(config, network)
+    # one kernel for all parameters, where there is one
     fused = next(network.parameters()).device.type in ("cpu", "cuda")
     optimizer: torch.optim.Optimizer
     if config.optimizer.algorithm == "adam":

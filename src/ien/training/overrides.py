@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from .config import Config, Entry, Schedule, changed, entries, locate
+from .config import Config, Entry, changed, entries, locate
 from .fields import wanted
+from .sections import Schedule
 
 __all__ = ["change", "stretched"]
 

@@ -1,4 +1,4 @@
-"""Show how a run goes: a live line on a terminal, plain lines elsewhere, TensorBoard where installed."""
+"""How a run is shown: a live line on a terminal, plain lines elsewhere, and TensorBoard if installed."""
 
 from __future__ import annotations
 
@@ -17,35 +17,45 @@ from .loop import Status
 
 __all__ = ["shown"]
 
-_SECONDS_BETWEEN_LINES = 60
+Report = Callable[[Status], None]
+
+SECONDS_BETWEEN_LINES = 60
+"""Between two lines within an epoch, where there is no terminal; each epoch has a line in any case."""
 
 
 @contextmanager
-def shown(folder: Path, title: str, console: Console) -> Iterator[Callable[[Status], None]]:
-    """A function that shows each status it is given."""
-    with _live(title, console) if console.is_terminal else _lines(title, console) as show:
-        with _tensorboard(folder) as log:
+def shown(folder: Path, title: str, console: Console) -> Iterator[Report]:
+    """Yield a function that shows each status it is given.
 
-            def report(status: Status) -> None:
-                show(status)
-                log(status)
+    Args:
+        folder: The run folder, in which TensorBoard's files go.
+        title: What runs, before each line.
+        console: Where to show it.
+    """
+    showing = _live(title, console) if console.is_terminal else _lines(title, console)
+    with showing as show, _tensorboard(folder) as log:
 
-            yield report
+        def report(status: Status) -> None:
+            show(status)
+            log(status)
+
+        yield report
 
 
+# A live line instead of a bar: it holds the losses of all layers, and wraps on a narrow terminal.
 @contextmanager
-def _live(title: str, console: Console) -> Iterator[Callable[[Status], None]]:
+def _live(title: str, console: Console) -> Iterator[Report]:
     with Live(console=console, transient=True) as live:
         yield lambda status: live.update(Text(f"{title} {_text(status)}"))
 
 
 @contextmanager
-def _lines(title: str, console: Console) -> Iterator[Callable[[Status], None]]:
+def _lines(title: str, console: Console) -> Iterator[Report]:
     last = time.monotonic()
 
     def show(status: Status) -> None:
         nonlocal last
-        if status.metrics or time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+        if status.metrics or time.monotonic() - last > SECONDS_BETWEEN_LINES:
             last = time.monotonic()
             console.print(f"{title} {_text(status)}", soft_wrap=True, highlight=False)
 
@@ -53,9 +63,9 @@ def _lines(title: str, console: Console) -> Iterator[Callable[[Status], None]]:
 
 
 @contextmanager
-def _tensorboard(folder: Path) -> Iterator[Callable[[Status], None]]:
+def _tensorboard(folder: Path) -> Iterator[Report]:
     if importlib.util.find_spec("tensorboard") is None:
-        yield lambda status: None
+        yield _ignore
         return
     from torch.utils.tensorboard import SummaryWriter
 
@@ -79,14 +89,24 @@ def _tensorboard(folder: Path) -> Iterator[Callable[[Status], None]]:
             writer.close()
 
 
+def _ignore(status: Status) -> None:
+    """Log nothing."""
+
+
 def _text(status: Status) -> str:
-    losses = status.losses
-    if status.metrics:  # the means of the epoch instead of the last step's values
+    losses = dict(status.losses)
+    if status.metrics:  # the means of the epoch instead of the values of its last step
         losses = {"task_loss": status.metrics["task_loss"], **status.metrics["terms"]}
-    terms = "".join(f"  {name} {term:.1e}" for name, term in losses.items() if name != "task_loss")
-    left = timedelta(seconds=round(status.seconds_left))
-    speed = f"{status.images_per_second:.{0 if status.images_per_second >= 10 else 1}f} {status.unit}/s"
-    return (
-        f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps}  "
-        f"{speed}  loss {losses['task_loss']:.3f}{terms}  left {left}"
-    )
+    parts = [
+        f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps}",
+        f"{_rate(status.images_per_second)} {status.unit}/s",
+        f"loss {losses.pop('task_loss'):.3f}",
+    ]
+    for name, term in losses.items():
+        parts.append(f"{name} {term:.1e}")
+    parts.append(f"left {timedelta(seconds=round(status.seconds_left))}")
+    return "  ".join(parts)
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.1f}"

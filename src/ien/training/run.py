@@ -86,6 +86,7 @@ def run(
     dataset = _load_in_turn(config, data, processes)
     description = kind.describe(config, dataset)
     described = _described(config, description, data)
+    # two processes that train in one folder would spoil each other's files
     locked = run_folder.lock(folder) if processes.first else nullcontext()
     with locked, _resumable(folder, config):
         config = processes.from_first(lambda: run_folder.create(folder, config, described))
@@ -119,7 +120,7 @@ def run(
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
             run_folder.write_json(folder / "result.json", record)
-        processes.wait()
+        processes.wait()  # only the first one tests
         return record
 
 

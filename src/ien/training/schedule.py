@@ -29,6 +29,7 @@ def epoch_length(config: Config, items: int, views: int, processes: int = 1) -> 
     steps = math.ceil(items / batch_size)
     if not config.objective.orbits:
         return steps, items
+    # a run with one view per image and group shows (1 + groups) images for each item
     fewer = round(items * (1 + len(config.objective.groups)) / views)
     if fewer >= steps * processes:
         return steps, fewer

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 from ..._text import nearest
 from ...groups.families import rotation
 from ...loss.feature_groups import FeatureGroups
-from ...training.config import Config, Data, Network, Objective
+from ...training.config import Config
 from ...training.fields import Section, setting
+from ...training.sections import Data, Network, Objective
 from ..data.sets import SETS
 from ..siamfc_network import BACKBONES
 
