@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..._text import nearest
 from ...measuring.report import ElementReport, Report
 from .axes import ErrorAxis, closed_curve, factor_axis, percent_ticks, rings
-from .errors import Point, draw_errors
+from .errors import Point, draw_errors, error_axis
 from .labels import legend_below, legend_columns
 from .style import Look, check_any, looks_of, plain, styled
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["plot_angles", "plot_factors"]
+
+Curve = dict[float, float]
+"""Degrees, or factor, to error or accuracy."""
 
 
 @styled()
@@ -32,9 +35,13 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
     """
     check_any(reports, "report")
     layer = _common_layer(reports, layer)
-    errors = {name: _errors_by_angle(name, report, layer) for name, report in reports.items()}
-    accuracies = _known(_accuracies(reports, "degrees"))
-    axis = ErrorAxis.over(value for curve in errors.values() for value in curve.values())
+    errors: dict[str, Curve] = {}
+    values: list[float | None] = []
+    for name, report in reports.items():
+        errors[name] = _errors_by_angle(name, report, layer)
+        values.extend(errors[name].values())
+    accuracies = _accuracies(reports, "degrees", identity=0.0)
+    axis = ErrorAxis.over(values)
     looks = looks_of(reports)
 
     figure, panels = _circles(2 if accuracies else 1, looks)
@@ -45,11 +52,7 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
         closed_curve(panels[0], placed, looks[name], name)
     rings(panels[0], axis.low, axis.high, axis.ticks())
     if accuracies:
-        panels[1].set_title("accuracy", y=1.13, loc="center")
-        for name, curve in accuracies.items():
-            closed_curve(panels[1], curve, looks[name], name)
-        low, ticks = percent_ticks([value for curve in accuracies.values() for value in curve.values()])
-        rings(panels[1], low, 100, ticks)
+        _draw_accuracies(panels[1], accuracies, looks)
     return figure
 
 
@@ -67,29 +70,48 @@ def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Fig
 
     check_any(reports, "report")
     layer = _common_layer(reports, layer)
-    errors = {name: _errors_by_factor(name, report, layer) for name, report in reports.items()}
-    accuracies = _known(_accuracies(reports, "factor"))
-    points = [point for curve in errors.values() for point in curve.values()]
-    axis = ErrorAxis.over([*(point.relative for point in points), *(point.floor for point in points)])
+    errors: dict[str, dict[float, Point]] = {}
+    points: list[Point] = []
+    factors: set[float] = set()
+    for name, report in reports.items():
+        errors[name] = _errors_by_factor(name, report, layer)
+        points.extend(errors[name].values())
+        factors.update(errors[name])
+    accuracies = _accuracies(reports, "factor", identity=1.0)
+    axis = error_axis(points)
     looks = looks_of(reports)
 
-    figure = Figure(figsize=(9 if accuracies else 5.5, 4.2), layout="constrained")
-    panels = figure.subplots(1, 2 if accuracies else 1, squeeze=False)[0]
-    for axes, title in zip(panels, (f"relative error of {plain(layer)}", "accuracy, %"), strict=False):
+    titles = [f"relative error of {plain(layer)}"]
+    if accuracies:
+        titles.append("accuracy, %")
+    figure = Figure(figsize=(4.5 * len(titles) + 0.5, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(titles), squeeze=False)[0]
+    for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title)
-        factor_axis(axes, [factor for curve in errors.values() for factor in curve])
+        factor_axis(axes, factors)
     if any(point.floor is not None for point in points):
         panels[0].set_xlabel("factor (dotted: the floor)")
     axis.draw(panels[0])
     for name, curve in errors.items():
-        with_gap = curve | {1.0: Point()}
+        with_gap = curve | {1.0: Point()}  # no line across the identity, which has no error
         draw_errors(panels[0], axis, dict(sorted(with_gap.items())), looks[name], plain(name))
     for name, shares in accuracies.items():
-        factors = sorted(shares)
-        values = [shares[factor] for factor in factors]
-        panels[1].plot(factors, values, **looks[name]._asdict(), label=plain(name))
+        places = sorted(shares)
+        values = [shares[place] for place in places]
+        panels[1].plot(places, values, **looks[name]._asdict(), label=plain(name))
     legend_below(figure, looks)
     return figure
+
+
+def _draw_accuracies(axes: Any, accuracies: Mapping[str, Curve], looks: Mapping[str, Look]) -> None:
+    """Draw accuracies around a circle whose rim is 100 %."""
+    axes.set_title("accuracy", y=1.13, loc="center")
+    values: list[float] = []
+    for name, curve in accuracies.items():
+        closed_curve(axes, curve, looks[name], name)
+        values.extend(curve.values())
+    low, ticks = percent_ticks(values)
+    rings(axes, low, 100, ticks)
 
 
 def _circles(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[Any]]:
@@ -118,10 +140,9 @@ def _circles(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[Any]]:
 def _common_layer(reports: Mapping[str, Report], layer: str | None) -> str:
     """Return ``layer``, or of those in all reports the last one that was measured at most elements."""
     first, *others = reports.values()
-    common = []
-    for name in first.layers:
-        if all(name in report.layers for report in others):
-            common.append(name)
+    common = list(first.layers)
+    for report in others:
+        common = [name for name in common if name in report.layers]
     if layer is not None:
         if layer not in common:
             raise ValueError(f"not every report has a layer {layer!r}: {nearest(layer, common)}")
@@ -135,7 +156,7 @@ def _common_layer(reports: Mapping[str, Report], layer: str | None) -> str:
             count += sum(map(math.isfinite, report.layers[name].per_element.values()))
         return count
 
-    return max(reversed(common), key=count_measured)
+    return max(reversed(common), key=count_measured)  # of equal ones, the last layer
 
 
 def _errors_by_angle(name: str, report: Report, layer: str) -> dict[float, float]:
@@ -163,21 +184,27 @@ def _errors_by_factor(name: str, report: Report, layer: str) -> dict[float, Poin
     return curve
 
 
-def _accuracies(reports: Mapping[str, Report], place: str) -> dict[str, dict[float, float]]:
-    """Return the accuracy of each run, in percent, by ``degrees`` or ``factor``; empty without labels."""
+def _accuracies(
+    reports: Mapping[str, Report], place: Literal["degrees", "factor"], identity: float
+) -> dict[str, Curve]:
+    """Return the accuracy of each run that has labels, in percent.
+
+    Args:
+        reports: By the names of the runs.
+        place: What the accuracy is drawn against, an attribute of an element.
+        identity: Where the untransformed images stand.
+    """
     curves = {}
     for name, report in reports.items():
-        curve = {}
+        if report.accuracy is None:
+            continue
         elements: Mapping[str, ElementReport] = next(iter(report.layers.values())).elements
-        for label, share in (report.accuracy or {}).items():
-            where = 0.0 if place == "degrees" else 1.0  # the identity, which is no element of a layer
+        curve = {}
+        for label, share in report.accuracy.items():
+            where: float | None = identity  # which is no element of a layer
             if label in elements:
                 where = getattr(elements[label], place)
             if where is not None:
                 curve[where] = 100 * share
         curves[name] = curve
     return curves
-
-
-def _known(curves: Mapping[str, dict[float, float]]) -> dict[str, dict[float, float]]:
-    return {name: curve for name, curve in curves.items() if curve}

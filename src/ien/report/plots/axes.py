@@ -28,15 +28,16 @@ def log_ticks(low: float, high: float, count: int = MAX_TICKS) -> dict[float, st
     """
     from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
+    write = LogFormatterSciNotation()
+    ticks: dict[float, str] = {}
     for locator in (LogLocator(numticks=count), LogLocator(subs=(1, 2, 5), numticks=count)):
-        inside = []
+        ticks.clear()
         for value in locator.tick_values(low, high):
             if low <= value <= high:
-                inside.append(float(value))
-        if len(inside) > 1:
+                ticks[float(value)] = write(value)
+        if len(ticks) > 1:
             break
-    write = LogFormatterSciNotation()
-    return {value: write(value) for value in inside}
+    return ticks
 
 
 class ErrorAxis(NamedTuple):
@@ -50,16 +51,25 @@ class ErrorAxis(NamedTuple):
     @classmethod
     def over(cls, values: Iterable[float | None]) -> ErrorAxis:
         """Return an axis that holds all values; those that are None or not finite do not count."""
-        known = [value for value in values if value is not None and math.isfinite(value)]
-        if not known:
+        shown = []
+        has_rounding = False
+        for value in values:
+            if value is None or not math.isfinite(value):
+                continue
+            if value >= ROUNDING:
+                shown.append(value)
+            else:
+                has_rounding = True
+        if not shown and not has_rounding:
             raise ValueError("there is no finite relative error to plot")
-        shown = [value for value in known if value >= ROUNDING] or [1.0]
-        middle = math.sqrt(min(shown) * max(shown))
+        lowest, highest = min(shown, default=1.0), max(shown, default=1.0)
         # room at both ends, and at least a decade
-        low = min(min(shown) / 1.6, middle / 4)
-        high = max(max(shown) * 1.6, middle * 4)
-        if min(known) >= ROUNDING:
+        middle = math.sqrt(lowest * highest)
+        low = min(lowest / 1.6, middle / 4)
+        high = max(highest * 1.6, middle * 4)
+        if not has_rounding:
             return cls(low, high, None)
+        # the band lies below the scale, and its errors are drawn in its middle
         return cls(low / BAND, high, low / math.sqrt(BAND))
 
     def place(self, value: float | None) -> float:
@@ -100,11 +110,14 @@ def factor_axis(axes: Axes, factors: Iterable[float]) -> None:
     """Make the horizontal axis one of scale factors: logarithmic, with 1 in the middle."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    reach = max(abs(math.log(factor)) for factor in factors)
+    reach = 0.0
+    for factor in factors:
+        reach = max(reach, abs(math.log(factor)))
     axes.set_xscale("log", base=2)
     axes.set_xlim(math.exp(-1.08 * reach), math.exp(1.08 * reach))
-    # powers of 2, or of its root if there are few of them
-    base = 2.0 if reach > math.log(3) else math.sqrt(2)
+    base = 2.0
+    if reach < math.log(3):  # there would be one or two ticks only
+        base = math.sqrt(2)
     axes.xaxis.set_major_locator(LogLocator(base=base, numticks=9))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:.3g}"))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -114,15 +127,17 @@ def factor_axis(axes: Axes, factors: Iterable[float]) -> None:
 
 def closed_curve(axes: Axes, curve: Mapping[float, float], look: Look, name: str) -> None:
     """Draw a curve over all degrees around the circle, with marks at quarter turns."""
-    angles = sorted(curve)
-    around = [math.radians(angle) for angle in [*angles, angles[0] + 360]]
-    values = [curve[angle] for angle in [*angles, angles[0]]]
-    axes.plot(around, values, color=look.color, linestyle=look.linestyle, label=plain(name))
-
-    quarters = [angle for angle in angles if angle % 90 == 0]
-    places = [math.radians(angle) for angle in quarters]
-    marked = [curve[angle] for angle in quarters]
-    axes.plot(places, marked, color=look.color, marker=look.marker, linestyle="", label="_quarters")
+    places, values = [], []
+    for angle in sorted(curve):
+        place, value = math.radians(angle), curve[angle]
+        places.append(place)
+        values.append(value)
+        if angle % 90 == 0:
+            axes.plot([place], [value], color=look.color, marker=look.marker, label="_quarter")
+    # back to the first point, a whole turn later
+    places.append(places[0] + 2 * math.pi)
+    values.append(values[0])
+    axes.plot(places, values, color=look.color, linestyle=look.linestyle, label=plain(name))
 
 
 def rings(axes: Any, low: float, high: float, ticks: Mapping[float, str]) -> None:
@@ -138,9 +153,8 @@ def rings(axes: Any, low: float, high: float, ticks: Mapping[float, str]) -> Non
 
 def percent_ticks(values: Sequence[float]) -> tuple[float, dict[float, str]]:
     """Return where an axis up to 100 % that holds all values begins, and its ticks."""
-    known = [value for value in values if math.isfinite(value)]
-    lowest = min(known, default=0.0)
-    step = 25
+    lowest = min(filter(math.isfinite, values), default=0.0)
+    step = 25  # four steps always reach from 100 % to 0
     for smaller in (20, 10, 5, 2, 1):
         if 100 - 4 * smaller <= lowest:
             step = smaller

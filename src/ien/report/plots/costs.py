@@ -40,9 +40,7 @@ def plot_costs(rows: Sequence[Row]) -> Figure:
     macs = []
     for row in rows:
         macs.append(statistics.fmean(record.macs for record in row.records))
-    check_known(
-        rows, [count if count > 0 else math.nan for count in macs], "no count of multiply-accumulates"
-    )
+    check_known(rows, macs, "no count of multiply-accumulates")
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     axes.set(xscale="log", xlim=(min(macs) / 1.6, max(macs) * 1.6))
@@ -51,7 +49,7 @@ def plot_costs(rows: Sequence[Row]) -> Figure:
     axes.xaxis.set_major_formatter(EngFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
     accuracy_axis(axes, rows)
-    fills = _error_shades(figure, axes, [_mean_error(row) for row in rows])
+    fills = _error_shades(figure, axes, list(map(_mean_error, rows)))
     draw_points(axes, rows, macs, fills, row_labels(rows))
     return figure
 
@@ -60,7 +58,7 @@ def check_known(rows: Sequence[Row], values: Sequence[float], lacking: str) -> N
     """Raise an error that names the first row without an accuracy or a value."""
     check_any(rows, "row")
     for row, value in zip(rows, values, strict=True):
-        if not (math.isfinite(value) and row.classifies):
+        if not (row.classifies and math.isfinite(value) and value > 0):  # for a logarithmic axis
             raise ValueError(f"{row.label} has no accuracy or {lacking}: run it again")
 
 
@@ -69,7 +67,8 @@ def accuracy_axis(axes: Axes, rows: Sequence[Row]) -> None:
     ends = []
     for row in rows:
         mean, spread = row.accuracy
-        ends += [mean - (spread or 0), mean + (spread or 0)]
+        spread = spread or 0.0  # a single seed has none
+        ends += [mean - spread, mean + spread]
     margin = max(0.15 * (max(ends) - min(ends)), 0.2)
     axes.set(ylabel="accuracy, %", ylim=(min(ends) - margin, max(ends) + margin))
 
@@ -78,7 +77,8 @@ def draw_points(
     axes: Axes, rows: Sequence[Row], places: Sequence[float], fills: Sequence[Any], names: Sequence[str]
 ) -> None:
     """Draw a point with a bar and a name for each row, in the colour of its method."""
-    points = _side_by_side(axes, [(place, row.accuracy[0]) for row, place in zip(rows, places, strict=True)])
+    means = [row.accuracy[0] for row in rows]
+    points = _side_by_side(axes, list(zip(places, means, strict=True)))
     drawn = []
     for row, (x, y), fill in zip(rows, points, fills, strict=True):
         spread = row.accuracy[1]
@@ -103,6 +103,7 @@ def _side_by_side(axes: Axes, points: Sequence[tuple[float, float]]) -> list[tup
     clusters: list[list[int]] = []
     for i in range(len(points)):
         for cluster in clusters:
+            # near the first point of a cluster, across and upward
             if abs(pixels[cluster[0]] - pixels[i]).max() < width:
                 cluster.append(i)
                 break
@@ -111,7 +112,7 @@ def _side_by_side(axes: Axes, points: Sequence[tuple[float, float]]) -> list[tup
     moved = list(points)
     for cluster in clusters:
         for k, i in enumerate(cluster):
-            shift = (k - (len(cluster) - 1) / 2) * width
+            shift = (k - (len(cluster) - 1) / 2) * width  # around the place that they share
             x, _ = axes.transData.inverted().transform(pixels[i] + (shift, 0))
             moved[i] = float(x), points[i][1]
     return moved
@@ -119,24 +120,26 @@ def _side_by_side(axes: Axes, points: Sequence[tuple[float, float]]) -> list[tup
 
 def row_labels(rows: Sequence[Row]) -> list[str]:
     """Name rows by their labels, with preset and data where these differ."""
-    several_presets = len({row.preset for row in rows}) > 1
-    several_data = len({row.data for row in rows}) > 1
+    presets, data = set(), set()
+    for row in rows:
+        presets.add(row.preset)
+        data.add(row.data)
     labels = []
     for row in rows:
         words = [row.label]
-        if several_presets:
+        if len(presets) > 1:
             words.append(row.preset)
-        if several_data:
+        if len(data) > 1:
             words.append(f"({row.data})")
         labels.append(plain(" ".join(words), 60))
     return labels
 
 
 def _mean_error(row: Row) -> float:
-    layers = list(row.records[0].layers)
-    if not layers:
+    errors = [row.layer(name).relative for name in row.records[0].layers]
+    if not errors:
         return math.nan
-    return statistics.fmean(row.layer(name).relative for name in layers)
+    return statistics.fmean(errors)
 
 
 def _error_shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[Any]:
@@ -144,7 +147,13 @@ def _error_shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[A
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
 
-    shown = [error for error in errors if error >= ROUNDING and math.isfinite(error)]
+    shown = []
+    has_rounding = False
+    for error in errors:
+        if error < ROUNDING:
+            has_rounding = True
+        elif math.isfinite(error):
+            shown.append(error)
     shade = None
     if shown:
         low, high = min(shown) / 1.5, max(shown) * 1.5
@@ -155,7 +164,7 @@ def _error_shades(figure: Figure, axes: Axes, errors: Sequence[float]) -> list[A
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
         bar.minorticks_off()
         label = "relative error, mean over layers"
-        if any(error < ROUNDING for error in errors):
+        if has_rounding:
             label += f" (white: below {ROUNDING:g})"
         bar.set_label(label)
         bar.outline.set_visible(False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...measuring.report import LayerReport, Report
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Point", "draw_errors", "plot_errors"]
+__all__ = ["Point", "draw_errors", "error_axis", "plot_errors"]
 
 MAX_LETTERS = 90
 """Of the names of layers in all panels; with more they are written upright."""
+
+
+HEIGHT, UPRIGHT_HEIGHT = 4.2, 5.2  # inches
 
 
 class Point(NamedTuple):
@@ -49,20 +52,25 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
 
     check_any(reports, "report")
     panels = _panels(reports)
-    layers = union(line for panel in panels.values() for line in panel.values())
-    points = list(_points(panels))
-    axis = ErrorAxis.over([*(point.relative for point in points), *(point.floor for point in points)])
+    layers = union(_lines(panels))
+    points: list[Point] = []
+    for line in _lines(panels):
+        points.extend(line.values())
+    axis = error_axis(points)
     looks = looks_of(reports)
+    # names that would touch each other are written upright, and need more room below
     crowded = sum(map(len, layers)) * len(panels) > MAX_LETTERS
 
-    figure = Figure(figsize=(9, 5.2 if crowded else 4.2), layout="constrained")
+    figure = Figure(figsize=(9, UPRIGHT_HEIGHT if crowded else HEIGHT), layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, panel) in zip(all_axes, panels.items(), strict=True):
         axes.set_title(title)
         _layer_axis(axes, layers, crowded)
         axis.draw(axes)
         for name, line in panel.items():
-            places = {float(x): line.get(layer, Point()) for x, layer in enumerate(layers)}
+            places = {}
+            for x, layer in enumerate(layers):
+                places[float(x)] = line.get(layer, Point())  # a gap where this run has no such layer
             draw_errors(axes, axis, places, looks[name], plain(name))
         _mark_missing(axes, axis, layers, panel)
     all_axes[0].set_ylabel("relative error")
@@ -75,73 +83,104 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
     return figure
 
 
+def error_axis(points: Sequence[Point]) -> ErrorAxis:
+    """Return an axis that holds all errors and floors."""
+    values: list[float | None] = []
+    for point in points:
+        values += [point.relative, point.floor]
+    return ErrorAxis.over(values)
+
+
 def draw_errors(axes: Axes, axis: ErrorAxis, points: Mapping[float, Point], look: Look, name: str) -> None:
     """Draw one line, its floor and its intervals; points are by place, from left to right."""
     places = list(points)
-    values = [axis.place(point.relative) for point in points.values()]
+    values, floors = [], []
+    for point in points.values():
+        values.append(axis.place(point.relative))
+        floors.append(axis.place(point.floor))
     axes.plot(places, values, color=look.color, marker=look.marker, label=name, zorder=3)
 
-    floors = [axis.place(point.floor) for point in points.values()]
-    if not all(map(math.isnan, floors)):
+    has_floors = not all(map(math.isnan, floors))
+    if has_floors:
         dotted: dict[str, Any] = {"linestyle": ":", "linewidth": 1.1, "zorder": 2}
         axes.plot(places, floors, color=look.color, label=f"{name}: floor", **dotted)
 
     for place, point in points.items():
-        if point.interval is not None and all(map(math.isfinite, point.interval)):
-            ends = [max(axis.place(end), axis.low) for end in point.interval]
-            bar: dict[str, Any] = {"linewidth": 1, "marker": "_", "markersize": 6}
-            axes.plot([place, place], ends, color=look.color, label=f"{name}: interval", **bar)
+        if point.interval is None or not all(map(math.isfinite, point.interval)):
+            continue
+        low, high = point.interval
+        # a logarithmic axis has no place for an interval that reaches 0
+        ends = [max(axis.place(low), axis.low), max(axis.place(high), axis.low)]
+        bar: dict[str, Any] = {"linewidth": 1, "marker": "_", "markersize": 6}
+        axes.plot([place, place], ends, color=look.color, label=f"{name}: interval", **bar)
 
 
 def _panels(reports: Mapping[str, Report]) -> dict[str, Panel]:
     """Return the panels by their titles: two if there are both kinds of elements."""
-    exact, rotated = set(), set()
+    has_exact = has_others = has_scalings = False
     for report in reports.values():
         for layer in report.layers.values():
             for element in layer.elements.values():
-                exact.add(element.exact)
-                rotated.add(element.exact or element.degrees is not None)
-    if len(exact) < 2:
-        whole: Panel = {}
-        for name, report in reports.items():
-            line = {}
-            for layer_name, layer in report.layers.items():
-                line[layer_name] = Point(layer.relative, layer.floor, layer.interval)
-            whole[name] = line
-        return {"relative error of each layer": whole}
+                if element.exact:
+                    has_exact = True
+                else:
+                    has_others = True
+                    has_scalings = has_scalings or element.degrees is None
+    if not (has_exact and has_others):
+        return {"relative error of each layer": _panel(reports, _whole_point)}
+    between = "in between"
+    if has_scalings:
+        between = "resampled"
+    return {
+        "quarter turns and flips": _panel(reports, _exact_point),
+        between: _panel(reports, _between_point),
+    }
 
-    others = "in between" if rotated == {True} else "resampled"
-    panels: dict[str, Panel] = {"quarter turns and flips": {}, others: {}}
-    for title, panel in panels.items():
-        for name, report in reports.items():
-            panel[name] = {n: _mean_point(layer, title != others) for n, layer in report.layers.items()}
-    return panels
+
+def _panel(reports: Mapping[str, Report], point_of: Callable[[LayerReport], Point]) -> Panel:
+    panel: Panel = {}
+    for name, report in reports.items():
+        line = {}
+        for layer_name, layer in report.layers.items():
+            line[layer_name] = point_of(layer)
+        panel[name] = line
+    return panel
+
+
+def _whole_point(layer: LayerReport) -> Point:
+    return Point(layer.relative, layer.floor, layer.interval)
+
+
+def _exact_point(layer: LayerReport) -> Point:
+    return _mean_point(layer, exact=True)
+
+
+def _between_point(layer: LayerReport) -> Point:
+    return _mean_point(layer, exact=False)
 
 
 def _mean_point(layer: LayerReport, exact: bool) -> Point:
     """Average the elements of one kind; the mean of their intervals is, if anything, too wide."""
-    chosen, floors = [], []
+    errors, lows, highs, floors = [], [], [], []
     for element in layer.elements.values():
         if element.exact != exact or math.isnan(element.relative):
             continue
-        chosen.append(element)
+        errors.append(element.relative)
+        lows.append(element.interval[0])
+        highs.append(element.interval[1])
         if element.floor is not None and not math.isnan(element.floor):
             floors.append(element.floor)
-    if not chosen:
+    if not errors:
         return Point()
-    low = statistics.fmean(element.interval[0] for element in chosen)
-    high = statistics.fmean(element.interval[1] for element in chosen)
-    return Point(
-        relative=statistics.fmean(element.relative for element in chosen),
-        floor=statistics.fmean(floors) if floors else None,
-        interval=(low, high),
-    )
+    floor = None
+    if floors:
+        floor = statistics.fmean(floors)
+    return Point(statistics.fmean(errors), floor, (statistics.fmean(lows), statistics.fmean(highs)))
 
 
-def _points(panels: Mapping[str, Panel]) -> Iterator[Point]:
+def _lines(panels: Mapping[str, Panel]) -> Iterator[Line]:
     for panel in panels.values():
-        for line in panel.values():
-            yield from line.values()
+        yield from panel.values()
 
 
 def _layer_axis(axes: Axes, layers: Sequence[str], crowded: bool) -> None:
@@ -154,8 +193,10 @@ def _layer_axis(axes: Axes, layers: Sequence[str], crowded: bool) -> None:
 def _mark_missing(axes: Axes, axis: ErrorAxis, layers: Sequence[str], panel: Panel) -> None:
     """Say so where no run has a value: the maps are too small for these elements."""
     for x, layer in enumerate(layers):
-        values = [line.get(layer, Point()).relative for line in panel.values()]
-        if not any(map(math.isfinite, values)):
+        known = 0
+        for line in panel.values():
+            known += math.isfinite(line.get(layer, Point()).relative)
+        if not known:
             text: dict[str, Any] = {"rotation": 90, "ha": "center", "color": GREY, "fontsize": 8.5}
             axes.text(x, axis.start * 1.3, "no value", **text)
 

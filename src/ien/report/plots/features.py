@@ -35,6 +35,8 @@ TINY = 1e-12  # instead of a variance of 0
 PAGE_WIDTH, MARGIN, HALF_GAP, NUMBERS_WIDTH = 9.0, 0.1, 0.25, 0.8
 HEADS_HEIGHT, LAYER_NAME_HEIGHT = 0.62, 0.36
 TILE, SMALL_TILE, MAX_LARGE_ROWS = 0.8, 0.62, 12
+MAX_NAME = 28
+"""Letters of the name of a run."""
 
 
 class ImageViews(NamedTuple):
@@ -71,7 +73,8 @@ def feature_maps(
         group: Which elements; by default the run's group.
     """
     group = group or run.group
-    layers = list(run.layers if layers is None else layers)
+    if layers is None:
+        layers = run.layers
     if not layers:
         raise ValueError(f"there is no layer to plot: name some of {', '.join(run.layers)}")
     x, g = _transformed(run, image, group)
@@ -113,17 +116,20 @@ def plot_features(
         group: Which elements; by default the runs' group.
     """
     group = _check(runs, image, group)
-    maps = [feature_maps(run, layers, image, group) for run in runs]
-    names, common = _short_names([run.name for run in runs])
-    return _draw(image_views(runs[0], image, group), maps, names, common, group.labels)
+    maps, names = [], []
+    for run in runs:
+        maps.append(feature_maps(run, layers, image, group))
+        names.append(run.name)
+    short, common = _short_names(names)
+    return _draw(image_views(runs[0], image, group), maps, short, common, group.labels)
 
 
 def _check(runs: Sequence[OpenedRun], image: int, group: Group | None) -> Group:
     """Return the group to plot, if the runs can be compared."""
     check_any(runs, "run")
-    groups = {str(run.group): run.group for run in runs}
-    if group is None and len(groups) > 1:
-        raise ValueError(f"the runs have the groups {', '.join(groups)}: say which one to plot")
+    names = dict.fromkeys(str(run.group) for run in runs)
+    if group is None and len(names) > 1:
+        raise ValueError(f"the runs have the groups {', '.join(names)}: say which one to plot")
     first = runs[0]
     for other in runs[1:]:
         if not torch.equal(_image(first, image), _image(other, image)):
@@ -159,7 +165,7 @@ def _layer_maps(name: str, h: Tensor, group: Group, g: Tensor) -> LayerMaps:
             f"layer {name!r} returned NaN or infinite values on this image: it has no map to show"
         )
     h = h.double()
-    channel = int(h[0].var((1, 2), correction=0).argmax())
+    channel = int(h[0].var((1, 2), correction=0).argmax())  # of (N, H, W)
     # L_G over the variance of the untransformed maps; NaN where a map has no valid pixel
     errors = image_errors(h[:1].expand_as(h[1:]), h[1:], group, g[1:])
     relative = errors[~errors.isnan()].mean() / h[0].var(correction=0).clamp_min(TINY)
@@ -197,11 +203,14 @@ def _short_names(names: Sequence[str]) -> tuple[list[str], str]:
     if len(names) == 1:
         first, *rest = words[0]
         return [""], "\n".join([first, " ".join(rest)]).strip()
-    common: list[str] = []
-    while all(len(of_name) > 1 for of_name in words) and len({of_name[-1] for of_name in words}) == 1:
-        common.insert(0, words[0][-1])
-        words = [of_name[:-1] for of_name in words]
-    return [plain(" ".join(of_name), 28) for of_name in words], " ".join(common)
+    # as many words from the end as all have in common, but for the first word of each
+    shortest = min(map(len, words))
+    count = 0
+    while count < shortest - 1 and len({of_name[-count - 1] for of_name in words}) == 1:
+        count += 1
+    common = words[0][len(words[0]) - count :]
+    short = [plain(" ".join(of_name[: len(of_name) - count]), MAX_NAME) for of_name in words]
+    return short, " ".join(common)
 
 
 class _Layout(NamedTuple):
@@ -217,9 +226,12 @@ class _Layout(NamedTuple):
 
 
 def _layout(texts: Sequence[str], elements: int, rows: int) -> _Layout:
-    left = 0.25 + 0.082 * max(map(len, texts))
-    largest = SMALL_TILE if rows > MAX_LARGE_ROWS else TILE
-    tile = min(largest, (PAGE_WIDTH - left - HALF_GAP - NUMBERS_WIDTH) / (2 * elements))
+    left = 0.25 + 0.082 * max(map(len, texts))  # about the width of a letter
+    largest = TILE
+    if rows > MAX_LARGE_ROWS:
+        largest = SMALL_TILE
+    room = PAGE_WIDTH - left - HALF_GAP - NUMBERS_WIDTH
+    tile = min(largest, room / (2 * elements))
     middle = left + elements * tile + HALF_GAP
     return _Layout(left, middle, middle + elements * tile, tile)
 
@@ -263,9 +275,8 @@ def _draw(
 
 
 def _draw_heads(axes: Axes, layout: _Layout, labels: Sequence[str]) -> None:
-    rotations = all(label.endswith("°") for label in labels[1:])
     shown = [plain(label, 9) for label in labels]
-    if rotations:
+    if all(label.endswith("°") for label in shown[1:]):  # among angles, the identity is one as well
         shown[0] = "0°"
     for left, title in ((layout.left, "as computed"), (layout.middle, "aligned back")):
         axes.text(left, 0.2, title, weight="bold", fontsize=10.5, va="center")

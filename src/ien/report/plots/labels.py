@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = ["label_points", "legend_below", "legend_beside", "legend_columns"]
 
@@ -22,9 +23,12 @@ MAX_ITERATIONS = 500
 
 def legend_below(figure: Figure, looks: Mapping[str, Look]) -> None:
     """Name the runs below all panels."""
-    handles, labels = _handles(looks), [_visible(plain(name)) for name in looks]
+    handles, labels = [], []
+    for name, look in looks.items():
+        handles.append(_handle(look))
+        labels.append(_visible(plain(name)))
     place: Any = "outside lower center"
-    if figure.get_layout_engine() is None:
+    if figure.get_layout_engine() is None:  # then nothing makes room for what is outside
         place = "lower center"
     columns = legend_columns(labels, figure.get_figwidth())
     figure.legend(handles, labels, loc=place, ncols=columns, handlelength=3.2)
@@ -45,9 +49,10 @@ def legend_beside(axes: Axes, ends: Sequence[tuple[str, float, Look]], size: flo
         ends: Name, last value and look of each line.
         size: Of the text, in points.
     """
-    ordered = sorted(ends, key=lambda end: -end[1])
-    handles = _handles({name: look for name, _, look in ordered})
-    labels = [_visible(name) for name, _, _ in ordered]
+    handles, labels = [], []
+    for name, _, look in sorted(ends, key=lambda end: -end[1]):
+        handles.append(_handle(look))
+        labels.append(_visible(name))
     axes.legend(
         handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=size, handlelength=2.6
     )
@@ -78,15 +83,22 @@ def label_points(
     texts = []
     for point, name in zip(points, names, strict=True):
         x, y = to_page.transform(point)
-        # a name to the right of a point at the right end would leave the axes
-        side: Literal["left", "right"] = "right" if x > right_third else "left"
-        start = to_axes.transform((x - beside if side == "right" else x + beside, y))
-        texts.append(axes.text(start[0], start[1], name, fontsize=9, va="center", ha=side))
-    boxes = [artist.get_window_extent().transformed(to_axes) for artist in drawn]
+        side: Literal["left", "right"] = "left"
+        if x > right_third:  # to the right of the point, a name would leave the axes
+            side = "right"
+            x -= beside
+        else:
+            x += beside
+        start_x, start_y = to_axes.transform((x, y))
+        texts.append(axes.text(start_x, start_y, name, fontsize=9, va="center", ha=side))
+    boxes = []
+    for artist in drawn:
+        boxes.append(artist.get_window_extent().transformed(to_axes))
+    target_x, target_y = zip(*points, strict=True)
     adjust_text(
         texts,
-        target_x=[x for x, _ in points],
-        target_y=[y for _, y in points],
+        target_x=list(target_x),
+        target_y=list(target_y),
         objects=boxes,
         avoid_self=False,
         ax=axes,
@@ -106,7 +118,8 @@ def _visible(name: str) -> str:
     return name
 
 
-def _handles(looks: Mapping[str, Look]) -> list[Any]:
+def _handle(look: Look) -> Line2D:
+    """Return the sample of a line that stands before its name."""
     from matplotlib.lines import Line2D
 
-    return [Line2D([], [], **look._asdict()) for look in looks.values()]
+    return Line2D([], [], **look._asdict())

@@ -39,11 +39,12 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    runs = {name: _read_epochs(folder) for name, folder in _named(folders).items()}
-    with_terms = {}
-    for name, epochs in runs.items():
-        if any(epoch["terms"] for epoch in epochs):
-            with_terms[name] = epochs
+    runs: dict[str, Epochs] = {}
+    with_terms: dict[str, Epochs] = {}
+    for name, folder in _named(folders).items():
+        runs[name] = _read_epochs(folder)
+        if any(epoch["terms"] for epoch in runs[name]):
+            with_terms[name] = runs[name]
     looks = looks_of(runs)
     across = max(1, min(len(with_terms), MAX_PANELS_ACROSS))
     down = math.ceil(len(with_terms) / across)
@@ -53,8 +54,10 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
     _draw_curves(figure, grid[0, 0].subgridspec(1, 3, width_ratios=(3, 3, 2)), runs, looks)
     if with_terms:
         below = grid[1:, 0].subgridspec(down, across)
-        cells = [below[i // across, i % across] for i in range(len(with_terms))]
-        _draw_terms(figure, cells, with_terms)
+        panels = []
+        for i in range(len(with_terms)):
+            panels.append(figure.add_subplot(below[i // across, i % across]))
+        _draw_terms(panels, with_terms)
     if len(runs) > 1:
         legend_below(figure, looks)
     return figure
@@ -97,22 +100,22 @@ def _draw_curves(figure: Figure, cells: Any, runs: Mapping[str, Epochs], looks: 
         axes.set_title(title)
         everything = []
         for name, epochs in runs.items():
-            values = [epoch[key] for epoch in epochs]
-            if key == "train_accuracy":
-                values = [100 * value for value in values]
+            scale = 100 if key == "train_accuracy" else 1
+            values = [scale * epoch[key] for epoch in epochs]
             everything += values
-            options = {"linewidth": 1.1, "marker": ""} if key == "learning_rate" else {}
+            options: dict[str, Any] = {}
+            if key == "learning_rate":  # often the same for all runs: thin lines without marks
+                options = {"linewidth": 1.1, "marker": ""}
             _draw_line(axes, epochs, values, looks[name], name, **options)
         if key != "train_accuracy":
             _make_logarithmic(axes, everything)
 
 
-def _draw_terms(figure: Figure, cells: Sequence[Any], runs: Mapping[str, Epochs]) -> None:
+def _draw_terms(panels: Sequence[Axes], runs: Mapping[str, Epochs]) -> None:
     """Draw the layers of each run from light to dark."""
     everything: list[float] = []
-    panels = []
-    for cell, (name, epochs) in zip(cells, runs.items(), strict=True):
-        axes = figure.add_subplot(cell)
+    ends_of_panels = []
+    for axes, (name, epochs) in zip(panels, runs.items(), strict=True):
         title = plain(name, 54 // len(runs))
         if len(runs) == 1:
             title = f"terms of {plain(name, 24)}"
@@ -123,12 +126,14 @@ def _draw_terms(figure: Figure, cells: Sequence[Any], runs: Mapping[str, Epochs]
             everything += epoch["terms"].values()
         ends = []
         for layer, look in zip(layers, _layer_looks(len(layers)), strict=True):
+            # a layer may come in later, when its weight is no longer 0
             line = [epoch["terms"].get(layer, math.nan) for epoch in epochs]
             _draw_line(axes, epochs, line, look, layer, linewidth=1.3)
             if math.isfinite(line[-1]) and line[-1] > 0:
                 ends.append((plain(layer, 12), line[-1], look))
-        panels.append((axes, ends))
-    for axes, ends in panels:
+        ends_of_panels.append(ends)
+    # one scale for all runs, so that their terms can be compared
+    for axes, ends in zip(panels, ends_of_panels, strict=True):
         _make_logarithmic(axes, everything)
         legend_beside(axes, ends, size=8)
 
@@ -152,7 +157,7 @@ def _draw_line(
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    every = max(1, len(epochs) // 8)
+    every = max(1, len(epochs) // 8)  # eight marks are enough to tell lines apart
     settings = {"markersize": 4.5, "markevery": every} | look._asdict() | options
     axes.plot([epoch["epoch"] for epoch in epochs], values, label=plain(name), **settings)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -161,7 +166,10 @@ def _draw_line(
 
 def _make_logarithmic(axes: Axes, values: Sequence[float]) -> None:
     """Scale a panel logarithmically over the positive values, if there are any."""
-    known = [value for value in values if math.isfinite(value) and value > 0]
+    known = []
+    for value in values:
+        if math.isfinite(value) and value > 0:
+            known.append(value)
     if not known:
         return
     low, high = min(known) / 1.4, max(known) * 1.4
