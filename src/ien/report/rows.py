@@ -63,13 +63,16 @@ class Row:
 
     @property
     def accuracy_with_copies(self) -> float:
-        return statistics.fmean(100 * record.accuracy_with_copies for record in self.records)
+        values = [100 * record.accuracy_with_copies for record in self.records]
+        return statistics.fmean(values)
 
     @property
     def images_per_second(self) -> float:
         """The median, which one busy moment of the machine does not move."""
-        speeds = [record.images_per_second for record in self.records]
-        known = [speed for speed in speeds if math.isfinite(speed)]
+        known = []
+        for record in self.records:
+            if math.isfinite(record.images_per_second):
+                known.append(record.images_per_second)
         if not known:
             return math.nan
         return statistics.median(known)
@@ -77,17 +80,18 @@ class Row:
     @property
     def channel_shares(self) -> list[float]:
         """Channels relative to feature groups all of the largest size, for each different network."""
-        shares: dict[float, None] = {}
+        shares: list[float] = []
         for record in self.records:
             share = _channel_share(record.config)
-            if share is not None:
-                shares[share] = None
-        return list(shares)
+            if share is not None and share not in shares:
+                shares.append(share)
+        return shares
 
     def layer(self, name: str) -> Layer:
         """Return means over the seeds, NaN when one of them lacks the value."""
-        layers = [record.layers.get(name, Layer(math.nan, math.nan)) for record in self.records]
-        means = [statistics.fmean(values) for values in zip(*layers, strict=True)]
+        unknown = Layer(math.nan, math.nan)
+        layers = [record.layers.get(name, unknown) for record in self.records]
+        means = map(statistics.fmean, zip(*layers, strict=True))  # each field over the seeds
         return Layer(*means)
 
 
@@ -108,15 +112,19 @@ def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]
 
     rows = []
     for key, runs in alike.items():
+        # runs are in the order in which they finished, so the last of a seed stays
         newest = {record.seed: record for record in runs}
-        kept = tuple(newest[seed] for seed in sorted(newest))
-        superseded = tuple(record for record in runs if record != newest[record.seed])
-        rows.append(Row(*key, kept, superseded))
+        kept = [newest[seed] for seed in sorted(newest)]
+        # a copy of a record is not another one
+        superseded = [record for record in runs if record != newest[record.seed]]
+        rows.append(Row(*key, tuple(kept), tuple(superseded)))
 
-    places = {name: i for i, name in enumerate(order)}
+    known = list(order)
 
     def rank(row: Row) -> tuple[object, ...]:
-        place = places.get(row.experiment, len(places))
+        place = len(known)
+        if row.experiment in known:
+            place = known.index(row.experiment)
         return place, row.experiment, row.changes, row.preset, row.data
 
     return sorted(rows, key=rank)
@@ -136,7 +144,10 @@ def ranges(seeds: Sequence[int]) -> str:
             runs.append([seed])
     texts = []
     for run in runs:
-        texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}")
+        text = str(run[0])
+        if len(run) > 1:
+            text = f"{run[0]}–{run[-1]}"
+        texts.append(text)
     return ", ".join(texts)
 
 

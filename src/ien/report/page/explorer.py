@@ -63,7 +63,9 @@ class Exploration:
         """Return the content with only the first images, and the first maps of each layer."""
         runs = []
         for run in self.content["runs"]:
-            layers = [layer | {"maps": layer["maps"][:maps]} for layer in run["layers"]]
+            layers = []
+            for layer in run["layers"]:
+                layers.append(layer | {"maps": layer["maps"][:maps]})
             shown = []
             for image in run["images"][:images]:
                 frames = [layer[:maps] for layer in image["frames"]]
@@ -106,14 +108,23 @@ def explore(
 
     shown_runs: list[Json] = []
     scores = []
+    most_maps = 0
     colours = colours_of([run.name for run in runs])
     for run, variance, colour in zip(runs, variances, colours, strict=True):
         layers, of_images, probabilities = _explore_run(run, x, variance, sweeps, maps, progress)
-        averaged = bool(run.record.config.get("average"))
         shown_runs.append(
-            {"name": run.name, "colour": colour, "averaged": averaged, "layers": layers, "images": of_images}
+            {
+                "name": run.name,
+                "colour": colour,
+                # its test accuracy is that of several passes, of which the page shows one
+                "averaged": bool(run.record.config.get("average")),
+                "layers": layers,
+                "images": of_images,
+            }
         )
         scores.append(probabilities)
+        for layer in layers:
+            most_maps = max(most_maps, len(layer["maps"]))
 
     # all runs show the same classes of an image, so that their bars can be compared
     pictures = []
@@ -124,10 +135,6 @@ def explore(
             shown["images"][i] |= _predictions(of_run[i], classes)
 
     content = {"sweeps": _sweep_content(sweeps), "images": pictures, "runs": shown_runs}
-    most_maps = 0
-    for shown in shown_runs:
-        for layer in shown["layers"]:
-            most_maps = max(most_maps, len(layer["maps"]))
     return Exploration(content, len(chosen), most_maps)
 
 
@@ -147,13 +154,12 @@ def sweeps_of(groups: Sequence[Group]) -> list[Sweep]:
     """
     own_factors = set()
     only_scales = True
-    for group in groups:
-        for element in group.elements:
-            for step in element:
-                if isinstance(step, Similarity):
-                    own_factors.add(float(step.scale))
-                if not isinstance(step, Similarity) or step.turn or step.flip:
-                    only_scales = False
+    for step in _steps(groups):
+        if isinstance(step, Similarity):
+            own_factors.add(float(step.scale))
+            only_scales = only_scales and not step.turn and not step.flip
+        else:  # a black box is shown under rotations, like a flip
+            only_scales = False
     own_factors.discard(1.0)
 
     sweeps = []
@@ -163,10 +169,12 @@ def sweeps_of(groups: Sequence[Group]) -> list[Sweep]:
         sweeps.append(Sweep("rotation", rotation(NUM_ANGLES), angles, torch.arange(NUM_ANGLES), quarters))
     if own_factors:
         factors = _factors(own_factors)
-        elements = [1.0] + [factor for factor in factors if factor != 1]  # the identity comes first
+        others = list(factors)
+        others.remove(1.0)
+        elements = [1.0, *others]  # as in the group, whose identity comes first
         g = torch.tensor([elements.index(factor) for factor in factors])
         marks = tuple(sorted({1.0, *own_factors}))
-        sweeps.append(Sweep("scale", scale(elements[1:]), tuple(factors), g, marks))
+        sweeps.append(Sweep("scale", scale(others), tuple(factors), g, marks))
     return sweeps
 
 
@@ -189,19 +197,30 @@ def pack(frames: Tensor) -> tuple[str, list[float | None]]:
     The text is the base64 of a zlib stream of the differences from frame to frame, modulo 256.
     """
     low, high = float(frames.min()), float(frames.max())
-    steps = ((frames.double() - low) * (255 / ((high - low) or 1.0))).round().to(torch.uint8)
-    steps[1:] = steps[1:] - steps[:-1]
+    width = (high - low) or 1.0  # of constant frames
+    steps = ((frames.double() - low) * (255 / width)).round().to(torch.uint8)  # (n, h, w)
+    steps[1:] = steps[1:] - steps[:-1]  # small, and so they compress well
     text = base64.b64encode(zlib.compress(steps.numpy().tobytes(), 9)).decode()
     return text, [_rounded(low), _rounded(high)]
 
 
+def _steps(groups: Sequence[Group]) -> Iterator[object]:
+    """Yield what the elements of all groups are made of."""
+    for group in groups:
+        for element in group.elements:
+            yield from element
+
+
 def _factors(own: set[float]) -> list[float]:
     """Space factors about evenly on a logarithmic scale, on both sides of 1, with ``own`` among them."""
-    step = max(abs(math.log(factor)) for factor in own) / FACTORS_PER_SIDE
+    reach = max(abs(math.log(min(own))), abs(math.log(max(own))))
+    step = reach / FACTORS_PER_SIDE
 
     def is_far(factor: float, others: set[float], steps: float) -> bool:
+        """Say whether no other is within this many steps, so that no two ticks touch."""
         return all(abs(math.log(factor / other)) > steps * step for other in others)
 
+    # 1, the groups' own, and their inverses, which make both sides reach equally far
     fixed = {1.0, *own}
     for factor in own:
         if is_far(1 / factor, own, 0.1):
@@ -266,7 +285,7 @@ def _explore_image(
     errors: dict[str, list[Tensor]] = {name: [] for name in original}
     outputs = []
     for sweep in sweeps:
-        for g in sweep.g.split(BATCH):
+        for g in sweep.g.split(BATCH):  # (BATCH,): all at once would need too much memory
             views = sweep.group.act(x.expand(len(g), -1, -1, -1), g)
             output, pooled = _forward(run, views)
             outputs.append(output)
@@ -277,10 +296,14 @@ def _explore_image(
 
     image: Json = {"frames": [], "ranges": [], "errors": []}
     for name in original:
-        packed = [pack(frame) for frame in torch.cat(frames[name]).unbind(1)]  # (elements, h, w) each
-        image["frames"].append([text for text, _ in packed])
-        image["ranges"].append([limits for _, limits in packed])
-        image["errors"].append([_rounded(error) for error in torch.cat(errors[name]).tolist()])
+        texts, ranges = [], []
+        for frame in torch.cat(frames[name]).unbind(1):  # (elements, h, w) each
+            text, limits = pack(frame)
+            texts.append(text)
+            ranges.append(limits)
+        image["frames"].append(texts)
+        image["ranges"].append(ranges)
+        image["errors"].append(list(map(_rounded, torch.cat(errors[name]).tolist())))
     return image, torch.cat(outputs).double().softmax(1)
 
 
@@ -304,14 +327,14 @@ def _likeliest(scores: Tensor, label: int) -> list[int]:
 
 
 def _predictions(probabilities: Tensor, classes: list[int]) -> Json:
-    best = probabilities.max(1)
+    best = probabilities.max(1)  # of (elements, classes)
     rows = []
     for row in probabilities[:, classes].tolist():
         rows.append([_rounded(share, 4) for share in row])
     return {
         "probabilities": rows,
         "predicted": best.indices.tolist(),
-        "confidence": [_rounded(share) for share in best.values.tolist()],
+        "confidence": list(map(_rounded, best.values.tolist())),
     }
 
 

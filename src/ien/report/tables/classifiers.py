@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..._text import short_count
 from ..records import Record
 from ..rows import Row
-from .columns import NAME_COLUMNS, Column, PaperRow, Table, formatted, joined, paper_row, table_of
+from .columns import NAME_COLUMNS, Column, PaperRow, Table, counts, formatted, joined, paper_row, table_of
 
 __all__ = ["Classifiers"]
 
@@ -37,15 +36,18 @@ class Classifiers:
 
     def tables(self, title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[Table]:
         """Return one table; ``title`` stands before its own."""
-        name = "Error rate" if self.errors else "Accuracy"
+        name = "Accuracy"
+        if self.errors:
+            name = "Error rate"
         columns = [*NAME_COLUMNS, *self._accuracies(paper), *_costs(rows)]
         return [table_of(f"{title}{name} and cost", rows, columns)]
 
     def notes(self, named: Sequence[tuple[str, Row]]) -> list[str]:
         """Say how the rows were measured."""
         notes = [MEASURES]
-        if any(_has_regular(record) for _, row in named for record in row.records):
-            notes.append(REGULAR)
+        for _, row in named:
+            if REGULAR not in notes and any(map(_has_regular, row.records)):
+                notes.append(REGULAR)
         return notes
 
     def _accuracies(self, paper: Mapping[str, PaperRow]) -> list[Column]:
@@ -101,19 +103,16 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
     if len(shares) > 1:
         columns.append(Column("channels %", _channels))
     columns += [
-        Column("params", lambda row: joined(short_count(record.parameters) for record in row.records)),
-        Column("MACs", lambda row: joined(short_count(record.macs) for record in row.records)),
-        Column(
-            "training images seen",
-            lambda row: joined(short_count(record.images_seen) for record in row.records),
-        ),
+        Column("params", counts(lambda record: record.parameters)),
+        Column("MACs", counts(lambda record: record.macs)),
+        Column("training images seen", counts(lambda record: record.images_seen)),
         Column("images/s", speed, ",.0f"),
     ]
     return columns
 
 
 def _channels(row: Row) -> str:
-    return " / ".join(formatted(100 * share, ".0f") for share in row.channel_shares)
+    return joined(formatted(100 * share, ".0f") for share in row.channel_shares)
 
 
 def _has_regular(record: Record) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..._text import short_count
+from ..records import Record
 from ..rows import Row
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "Column",
     "PaperRow",
     "Table",
+    "counts",
     "formatted",
     "joined",
     "paper_row",
@@ -113,6 +116,15 @@ def with_spread(values: Sequence[float], form: str) -> str:
     if len(values) == 1 or mean == "–":
         return mean
     return f"{mean} ± {statistics.stdev(values):{form}}"
+
+
+def counts(value: Callable[[Record], float]) -> Callable[[Row], str]:
+    """Return the cell of a count, such as that of parameters, which may differ between seeds."""
+
+    def cell(row: Row) -> str:
+        return joined(short_count(value(record)) for record in row.records)
+
+    return cell
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..records import Layer
 from ..rows import Row
-from .columns import NAME_COLUMNS, PaperRow, Table, formatted, paper_row
+from .columns import PaperRow, Table, formatted, paper_row
 
 __all__ = ["layer_names", "layer_tables"]
 
@@ -40,18 +40,18 @@ def layer_tables(
     if _is_known(EXACT, rows, layers) and _is_known(BETWEEN, rows, layers):
         measures += [EXACT, BETWEEN]
 
-    names = NAME_COLUMNS[:3]  # these are means over the seeds
-    header = [column.title for column in names] + list(layers)
     tables = []
     for measure in measures:
         lines = []
         for row in rows:
-            cells = [formatted(measure.value(row.layer(name)), ".1e") for name in layers]
-            lines.append([column.cell(row) for column in names] + cells)
+            cells = [row.label, row.preset, row.data]  # not the seeds: these are means over them
+            for name in layers:
+                cells.append(formatted(measure.value(row.layer(name)), ".1e"))
+            lines.append(cells)
             known = paper_row(row, paper)
             if measure is RAW and known is not None and known.exponents:
                 lines.append(["in the paper", "", "", *_powers(known.exponents, len(layers))])
-        tables.append(Table(title + measure.title, header, lines))
+        tables.append(Table(title + measure.title, ["row", "preset", "data", *layers], lines))
     return tables
 
 
@@ -65,12 +65,16 @@ def layer_names(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_known(measure: Measure, rows: Sequence[Row], layers: Sequence[str]) -> bool:
-    return any(math.isfinite(measure.value(row.layer(name))) for row in rows for name in layers)
+    for row in rows:
+        for name in layers:
+            if math.isfinite(measure.value(row.layer(name))):
+                return True
+    return False
 
 
 def _powers(exponents: Sequence[int], count: int) -> list[str]:
     """Write powers of ten, with dashes for layers that the paper does not print."""
-    cells = [f"10{str(exponent).translate(SUPERSCRIPTS)}" for exponent in exponents]
-    while len(cells) < count:
-        cells.append("–")
-    return cells[:count]
+    cells = ["–"] * count
+    for i, exponent in enumerate(exponents[:count]):
+        cells[i] = f"10{str(exponent).translate(SUPERSCRIPTS)}"
+    return cells

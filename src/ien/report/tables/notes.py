@@ -61,7 +61,8 @@ def _paper_note(named: NamedRows, paper: Mapping[str, PaperRow]) -> Iterator[str
 
 def _superseded_note(name: str, row: Row) -> Iterator[str]:
     if row.superseded:
-        seeds = ranges(sorted({record.seed for record in row.superseded}))
+        repeated = {record.seed for record in row.superseded}
+        seeds = ranges(sorted(repeated))
         yield f"{name}: seed {seeds} was recorded more than once; the newest record counts"
 
 
@@ -73,7 +74,7 @@ def _difference_notes(name: str, row: Row) -> Iterator[str]:
     fields.pop("seed", None)
     for field in fields:
         values = dict.fromkeys(str(record.config.get(field)) for record in row.records)
-        if len(values) > 1:
+        if len(values) > 1:  # neither changed by hand nor the seed: the preset itself changed meanwhile
             yield f"{name}: its runs differ in {field} ({', '.join(values)})"
 
 
@@ -88,7 +89,10 @@ def _trained_notes(name: str, row: Row) -> Iterator[str]:
 
 
 def _versions(record: Record) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items()))
+    parts = []
+    for name in sorted(record.versions):
+        parts.append(f"{name} {record.versions[name]}")
+    return ", ".join(parts)
 
 
 def _who_has_what(named: NamedRows, value: Callable[[Record], str]) -> str:
@@ -105,4 +109,7 @@ def _who_has_what(named: NamedRows, value: Callable[[Record], str]) -> str:
             owners[text].append(owner)
     if len(owners) == 1:
         return next(iter(owners))
-    return "; ".join(f"{text} ({', '.join(having)})" for text, having in owners.items())
+    parts = []
+    for text, names in owners.items():
+        parts.append(f"{text} ({', '.join(names)})")
+    return "; ".join(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ..._text import markdown_table
 from ..rows import Row
@@ -96,11 +96,13 @@ def as_markdown(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> str:
     for part in parts:
         own_notes |= dict.fromkeys(part.notes)
         for table in _tables(part, paper):
-            names = [title for title in table.header if title in NAME_TITLES]
-            lines = markdown_table([table.header, *table.lines], left=len(names))
+            names = len(set(NAME_TITLES) & set(table.header))  # text; all other columns are numbers
+            lines = markdown_table([table.header, *table.lines], left=names)
             texts.append(f"### {table.title}\n\n{lines}")
-    notes = [f"- {note}" for note in [*own_notes, *_notes(parts, paper)]]
-    texts.append("### How these were measured\n\n" + "\n".join(notes))
+    notes = ["### How these were measured\n"]
+    for note in [*own_notes, *_notes(parts, paper)]:
+        notes.append(f"- {note}")
+    texts.append("\n".join(notes))
     return "\n\n".join(texts) + "\n"
 
 
@@ -118,7 +120,9 @@ def results_page(*sections: Section) -> str:
 
 
 def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[Table]:
-    title = f"{part.title}: " if part.title else ""
+    title = ""
+    if part.title:
+        title = f"{part.title}: "
     layers = part.layers
     if layers is None:
         layers = layer_names(part.rows)
@@ -143,9 +147,12 @@ def _rich_table(table: Table, columns: Sequence[int], title: str | None) -> Rich
     shown = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i in columns:
         name = table.header[i]
+        justify: Literal["left", "right"] = "right"
+        if name in NAME_TITLES:
+            justify = "left"
         shown.add_column(
             Text(name.replace(" ", "\n")),
-            justify="left" if name in NAME_TITLES else "right",
+            justify=justify,
             no_wrap=name != "row",  # long names wrap, numbers stay whole
             overflow="fold",
         )
@@ -163,7 +170,8 @@ def _fitting_columns(table: Table, width: int) -> list[list[int]]:
         return 2 + max(map(len, texts), default=0)
 
     # preset and data are in the title
-    name, *others = [i for i, title in enumerate(table.header) if title not in ("preset", "data")]
+    numbers = range(len(table.header))
+    name, *others = [i for i in numbers if table.header[i] not in ("preset", "data")]
     room = width - 1 - min(width_of(name), MAX_NAME_WIDTH)
     pieces = [[name]]
     left = room

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..._text import short_count
 from ...report.records import Record
 from ...report.rows import Row
 from ...report.tables.columns import (
@@ -15,6 +14,7 @@ from ...report.tables.columns import (
     Column,
     PaperRow,
     Table,
+    counts,
     formatted,
     joined,
     paper_row,
@@ -115,15 +115,16 @@ def _printed(row: Row, paper: Mapping[str, PaperRow]) -> PaperRow:
     return paper_row(row, paper) or PaperRow()
 
 
+def _channels(row: Row) -> str:
+    return joined(formatted(100 * share, ".0f") for share in channel_shares(row))
+
+
 def _costs(title: str, rows: Sequence[Row]) -> Table:
     columns = [
         *NAME_COLUMNS,
-        Column(
-            "channels %",
-            lambda row: " / ".join(formatted(100 * share, ".0f") for share in channel_shares(row)),
-        ),
-        Column("params", lambda row: joined(short_count(record.parameters) for record in row.records)),
-        Column("MACs", lambda row: joined(short_count(record.macs) for record in row.records)),
+        Column("channels %", _channels),
+        Column("params", counts(lambda record: record.parameters)),
+        Column("MACs", counts(lambda record: record.macs)),
         Column("fps", lambda row: row.images_per_second, ".1f"),
     ]
     return table_of(f"{title}Cost of an update", rows, columns)
@@ -142,21 +143,22 @@ def _baselines(title: str, tests: Sequence[str], rows: Sequence[Row]) -> Table:
         for row in alike:
             every += trackings(row)
         # a box that never moves has the same scores on the same data, whatever the row
-        still = _mean_scores([[of.still[test] for of in every] for test in tests])
+        still = _mean_scores([of.still for of in every], tests)
         lines.append([STILL, preset, data, *still])
         for row in alike:
-            untrained = _mean_scores([[of.untrained[test] for of in trackings(row)] for test in tests])
+            untrained = _mean_scores([of.untrained for of in trackings(row)], tests)
             lines.append([f"{row.label}, untrained", preset, data, *untrained])
     what = f"{title}What must be beaten: a box that never moves, and each network untrained"
     return Table(what, header, lines)
 
 
-def _mean_scores(by_test: Sequence[Sequence[Baseline]]) -> list[str]:
-    """Write the mean success and precision on each test."""
+def _mean_scores(runs: Sequence[Mapping[str, Baseline]], tests: Sequence[str]) -> list[str]:
+    """Write the mean success and precision of runs on each test."""
     cells = []
-    for baselines in by_test:
-        cells.append(formatted(statistics.fmean(one.success for one in baselines), ".3f"))
-        cells.append(formatted(statistics.fmean(one.precision for one in baselines), ".3f"))
+    for test in tests:
+        successes, precisions = zip(*(run[test] for run in runs), strict=True)
+        cells.append(formatted(statistics.fmean(successes), ".3f"))
+        cells.append(formatted(statistics.fmean(precisions), ".3f"))
     return cells
 
 
