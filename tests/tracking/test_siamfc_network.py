@@ -157,16 +157,12 @@ def test_maps_and_features_equal_those_written_out(backbone, second_stride, feat
     assert (pooled - h).abs().max() < 1e-12 * h.abs().max()
 
 
-@pytest.mark.parametrize("size", [127, 239, 255])
-@pytest.mark.parametrize("backbone", [V1, V2])
-def test_the_doctor_calls_the_sizes_of_siamfc_exact(backbone, size) -> None:
-    diagnosis = ien.doctor(net(1, backbone), (3, size, size))
-    assert diagnosis.exact and not diagnosis.findings and size in diagnosis.exact_sizes
-
-
-@pytest.mark.parametrize(("backbone", "size", "module"), [(V2, 128, "conv1.0"), (V1, 131, "pool2")])
-def test_the_doctor_names_the_stride_that_breaks_other_sizes(backbone, size, module) -> None:
-    diagnosis = ien.doctor(net(4, backbone), (3, size, size))
+@pytest.mark.parametrize(("backbone", "odd_size", "module"), [(V2, 128, "conv1.0"), (V1, 131, "pool2")])
+def test_the_doctor_calls_only_the_sizes_of_siamfc_exact(backbone, odd_size, module) -> None:
+    for size in (127, 239, 255):
+        diagnosis = ien.doctor(net(1, backbone), (3, size, size))
+        assert diagnosis.exact and not diagnosis.findings and size in diagnosis.exact_sizes
+    diagnosis = ien.doctor(net(4, backbone), (3, odd_size, odd_size))
     assert [finding.module for finding in diagnosis.findings] == [module] and 127 in diagnosis.exact_sizes
 
 
@@ -251,15 +247,6 @@ def test_every_parameter_gets_a_gradient_through_the_response(backbone, feature_
     model = unsettled(model)
     respond(model(z), model(x)).square().sum().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
-
-
-def test_taps_can_be_compared_and_trained_on() -> None:
-    model = net("4-2-1")
-    objective = ien.EquivarianceLoss(ien.rotation(4), model.taps, model.feature_groups)
-    out = objective(model, torch.rand(3, 3, 87, 87), generator=torch.Generator().manual_seed(0))
-    out.loss.backward()
-    assert {layer for _, layer in out.terms} == set(TAPS) and all(term > 0 for term in out.terms.values())
-    assert all(conv.weight.grad.abs().max() > 0 for conv in convs(model))
 
 
 def test_weights_start_as_published_and_have_the_published_names() -> None:

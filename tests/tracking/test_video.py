@@ -14,10 +14,8 @@ import pytest
 from ien.tracking.data.clip import Clip
 from ien.tracking.data.rot_otb import write
 from ien.tracking.data.synthetic import synthetic
-from ien.tracking.tracker import Tracker
-from ien.tracking.trajectory import track
 from ien.tracking.video import footage, write_video
-from tests.helpers.blob import Pixels, box, frame
+from tests.helpers.blob import frame
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 needs_av = pytest.mark.skipif(
@@ -112,17 +110,6 @@ def test_other_containers_that_end_early_say_so_too(tmp_path: Path, clip: Clip) 
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 4 // 5])
         with pytest.warns(UserWarning, match="of 30 frames: it ends early"):
             assert 0 < len(list(footage(path))) < 30
-
-
-@needs_av
-def test_tracking_goes_as_far_as_the_file(tmp_path: Path) -> None:
-    frames = [frame((60 + 2 * i, 70), size=(128, 160)) for i in range(20)]
-    path = tmp_path / "cut.mp4"
-    write_video(path, frames)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
-    with pytest.warns(UserWarning, match="ends early"):
-        found = track(Tracker(Pixels()), footage(path), box((60, 70)))
-    assert 1 < len(found.boxes) < 20 and np.isfinite(found.boxes).all()
 
 
 @needs_av

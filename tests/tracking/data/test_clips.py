@@ -27,14 +27,11 @@ def test_boxes_are_read_with_every_separator_and_counted_from_0(
 ) -> None:
     lines = [separator.join(row) for row in (("6", "1", "3", "4"), ("7.5", "-2", "30", "4.25"))]
     make_otb(tmp_path / "Man", end.join(lines) + 2 * end, [1, 2])
-    (clip,) = otb(tmp_path)
+    make_otb(tmp_path / "Mark", "\ufeff" + end.join(lines), [1, 2])  # and no last line end
+    clip, marked = otb(tmp_path)
+    assert marked.boxes.tolist() == clip.boxes.tolist()
     assert clip.name == "Man" and clip.boxes.dtype == np.float64 and clip.angles is None
     assert clip.boxes.tolist() == [[5, 0, 3, 4], [6.5, -3, 30, 4.25]] and clip.visible.all()
-
-
-def test_a_byte_order_mark_and_a_missing_last_line_end_do_no_harm(tmp_path: Path) -> None:
-    make_otb(tmp_path / "Man", "\ufeff6 1 3 4\n7 1 3 4", [1, 2])
-    assert otb(tmp_path)[0].boxes[:, 0].tolist() == [5, 6]
 
 
 def test_frames_follow_their_numbers_and_not_their_letters(tmp_path: Path) -> None:

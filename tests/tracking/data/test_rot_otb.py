@@ -12,7 +12,6 @@ import pytest
 from ien.tracking.data.clip import Clip
 from ien.tracking.data.clips import otb
 from ien.tracking.data.rot_otb import rotated, upright_sides, write
-from tests.helpers.sequences import REAL, needs_otb
 
 Image = pytest.importorskip("PIL.Image", reason="frames are written by pillow: pip install 'ien[track]'")
 
@@ -94,24 +93,6 @@ def test_angles_are_as_given_and_add_to_those_of_the_clip() -> None:
 
 
 # --- pixels
-
-
-def test_a_painted_target_is_found_where_the_box_is() -> None:
-    x0, y0, w, h = box = (42, 38, 30, 20)
-    image = np.full((91, 120, 3), 10, np.uint8)
-    image[y0 : y0 + h, x0 : x0 + w] = 250
-    moved = rotated(still(image, 30, box), 0.9, 30)
-    assert moved.visible.all()
-    for i in range(0, 30, 3):
-        # the ground is 10, and what lies outside of the frame the mean, below 60
-        bright = np.clip(moved.frame(i)[..., 0].astype(float) - 60, 0, None) / 190
-        y, x = np.nonzero(bright > 0.37)  # half of the way from 10 to 250
-        left, top, width, height = moved.boxes[i]
-        ends = [x.min() - left, y.min() - top, x.max() + 1 - left - width, y.max() + 1 - top - height]
-        assert np.abs(ends).max() < 1.1  # a corner is blunt
-        middle = [(bright * at).sum() / bright.sum() for at in np.mgrid[: bright.shape[0], : bright.shape[1]]]
-        expected = moved.boxes[i, :2] + (moved.boxes[i, 2:] - 1) / 2
-        assert np.abs(np.array(middle[::-1]) - expected).max() < 0.1
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -231,13 +212,3 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
     with pytest.raises(ValueError, match="must be usable as the name of a folder"):
         write(Clip(name, clip.frames, clip.boxes), tmp_path / "in")
     assert list(tmp_path.iterdir()) == []
-
-
-@needs_otb
-def test_the_target_of_a_real_sequence_rotates_with_its_box() -> None:
-    clip = otb(REAL / "otb", ["Crossing"])[0]
-    moved = rotated(clip)
-    x, y, w, h = np.round(clip.boxes[15]).astype(int)
-    left, top, width, height = np.round(moved.boxes[15]).astype(int)
-    patch = moved.frame(15)[top : top + height, left : left + width]
-    assert (patch == np.rot90(clip.frame(15)[y : y + h, x : x + w])).all()

@@ -196,15 +196,6 @@ def test_boxes_of_the_same_weights_are_not_tracked_again(
     assert calls == [names[1], *names]
 
 
-def test_a_finished_run_is_loaded_and_tracks(finished: tuple[Path, str]) -> None:
-    model = ien.load(finished[0])
-    assert isinstance(model, SiamFC) and not model.training
-    clip = toy_clips.clips().tests["clips"][0]
-    tracker = Tracker(model, toy_clips.config().rotations)
-    tracker.init(clip.frame(0), clip.boxes[0])
-    assert np.isfinite(tracker.update(clip.frame(1)).box).all()
-
-
 def test_an_update_costs_what_its_convolutions_cost() -> None:
     tracker = Tracker(ien.models.create("siamfc", width=1 / 16), rotations=4)
     channels, sizes = [3, 6, 16, 24, 24, 2], [123, 57, 53, 51, 49]  # of the search; pools between

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from ien.tracking.data.clip import Clip
-from ien.tracking.data.crops import crop, exemplar_side, mean_colour
+from ien.tracking.data.crops import crop, exemplar_side
 from ien.tracking.data.frames import Files
 from ien.tracking.training.pairs import (
-    EXEMPLAR,
     MAX_SHIFT,
     MAX_STRETCH,
     SEARCH,
@@ -153,15 +152,6 @@ def test_a_stretch_enlarges_the_picture(stretch: float) -> None:
         torch.testing.assert_close(
             picture, torch.from_numpy(columns).float().div(255).expand_as(picture), rtol=0, atol=1e-5
         )
-
-
-def test_outside_of_the_frame_is_the_mean_colour() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
-    draw = Draw(0, (0, 1), (1.0, 1.0), ((0, 0), (0, 0)))
-    for picture in pairs([clip_of(image, [0, 0, 20, 20])], [[0, 1]], 1).pictures(draw):
-        mean = torch.from_numpy(mean_colour(image)).float() / 255
-        torch.testing.assert_close(picture[:, 0, 0], mean, rtol=0, atol=1e-5)
-        assert picture.shape[-1] in (EXEMPLAR, SEARCH)
 
 
 # --- loading
