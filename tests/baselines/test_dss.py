@@ -6,50 +6,29 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
 from ien.baselines.dss import DilatedConv2d, ScaleSpace, discrete_gaussian, dss, dss_wrn
-from ien.models.cnn3 import CNN3
-from tests.helpers.waves import free_filters, middle, waves
+from tests.helpers.waves import free_filters, scale_error, tap_maps, waves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def maps(net: CNN3, x: Tensor) -> list[Tensor]:
-    """The taps on images larger than the classifier takes, with BatchNorm's statistics from these images."""
-    h1 = net.conv1(x)
-    h2 = net.conv2(net.norm1(F.max_pool2d(h1, 2)))
-    return [h1, h2, net.conv3(net.norm2(F.max_pool2d(h2, 2)))]
-
-
-def settled(net: CNN3, x: Tensor) -> CNN3:
+def settled(net: nn.Module, x: Tensor) -> nn.Module:
+    """With BatchNorm's statistics from these images."""
     for layer in net.train().modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.momentum = 1.0
-    maps(net, x)
+    tap_maps(net, x)
     return net.eval()
 
 
-@torch.no_grad()
-def shift_errors(net: CNN3, seed: int) -> list[float]:
-    """For each tap, the relative error of: scale 0 of the halved image = scale 1 of the image, halved.
-
-    The shortest wave has 24 pixels, 12 in the halved image: 3 of the pixels of the last tap, above the limit
-    of 2. Pixels that see a border are left out.
-    """
-    size, half = 176, ien.scale([0.5])
-    x, halved = waves(size, [1, 0.5], (24, 48), seed)
-    settled(net, x)
-    errors = []
-    for k, (h, h_g) in enumerate(zip(maps(net, x), maps(net, halved), strict=True)):
-        inside = (size / 2 - (10, 24, 52)[k]) / 2**k
-        h, h_g = (value.unflatten(1, (-1, 2)) for value in (h, h_g))
-        moved = half.act_on_features(h[:, :, 1], torch.tensor([1, 1]))
-        difference = middle(h_g[:, :, 0] - moved, inside / 2)
-        errors.append(float(difference.square().mean() / middle(h, inside).var()))
-    return errors
+def shift_error(h: Tensor, h_g: Tensor, scales: int, inside: float) -> float:
+    """Relative error of: scale k of the halved image = scale k + 1 of the image, halved."""
+    h = h.unflatten(1, (-1, scales))[:, :, 1:].flatten(1, 2)
+    h_g = h_g.unflatten(1, (-1, scales))[:, :, :-1].flatten(1, 2)
+    return scale_error(h, h_g, 0.5, inside)
 
 
 def bessel(order: int, t: float) -> float:
@@ -162,51 +141,45 @@ def test_taps_of_the_wide_net_have_three_two_and_two_scales() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_halving_an_image_shifts_the_scales_of_every_tap(seed: int) -> None:
+    """The shortest wave has 24 pixels, 12 in the halved image: 3 of the pixels of the last tap."""
     torch.manual_seed(seed)
-    net = dss(width=1 / 4)
-    found = shift_errors(net, seed)
-    free = shift_errors(free_filters(net, DilatedConv2d), seed)
-    assert all(control > 5 * error for error, control in zip(found, free, strict=True))
+    net, size = dss(width=1 / 4), 176
+    x, halved = waves(size, [1, 0.5], (24, 48), seed)
+    errors = []
+    for model in (net, free_filters(net, DilatedConv2d)):
+        settled(model, x)
+        for k, (h, h_g) in enumerate(zip(tap_maps(model, x), tap_maps(model, halved), strict=True)):
+            errors.append(shift_error(h, h_g, 2, (size / 2 - (10, 24, 52)[k]) / 2**k))
+    assert all(control > 5 * error for error, control in zip(errors[:3], errors[3:], strict=True))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(3))
 def test_halving_an_image_shifts_the_scales_where_two_are_seen_at_once(seed: int) -> None:
-    """Four scales, extent 2, on waves of 12 to 24 pixels: scale k of the halved is scale k + 1, halved."""
-    size, half = 160, ien.scale([0.5])
+    """Four scales, extent 2, on waves of 12 to 24 pixels."""
     torch.manual_seed(seed)
-    x, halved = waves(size, [1, 0.5], (12, 24), seed)
+    x, halved = waves(160, [1, 0.5], (12, 24), seed)
     net = nn.Sequential(ScaleSpace(4, zero_scale=0.5), DilatedConv2d(1, 8, 3, scales=4, extent=2))
-    errors = []
-    for model in (net, free_filters(net, DilatedConv2d)):
-        h, h_g = (model(value).relu().unflatten(1, (-1, 3)) for value in (x, halved))
-        moved = half.act_on_features(h[:, :, 1:].flatten(1, 2), torch.tensor([1, 1]))
-        difference = middle(h_g[:, :, :2].flatten(1, 2) - moved, (size / 2 - 24) / 2)
-        errors.append(float(difference.square().mean() / middle(h, size / 2 - 24).var()))
-    assert errors[1] > 5 * errors[0]
+    found, free = (
+        shift_error(model(x).relu(), model(halved).relu(), 3, 80 - 24)
+        for model in (net, free_filters(net, DilatedConv2d))
+    )
+    assert free > 5 * found
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("seed", range(2))
 def test_halving_an_image_shifts_the_scales_of_every_tap_of_the_wide_net(seed: int) -> None:
     """Waves of 24 to 48 pixels; kernels drawn at random, as near identities would commute with anything."""
-    size, half = 225, ien.scale([0.5])
     torch.manual_seed(seed)
-    net, errors = dss_wrn(width=1 / 8), []
+    net, size = dss_wrn(width=1 / 8), 225
     for layer in net.modules():
         if isinstance(layer, DilatedConv2d):
             nn.init.kaiming_normal_(layer.weight)
-        elif isinstance(layer, nn.BatchNorm3d):
-            layer.momentum = 1.0
-    views = [image[:1] for image in waves(size, [1, 0.5], (24, 48), seed, channels=3)]
+    x, halved = (image[:1] for image in waves(size, [1, 0.5], (24, 48), seed, channels=3))
+    errors = []
     for model in (net, free_filters(net, DilatedConv2d)):
-        model.train()(views[0])  # BatchNorm's statistics
-        with ien.capture(model.eval(), net.taps) as features:
-            model(torch.cat(views))
-        for k, tap in enumerate(net.taps):
+        settled(model, x)
+        for k, h in enumerate(tap_maps(model, torch.cat([x, halved]))):
             inside = (size / 2 - (40, 54, 82)[k]) / 2**k
-            h, h_g = features[tap].unflatten(1, (-1, net.feature_groups[tap])).chunk(2)
-            moved = half.act_on_features(h[:, :, 1:].flatten(1, 2), torch.tensor([1]))
-            difference = middle(h_g[:, :, :-1].flatten(1, 2) - moved, inside / 2)
-            errors.append(float(difference.square().mean() / middle(h, inside).var()))
+            errors.append(shift_error(*h.chunk(2), net.feature_groups[net.taps[k]], inside))
     assert all(control > 5 * error for error, control in zip(errors[:3], errors[3:], strict=True))

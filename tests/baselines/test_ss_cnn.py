@@ -22,7 +22,7 @@ from ien.baselines.ss_cnn import (
     ss_cnn,
     ss_cnn_wrn,
 )
-from tests.helpers.waves import free_filters, middle, waves
+from tests.helpers.waves import free_filters, middle, scale_error, waves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,10 +68,7 @@ def steering_error(conv: ScaleSteerableConv2d, small: int, large: int, seed: int
     factor = sizes[large] / sizes[small]
     x, enlarged = waves(size, [1, factor], (6, 12), seed, conv.weight.shape[1])
     h, h_g = (conv.responses(value).unflatten(1, (-1, len(sizes))) for value in (x, enlarged))
-    moved = ien.scale([factor]).act_on_features(h[:, :, small], torch.tensor([1, 1]), mode="bicubic")
-    border = sizes[-1] // 2
-    difference = middle(h_g[:, :, large] - moved, size / 2 - border)
-    return float(difference.square().mean() / middle(h[:, :, small], size / 2 - border).var())
+    return scale_error(h[:, :, small], h_g[:, :, large], factor, size / 2 - sizes[-1] // 2)
 
 
 @torch.no_grad()

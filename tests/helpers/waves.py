@@ -10,6 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+import ien
+
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -36,6 +38,25 @@ def middle(h: Tensor, half: float) -> Tensor:
     centre = h.shape[-1] // 2
     kept = slice(centre - int(half), centre + int(half))
     return h[..., kept, kept]
+
+
+def scale_error(h: Tensor, h_g: Tensor, factor: float, inside: float) -> float:
+    """How far maps of a scaled image are from the scaled maps of the image, over the variance of these.
+
+    Over the pixels at most ``inside`` away from the centre, which see no border.
+    """
+    ones = torch.ones(len(h), dtype=torch.int64)
+    moved = ien.scale([factor]).act_on_features(h, ones, mode="bicubic")
+    difference = middle(h_g - moved, inside * min(factor, 1))
+    return float(difference.square().mean() / middle(h, inside).var())
+
+
+def tap_maps(net: nn.Module, x: Tensor) -> list[Tensor]:
+    """The maps of each tap; without its classifier a net takes images of any size."""
+    net.classifier = nn.Identity()
+    with torch.no_grad(), ien.capture(net, net.taps) as features:
+        net(x)
+    return [features[tap] for tap in net.taps]
 
 
 def free_filters(net: Net, kind: type[nn.Module]) -> Net:
