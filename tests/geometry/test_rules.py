@@ -182,6 +182,7 @@ UNKNOWN = {
     "sums of tokens": net(lambda x: x.flatten(2).cumsum(2).view_as(x)),
     "rolled tokens": net(lambda x: x.flatten(2).roll(1, 2).view_as(x)),
     "rows by index": net(lambda x: x[:, :, torch.arange(x.shape[2]).flip(0)]),
+    "columns by index": net(lambda x: x.index_select(-1, torch.arange(x.shape[3]).flip(0))),
     "softmax over rows": net(lambda x: x.softmax(2)),
     "cumsum": net(lambda x: x.cumsum(-1)),
     "axial attention": net(lambda x: (x @ x.mT).softmax(-1) @ x),

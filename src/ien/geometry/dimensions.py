@@ -213,6 +213,7 @@ def _merge_segments(a: Segment, b: Segment) -> tuple[Segment, str]:
         left_axis, left_size = left.pop(0)
         right_axis, right_size = right.pop(0)
         common = min(left_size, right_size)
+        # the larger part can be compared with the smaller one if it may be split
         if left_size != right_size:
             if left_size > right_size:
                 larger, axis, size = left, left_axis, left_size

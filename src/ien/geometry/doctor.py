@@ -52,10 +52,11 @@ class Diagnosis:
     def __str__(self) -> str:
         height, width = self.input_size[1:]
         count = len(self.findings)
-        if self.exact:
-            verdict = "exact"
-        else:
-            verdict = "not exact, 1 finding" if count == 1 else f"not exact, {count} findings"
+        verdict = "exact"
+        if count == 1:
+            verdict = "not exact, 1 finding"
+        elif count > 1:
+            verdict = f"not exact, {count} findings"
         lines = [f"quarter turns and flips at {height}×{width}: {verdict}"]
         for finding in self.findings:
             lines.append("")
@@ -127,7 +128,9 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
     'conv 3×3, stride 2, padding 1'
     """
     if not isinstance(model, nn.Module):
-        given = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        given = f"a {type(model).__name__}"
+        if isinstance(model, type):
+            given = f"the class {model.__name__}"
         raise TypeError(f"doctor takes a torch.nn.Module, such as nn.Conv2d(3, 8, 3); got {given}")
     size = _checked_size(input_size)
     height, width = size[1:]
@@ -140,6 +143,7 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
             raise ValueError("the model returns no tensor: it must return one, or a container of tensors")
         sizes = search_sizes(run, notes, size)
     findings = _merged(notes.findings)
+    # each flip still commutes with a model that is exact on such maps, but no quarter turn does
     if height != width:
         reason = "a quarter turn changes the shape of the input"
         findings.insert(0, Finding("", "input", (height, width), "input", reason, "use a square input"))
@@ -156,7 +160,7 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
 def _checked_size(input_size: Sequence[int]) -> tuple[int, int, int]:
     message = f"input_size must be (channels, height, width), such as (3, 224, 224); got {input_size!r}"
     try:
-        given = tuple(map(operator.index, input_size))
+        given = tuple(map(operator.index, input_size))  # integers of any kind, NumPy's too
     except TypeError:
         raise ValueError(message) from None
     if len(given) != 3 or min(given) < 1 or any(isinstance(n, bool) for n in input_size):
@@ -166,8 +170,8 @@ def _checked_size(input_size: Sequence[int]) -> tuple[int, int, int]:
 
 def _failure(error: Exception, size: tuple[int, int, int]) -> str:
     """One line on why the model failed, and what to do."""
-    lines = str(error).strip().splitlines()
-    cause = lines[0] if lines else type(error).__name__
+    lines = [*str(error).strip().splitlines(), type(error).__name__]
+    cause = lines[0]
     needs_values = type(error).__name__.startswith(("DataDependent", "DynamicOutput"))
     if needs_values or any(word in cause for word in WORDS_OF_FAKE_TENSORS):
         return (
@@ -199,6 +203,7 @@ def _lines_of(finding: Finding) -> list[str]:
         line += f", {finding.times} times with different numbers"
     lines = [line, f"  why: {finding.reason}"]
 
+    # an error on noise is only defined for the grid; what positions cost is a question of the weights
     costs = []
     if finding.kind not in ("grid", "input"):
         costs.append("depends on the weights: see ien measure")

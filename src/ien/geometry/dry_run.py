@@ -47,6 +47,7 @@ def dry_runs(model: nn.Module) -> Iterator[DryRun]:
         inner = _prepare(model, fake_mode)
         _record_running(inner, running_modules)
         containers = _containers(inner)
+        # images get the dtype and device of the model
         like = torch.empty(0, device="cpu")
         for parameter in inner.parameters():
             if parameter.is_floating_point():
@@ -103,6 +104,7 @@ def _prepare(model: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
     for prefix, module in inner.named_modules():
         _check(module, prefix)
         module.training = False
+        # module.compile() keeps its compiled forward pass here
         if "_compiled_call_impl" in module.__dict__:
             module.__dict__["_compiled_call_impl"] = None
         _drop_users_hooks(module)
@@ -166,6 +168,7 @@ def _record_running(model: nn.Module, running: list[str]) -> None:
         running.pop()
 
     for name, module in model.named_modules():
+        # inside dry_runs: taken off again with the rest
         module.register_forward_pre_hook(entering(name), prepend=True)
         module.register_forward_hook(leave)
 

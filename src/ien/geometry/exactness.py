@@ -17,8 +17,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..measuring.floors import average_over_d4
+from .dimensions import COLUMNS, ROWS
 
 __all__ = [
+    "DIM_OF_AXIS",
     "Size",
     "Step",
     "Window",
@@ -36,6 +38,7 @@ Size = tuple[int, int]  # rows, columns
 P = ParamSpec("P")
 R = TypeVar("R")
 
+DIM_OF_AXIS = {ROWS: 2, COLUMNS: 3}  # in the maps (N, 1, H, W) that steps are tried on
 ZERO_TOLERANCE = 1e-20  # squared error relative to the mean square; float64 leaves about 1e-32
 KERNEL_TOLERANCE = 1e-10  # the same for a fixed kernel, which may come in float32
 MIN_COST_SIZE = 256  # rows and columns that remain of a large map when its cost is measured
@@ -71,8 +74,7 @@ class Step(NamedTuple):
             result = self.func(x, **args)
         if isinstance(result, Tensor):
             return result
-        maps: Tensor = result[0]  # a max pool also returns indices
-        return maps
+        return result[0]  # a max pool also returns indices
 
 
 class Window(NamedTuple):
@@ -88,12 +90,10 @@ def window_of(step: Step) -> Window:
     """The window of a convolution or pool."""
     args = dict(step.args)
     kernel = rows_and_columns(args.get("kernel") or args["kernel_size"])
-    return Window(
-        kernel,
-        rows_and_columns(args["stride"] or kernel),
-        rows_and_columns(args["padding"]),
-        rows_and_columns(args.get("dilation", 1)),
-    )
+    stride = rows_and_columns(args["stride"] or kernel)
+    padding = rows_and_columns(args["padding"])
+    dilation = rows_and_columns(args.get("dilation", 1))
+    return Window(kernel, stride, padding, dilation)
 
 
 def rows_and_columns(value: Any) -> Size:
@@ -134,15 +134,21 @@ def is_exact(steps: tuple[Step, ...], size: Size) -> bool:
 @with_real_tensors
 def _commutes(steps: tuple[Step, ...], size: Size, is_square: bool) -> bool:
     # two generators are enough: the flip of columns, and the transpose (or the flip of rows)
-    second = _transposed if is_square else _rows_flipped
+    second = _rows_flipped
+    if is_square:
+        second = _transposed
     x = _probes(size)  # (N, 1, H, W)
-    y, y_flipped, y_second = _run(steps, torch.cat([x, x.flip(-1), second(x)])).split(len(x))
+    views = torch.cat([x, x.flip(-1), second(x)])  # (3 N, 1, H, W)
+    y, y_flipped, y_second = _run(steps, views).split(len(x))
     limit = ZERO_TOLERANCE * float(y.square().mean())
     return _is_close(y_flipped, y.flip(-1), limit) and _is_close(y_second, second(y), limit)
 
 
 def _is_close(a: Tensor, b: Tensor, limit: float) -> bool:
-    return a.shape == b.shape and float((a - b).square().mean()) <= limit
+    if a.shape != b.shape:
+        return False
+    error = (a - b).square().mean()
+    return float(error) <= limit
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -164,7 +170,8 @@ def is_symmetric(kernel: Tensor) -> bool:
     """Whether quarter turns and flips leave the kernel (…, k, k) unchanged."""
     kernel = kernel.double()
     difference = average_over_d4(kernel) - kernel
-    return bool(difference.square().mean() <= KERNEL_TOLERANCE * kernel.square().mean())
+    limit = KERNEL_TOLERANCE * kernel.square().mean()
+    return bool(difference.square().mean() <= limit)
 
 
 def cost(steps: tuple[Step, ...], size: Size) -> float | None:
@@ -179,21 +186,24 @@ def cost(steps: tuple[Step, ...], size: Size) -> float | None:
 @lru_cache(maxsize=1024)
 @with_real_tensors
 def _cost(steps: tuple[Step, ...], size: Size, is_square: bool) -> float | None:
-    count = NUM_COST_PIXELS // (size[0] * size[1])
+    height, width = size
+    count = NUM_COST_PIXELS // (height * width)
     x = _noise(max(1, min(64, count)), size)
     y = _run(steps, x)
-    quarter_turns = range(4) if is_square else range(0, 4, 2)
+    quarter_turns = [0, 1, 2, 3]
+    if not is_square:
+        quarter_turns = [0, 2]
     errors = []
     for turns in quarter_turns:
-        for is_flipped in (False, True):
-            view = x.flip(-1) if is_flipped else x
-            expected = y.flip(-1) if is_flipped else y
-            actual = _run(steps, view.rot90(turns, (-2, -1)))
-            expected = expected.rot90(turns, (-2, -1))
+        for before, after in ((x, y), (x.flip(-1), y.flip(-1))):
+            expected = after.rot90(turns, (-2, -1))
+            actual = _run(steps, before.rot90(turns, (-2, -1)))
             if expected.shape != actual.shape:
                 return None
-            errors.append(float((expected - actual).square().mean()))
-    return max(errors) / max(float(y.var(correction=0)), 1e-300)
+            error = (expected - actual).square().mean()
+            errors.append(float(error))
+    variance = float(y.var(correction=0))
+    return max(errors) / max(variance, 1e-300)
 
 
 # --- sizes
@@ -203,21 +213,23 @@ def stride_of(step: Step, before: Size, after: Size) -> float:
     """How many rows of the map before the step fall on one row of the map after it."""
     if step.kind in ("conv", "pool"):
         stride = window_of(step).stride[0]
-        return 1 / stride if step.is_transposed else stride
+        if step.is_transposed:
+            return 1 / stride
+        return stride
     if step.kind == "resize":
         return before[0] / max(after[0], 1)
-    stride = dict(step.args).get("step", 1)
-    return stride
+    return dict(step.args).get("step", 1)
 
 
 def size_after(step: Step, size: Size) -> Size:
     """The size of the map after the step."""
     args = dict(step.args)
     if step.kind == "slice":
+        bounds = slice(args["start"], args["stop"], args["step"])
+        after = list(size)
         axis = args["dim"] - 2
-        bounds = slice(args["start"], args["stop"], args["step"]).indices(size[axis])
-        count = len(range(*bounds))
-        return (count, size[1]) if axis == 0 else (size[0], count)
+        after[axis] = len(range(*bounds.indices(size[axis])))
+        return after[0], after[1]
     if step.kind == "pad":
         left, right, top, bottom = args["pad"]
         return size[0] + top + bottom, size[1] + left + right
@@ -284,17 +296,22 @@ def _multiple_below(n: int, period: int) -> int:
 def _scaled_by_stride(sizes: list[int], strides: Size, is_transposed: bool) -> list[int]:
     scaled = []
     for n, stride in zip(sizes, strides, strict=True):
-        scaled.append(n * stride if is_transposed else n // stride)
+        if is_transposed:
+            scaled.append(n * stride)
+        else:
+            scaled.append(n // stride)
     return scaled
 
 
 def _strides(step: Step) -> Size:
     if step.kind == "pad":
         return (1, 1)
-    if step.kind == "slice":
-        args = dict(step.args)
-        return (args["step"], 1) if args["dim"] == 2 else (1, args["step"])
-    return window_of(step).stride
+    if step.kind != "slice":
+        return window_of(step).stride
+    args = dict(step.args)
+    if args["dim"] == DIM_OF_AXIS[ROWS]:
+        return (args["step"], 1)
+    return (1, args["step"])
 
 
 def _edge_reach(step: Step, size: Size) -> int:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .dimensions import COLUMNS, LOST_AXIS, OTHER_AXIS, ROWS, Dim, all_axes, dimension
+from .dimensions import COLUMNS, LOST_AXIS, OTHER_AXIS, ROWS, Dim, all_axes, dimension, places
 from .exactness import Size, Step
 
 __all__ = [
@@ -43,6 +43,12 @@ class Pending:
     """Input pixels per pixel of the map before the first step."""
     is_reported: bool = False
 
+    @property
+    def moves_elements(self) -> bool:
+        """Whether the steps only choose or move elements: then they commute with elementwise operations."""
+        kinds = {step.kind for step in self.steps}
+        return bool(kinds) and kinds <= {"slice", "repeat", "move"}
+
 
 @dataclass(eq=False)
 class Facts:
@@ -70,6 +76,11 @@ class Facts:
     value: Tensor | None = None
     """The values of a small constant."""
 
+    @property
+    def places(self) -> set[str]:
+        """Which of rows, columns and lost places its dimensions contain."""
+        return places(self.dims)
+
     def with_dims(self, dims: Iterable[Dim]) -> Facts:
         """Facts of a result computed from this tensor, with other dimensions and nothing pending."""
         return Facts(tuple(dims), pitch=self.pitch, node=self.node)
@@ -90,13 +101,28 @@ class Call(NamedTuple):
         return self.name.strip("_").removeprefix("native_").replace("_", " ")
 
     @property
-    def facts(self) -> list[Facts]:
+    def operands(self) -> list[Facts]:
         """The facts of its tensors."""
         return [facts_of(tensor) for tensor in self.tensors]
 
+    @property
+    def operand(self) -> Facts:
+        """The facts of its first tensor."""
+        return facts_of(self.tensors[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of its first result."""
+        return self.shapes[0]
+
+    def lost_results(self) -> list[Facts]:
+        """Facts of results whose places are lost."""
+        return [lost_places(shape) for shape in self.shapes]
+
     def options(self, *without: str) -> tuple[tuple[str, Any], ...]:
-        """The arguments of a step: all but the first tensor and those named, in a form that is hashable."""
+        """The arguments of a step: all but the first tensor and those named."""
         options = []
+        # a step has to be hashable, because answers about it are cached
         for name, value in self.args.items():
             if name in ("self", "input", *without):
                 continue
@@ -133,6 +159,7 @@ def is_out_of_sight(tensor: Tensor) -> bool:
     known = _attached(tensor)
     if known is None:
         return True
+    # a view is outdated if its root was written into since
     return known.root is not None and known.root.num_writes != known.num_writes
 
 

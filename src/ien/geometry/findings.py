@@ -62,6 +62,7 @@ def explain(steps: tuple[Step, ...], size: Size, module: str, pitch: float) -> F
     words = []
     for step, before, after in zip(steps, sizes[:-1], sizes[1:], strict=True):
         words.append(_in_words(step, before, after))
+    # the first step is to blame: those after it were tried as repairs
     reason, remedy = _reason_and_remedy(steps[0], sizes[0], sizes[1])
     return Finding(
         module=module,
@@ -83,7 +84,7 @@ def _shift(steps: tuple[Step, ...], sizes: list[Size], pitch: float) -> float | 
     shifts = []
     for axis in (0, 1):
         total = 0.0
-        scale = pitch
+        scale = pitch  # input pixels per pixel of the map before the step
         for step, before, after in zip(steps, sizes[:-1], sizes[1:], strict=True):
             shift = _shift_of_step(step, axis, before[axis], after[axis])
             if shift is None:
@@ -101,18 +102,21 @@ def _shift_of_step(step: Step, axis: int, before: int, after: int) -> float | No
         k, s, p, d = (value[axis] for value in window_of(step))
         if step.is_transposed:
             # output pixel j lies at (j + p - d (k-1)/2) / s of the input
-            return ((after - 1) / 2 + p - d * (k - 1) / 2) / s - (before - 1) / 2
+            centre = ((after - 1) / 2 + p - d * (k - 1) / 2) / s
+            return centre - (before - 1) / 2
         # window i is centred on s i + d (k-1)/2 - p
-        return ((after - 1) * s + d * (k - 1)) / 2 - p - (before - 1) / 2
+        centre = ((after - 1) * s + d * (k - 1)) / 2 - p
+        return centre - (before - 1) / 2
     if step.kind == "slice":
         if args["dim"] != 2 + axis:
             return 0.0
-        centre: float = args["start"] + (after - 1) * args["step"] / 2
+        centre = args["start"] + (after - 1) * args["step"] / 2
         return centre - (before - 1) / 2
     if step.kind == "pad":
         left, right, top, bottom = args["pad"]
-        difference: int = bottom - top if axis == 0 else right - left
-        return difference / 2
+        if axis == 0:
+            return (bottom - top) / 2
+        return (right - left) / 2
     return None
 
 
@@ -131,24 +135,30 @@ def _in_words(step: Step, before: Size, after: Size) -> str:
         return f"{args['mode']} padding: left {left}, right {right}, top {top}, bottom {bottom}"
     if step.kind == "repeat":
         return f"repeat {_by(before)} → {_by(after)}"
-    axis = _axis_in_words(args["dim"] if "dim" in args else args["dims"])
     if step.kind == "move":
-        shifts = ""
+        words = f"{name} of {_axis_in_words(args['dims'])}"
         if "shifts" in args:
-            shifts = f" by {', '.join(map(str, args['shifts']))}"
-        return f"{name} of {axis}{shifts}"
+            shifts = ", ".join(map(str, args["shifts"]))
+            words += f" by {shifts}"
+        return words
+    axis = _axis_in_words(args["dim"])
     if step.kind == "slice":
-        every = f":{args['step']}" if args["step"] > 1 else ""
-        return f"slice {args['start']}:{args['stop']}{every} of {before[args['dim'] - 2]} {axis}"
+        bounds = f"{args['start']}:{args['stop']}"
+        if args["step"] > 1:
+            bounds += f":{args['step']}"
+        count = before[args["dim"] - 2]
+        return f"slice {bounds} of {count} {axis}"
     return f"{name} over {axis}"
 
 
 def _window_in_words(step: Step) -> str:
     args = dict(step.args)
-    if step.kind == "conv":
-        name = "transposed conv" if step.is_transposed else "conv"
-    else:
+    if step.kind == "pool":
         name = "avg pool" if "avg" in _name(step) else "max pool"
+    elif step.is_transposed:
+        name = "transposed conv"
+    else:
+        name = "conv"
     kernel, stride, padding, dilation = window_of(step)
     words = [f"{name} {_by(kernel)}", f"stride {_short(stride)}", f"padding {_short(padding)}"]
     if dilation != (1, 1):
@@ -187,7 +197,9 @@ def _by(size: Size) -> str:
 
 
 def _short(size: Size) -> str:
-    return str(size[0]) if size[0] == size[1] else _by(size)
+    if size[0] == size[1]:
+        return str(size[0])
+    return _by(size)
 
 
 # --- why, and what to do
@@ -215,7 +227,10 @@ def _reason_and_remedy(step: Step, before: Size, after: Size) -> tuple[str, str]
 
 def _is_same_for_both_axes(step: Step) -> bool:
     output_padding = rows_and_columns(dict(step.args).get("output_padding", 0))
-    return all(rows == columns for rows, columns in (*window_of(step), output_padding))
+    for rows, columns in (*window_of(step), output_padding):
+        if rows != columns:
+            return False
+    return True
 
 
 def _window_reason(step: Step, before: Size) -> tuple[str, str]:
@@ -239,14 +254,18 @@ def _window_reason(step: Step, before: Size) -> tuple[str, str]:
 
 def _fitting_sizes(step: Step, before: Size, reach: int) -> str:
     """The nearest sizes of the map at which the step is exact; per axis if the map is not square."""
-    fitting = []
-    for n, axis in zip(before, ("rows", "columns"), strict=True):
-        sizes = [m for m in range(max(n - reach, 1), n + reach + 1) if _is_exact_at(step, m)]
+    # within one stride there is a size that fits, unless the step is not symmetric at any
+    fitting = {}
+    for axis, n in (("rows", before[0]), ("columns", before[1])):
+        nearby = range(max(n - reach, 1), n + reach + 1)
+        sizes = [m for m in nearby if _is_exact_at(step, m)]
         if sizes and n not in sizes:
-            fitting.append((" or ".join(map(str, sizes)), axis))
+            fitting[axis] = " or ".join(map(str, sizes))
+    if not fitting:
+        return ""
     if before[0] == before[1]:
-        return f"a map of {fitting[0][0]}" if fitting else ""
-    return ", ".join(f"{sizes} {axis}" for sizes, axis in fitting)
+        return f"a map of {fitting['rows']}"
+    return ", ".join(f"{sizes} {axis}" for axis, sizes in fitting.items())
 
 
 def _is_exact_at(step: Step, n: int) -> bool:
@@ -258,6 +277,7 @@ def _is_exact_at(step: Step, n: int) -> bool:
 
 def _resize_reason(step: Step, before: int, after: int) -> tuple[str, str]:
     scale = dict(step.args).get("scales_h")
+    # torch rounds the size, but samples with the scale as it is given
     if scale and before * scale != after:
         reason = f"{before} × {scale:g} = {before * scale:g} is not a whole number"
         return reason, "pass size=…, not scale_factor"

@@ -112,8 +112,8 @@ class _Functions(TorchFunctionMode):
 
         notes = self.operations.notes
         call = Call(func.__name__, func, {}, list(tensors_in([args, kwargs])), [tuple(output.shape)])
-        x = call.facts[0]
-        if LOST_AXIS in places(x.dims):
+        x = call.operand
+        if LOST_AXIS in x.places:
             result: Result = lost_places(output.shape)
         elif is_circular_pad:
             amounts = args[1] if len(args) > 1 else kwargs["pad"]
@@ -169,16 +169,15 @@ def _run(func: Any, traits: _Traits, arguments: dict[str, Any], args: Any, kwarg
 
 def _constant_values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> list[Tensor]:
     """The results with their values, if the operation only has small constants as operands."""
-    for shape in (*call.shapes, *(tensor.shape for tensor in call.tensors)):
-        if prod(shape) > MAX_CONSTANT_ELEMENTS:
-            return []
     is_random = torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
     if traits.written or is_random or not call.tensors:
+        return []
+    if max(map(prod, call.shapes)) > MAX_CONSTANT_ELEMENTS:
         return []
     values = {}
     for tensor in call.tensors:
         value = value_of(tensor)
-        if value is None:
+        if value is None or value.numel() > MAX_CONSTANT_ELEMENTS:
             return []
         values[id(tensor)] = value
     args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (args, kwargs))
@@ -187,26 +186,26 @@ def _constant_values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> lis
 
 def apply_rule(notes: Notes, call: Call) -> Result:
     """Facts of the results; a finding if the operation acts on places and no rule covers it."""
-    operands = call.facts
+    operands = call.operands
     for tensor in call.tensors:
         if is_out_of_sight(tensor):
             reason = "it receives a tensor that was made or changed where the doctor cannot see it"
             notes.report_unknown(call, facts_of(tensor), reason)
-    has_lost_places = any(LOST_AXIS in places(x.dims) for x in operands)
+    has_lost_places = any(LOST_AXIS in x.places for x in operands)
     if has_lost_places and call.name not in FRESH_STARTS:
         notes.report_pending(*operands)
-        return [lost_places(shape) for shape in call.shapes]
+        return call.lost_results()
     if torch.Tag.pointwise in getattr(call.func, "tags", ()) or call.name in ELEMENTWISE:
         return elementwise(notes, call)
-    followed = [x for x in operands if places(x.dims) or x.pending is not None]
     rule = RULES.get(call.name)
     if rule is not None:
         try:
             return rule(notes, call)
         except UNFORESEEN:
             pass  # a variant of the operation that the rule does not cover
-    if followed:
-        return notes.report_unknown(call, followed[0])
+    for x in operands:
+        if x.places or x.pending is not None:
+            return notes.report_unknown(call, x)
     return []
 
 
@@ -216,13 +215,15 @@ def _assign(notes: Notes, call: Call, results: list[Tensor], result: Result, tra
     for tensor in results[len(known) :]:
         known.append(no_places(tensor.shape))
     if traits.written is not None:
-        for i, target in enumerate(tensors_in(call.args[traits.written])):
-            new = known[i] if i < len(known) else no_places(target.shape)
-            write(notes, call, target, new)
+        targets = list(tensors_in(call.args[traits.written]))
+        for target in targets[len(known) :]:
+            known.append(no_places(target.shape))
+        for target, facts in zip(targets, known, strict=False):
+            write(notes, call, target, facts)
         return
     for tensor, facts in zip(results, known, strict=False):
         if not _fits(facts, tensor):
-            facts = notes.report_unknown(call, call.facts[0])[0]
+            facts = notes.report_unknown(call, call.operand)[0]
         facts = replace(facts, root=None, is_rearranged=False, num_writes=0, value=None)
         set_facts(tensor, facts)
         if traits.is_view and isinstance(call.tensors[0], FakeTensor):
@@ -235,6 +236,7 @@ def _assign(notes: Notes, call: Call, results: list[Tensor], result: Result, tra
 
 def _fits(facts: Facts, tensor: Tensor) -> bool:
     """Whether the facts have the shape of the tensor, and rows and columns of one map only."""
-    axes = [row_or_column(d) for d in facts.dims if row_or_column(d)]
-    shape = tuple(length(d) for d in facts.dims)
-    return shape == tuple(tensor.shape) and len(set(axes)) == len(axes)
+    if list(map(length, facts.dims)) != list(tensor.shape):
+        return False
+    axes = list(map(row_or_column, facts.dims))
+    return axes.count(ROWS) <= 1 and axes.count(COLUMNS) <= 1

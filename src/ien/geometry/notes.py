@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from .dimensions import CONSTANT_AXIS, Dim, dimension, length, merge, places
 from .exactness import Step, is_exact, size_after, stride_of
-from .facts import Call, Facts, Pending, lost_places, map_size
+from .facts import Call, Facts, Pending, map_size
 from .findings import Finding, explain
 
 __all__ = ["NotExact", "Notes", "Result", "Rule"]
@@ -57,7 +57,7 @@ class Notes:
     ) -> list[Facts]:
         """Add a finding about an operation that cannot be followed, and return facts of its results."""
         self.report(x, "unknown", call.title, reason, remedy)
-        return [lost_places(shape) for shape in call.shapes]
+        return call.lost_results()
 
     def report_pending(self, *used: Facts) -> None:
         """Add findings for what is pending on these maps, because something now uses them."""
@@ -125,12 +125,17 @@ class Notes:
         Only steps that choose or move elements stay, and only if all maps agree on them. Anything else
         is used by the operation, and reported.
         """
-        pending = next((x.pending for x in operands if x.pending is not None), None)
+        pending = None
+        for x in operands:
+            pending = pending or x.pending
         if pending is None:
             return None
-        moves_elements = all(step.kind in ("slice", "repeat", "move") for step in pending.steps)
-        maps = [x for x in operands if x.pending is not None or places(x.dims)]
-        if pending.steps and moves_elements and all(x.pending is pending for x in maps):
+        is_shared = True
+        for x in operands:
+            is_map = x.pending is not None or bool(x.places)
+            if is_map and x.pending is not pending:
+                is_shared = False
+        if is_shared and pending.moves_elements:
             return pending
         self.report_pending(*operands)
         return None
@@ -152,20 +157,26 @@ class Notes:
         return tuple(dims)
 
     def _report_clash(self, call: Call, operands: Sequence[Facts], i: int, problem: str) -> None:
-        aligned = _operands_with(operands, i)
-        on_places = next(x for x in aligned if places([x.dims[i]]))
+        maps = []
+        names = []
+        for x in _operands_with(operands, i):
+            d = x.dims[i]
+            if places([d]):
+                maps.append(x)
+            elif length(d) > 1 and x.name:
+                names.append(x.name)
+        title = call.title
         if problem == "order":
             reason = "it combines positions that do not correspond, such as rows and columns"
-            self.report(on_places, "position", call.title, reason, "bring both into the same order")
-            return
-        title = call.title
-        for x in aligned:
-            if x.name and length(x.dims[i]) > 1 and not places([x.dims[i]]):
-                title = f"{call.title} of {x.name!r}"
-                break
-        reason = "its values differ between positions and do not rotate with the image"
-        remedy = "use one value for all positions; replace a position embedding by a relative one, or drop it"
-        self.report(on_places, "position", title, reason, remedy)
+            remedy = "bring both into the same order"
+        else:
+            reason = "its values differ between positions and do not rotate with the image"
+            remedy = (
+                "use one value for all positions; replace a position embedding by a relative one, or drop it"
+            )
+            if names:
+                title = f"{title} of {names[0]!r}"
+        self.report(maps[0], "position", title, reason, remedy)
 
 
 Result = Facts | list[Facts]  # of one result of an operation, or of several

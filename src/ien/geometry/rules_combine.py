@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from .dimensions import (
     COLUMNS,
@@ -17,7 +16,7 @@ from .dimensions import (
     places,
     row_or_column,
 )
-from .exactness import Step
+from .exactness import DIM_OF_AXIS, Step
 from .facts import Call, Facts, Pending, facts_of, map_size, no_places
 from .notes import Notes, Result, Rule
 
@@ -40,17 +39,21 @@ def _covers_whole_maps(x: Facts, dims: Sequence[Dim]) -> bool:
     if here_joined.count(ROWS) != here_joined.count(COLUMNS):
         return False
     # a map that is flattened into one dimension is whole; of the others, all must be here
-    split_here = [axes for axes in here if _has_lone_axis(axes)]
-    split_everywhere = [axes for axes in everywhere if _has_lone_axis(axes)]
-    return not split_here or split_here == split_everywhere
+    split_here = list(filter(_has_lone_axis, here))
+    if not split_here:
+        return True
+    return split_here == list(filter(_has_lone_axis, everywhere))
 
 
 def _axes_by_dimension(dims: Sequence[Dim]) -> list[str]:
     """The rows and columns of each dimension, outermost first: ``["", "", "HW"]`` for flattened places."""
     by_dimension = []
     for d in dims:
-        axes = [axis for axis, _ in all_axes(d) if axis in (ROWS, COLUMNS)]
-        by_dimension.append("".join(axes))
+        axes = ""
+        for axis, _ in all_axes(d):
+            if axis in (ROWS, COLUMNS):
+                axes += axis
+        by_dimension.append(axes)
     return by_dimension
 
 
@@ -63,23 +66,33 @@ def _has_lone_axis(axes: str) -> bool:
 
 def _reduce(notes: Notes, call: Call) -> Result:
     """sum, mean, max and the like, over some dimensions or all."""
-    x = call.facts[0]
+    x = call.operand
     reduced = _reduced_dims(call, x)
     reduced_dims = [x.dims[i] for i in reduced]
     dims = _dims_after_reduction(call, x, reduced)
-    if not places(reduced_dims):
-        result = replace(x.with_dims(dims), pending=notes.pending_through([x]))
+    if not places(reduced_dims):  # over channels or images
+        result = x.with_dims(dims)
+        result.pending = notes.pending_through([x])
         return _reduction_results(call, result, result)
-    reduced_places = [i for i in reduced if places([x.dims[i]])]
+    axis = _only_axis(reduced_dims)
     if _covers_whole_maps(x, reduced_dims):
         result = _reduced_over_maps(notes, call, x, dims)
-    elif len(reduced_places) == 1 and row_or_column(x.dims[reduced_places[0]]):
-        result = _reduced_over_one_axis(notes, call, x, dims, row_or_column(x.dims[reduced_places[0]]))
+    elif axis:
+        result = _reduced_over_one_axis(notes, call, x, dims, axis)
     else:
         return notes.report_unknown(call, x)
     # indices along places are numbers of places: a finding as soon as anything uses them
-    index = Facts(result.dims, Pending((), map_size(x), (notes.modules[-1],), x.pitch))
+    index = Facts(result.dims)
+    index.pending = Pending((), map_size(x), (notes.modules[-1],), x.pitch)
     return _reduction_results(call, result, index)
+
+
+def _only_axis(dims: Sequence[Dim]) -> str:
+    """The axis if only one of the dimensions has places, and is rows or columns; otherwise ``""``."""
+    with_places = [d for d in dims if places([d])]
+    if len(with_places) != 1:
+        return ""
+    return row_or_column(with_places[0])
 
 
 def _reduced_dims(call: Call, x: Facts) -> list[int]:
@@ -87,7 +100,9 @@ def _reduced_dims(call: Call, x: Facts) -> list[int]:
     if isinstance(chosen, int):
         chosen = [chosen]
     count = len(x.dims)
-    return sorted(i % max(count, 1) for i in chosen or range(count))
+    if not chosen:  # none given: all of them
+        return list(range(count))
+    return sorted(i % max(count, 1) for i in chosen)
 
 
 def _dims_after_reduction(call: Call, x: Facts, reduced: Sequence[int]) -> list[Dim]:
@@ -104,8 +119,8 @@ def _reduced_over_maps(notes: Notes, call: Call, x: Facts, dims: Sequence[Dim]) 
     """Over rows and columns: exact, and it may even repair what is pending, as a sum undoes a roll."""
     has_pending_steps = x.pending is not None and bool(x.pending.steps)
     if has_pending_steps and isinstance(call.args.get("dim"), list):
-        args = (("dim", (2, 3)), ("keepdim", True), *call.options(*REDUCTION_ARGUMENTS))
-        after = notes.apply(x, Step("reduce", call.func, args), dims)
+        step = _reducing_step(call, (2, 3))
+        after = notes.apply(x, step, dims)
         if after.pending is None:
             return x.with_dims(dims)
     notes.report_pending(x)
@@ -114,10 +129,16 @@ def _reduced_over_maps(notes: Notes, call: Call, x: Facts, dims: Sequence[Dim]) 
 
 def _reduced_over_one_axis(notes: Notes, call: Call, x: Facts, dims: Sequence[Dim], axis: str) -> Facts:
     """Over rows or columns alone: a step that the reduction over the other axis may complete."""
-    dim_of_map = 2 if axis == ROWS else 3  # in maps (N, 1, H, W)
-    dim_argument = (dim_of_map,) if isinstance(call.args["dim"], list) else dim_of_map
-    args = (("dim", dim_argument), ("keepdim", True), *call.options(*REDUCTION_ARGUMENTS))
-    return notes.apply(x, Step("reduce", call.func, args), dims)
+    dim: int | tuple[int, ...] = DIM_OF_AXIS[axis]
+    if isinstance(call.args["dim"], list):
+        dim = (DIM_OF_AXIS[axis],)
+    return notes.apply(x, _reducing_step(call, dim), dims)
+
+
+def _reducing_step(call: Call, dim: int | tuple[int, ...]) -> Step:
+    """The reduction of maps (N, 1, H, W), which stay maps."""
+    options = call.options(*REDUCTION_ARGUMENTS)
+    return Step("reduce", call.func, (("dim", dim), ("keepdim", True), *options))
 
 
 def _reduction_results(call: Call, result: Facts, index: Facts) -> list[Facts]:
@@ -130,14 +151,16 @@ def _reduction_results(call: Call, result: Facts, index: Facts) -> list[Facts]:
 
 def _along(notes: Notes, call: Call) -> Result:
     """Softmax, sorting and the like: along one dimension, which remains, perhaps with another size."""
-    x, shape = call.facts[0], call.shapes[0]
+    x, shape = call.operand, call.shape
     i = call.args["dim"] % len(x.dims)
     d = x.dims[i]
     is_softmax = "softmax" in call.name
     if not places([d]):
-        new = d if is_softmax else dimension(OTHER_AXIS, shape[i])
+        dims = list(x.dims)
+        if not is_softmax:
+            dims[i] = dimension(OTHER_AXIS, shape[i])
         notes.report_pending(x)
-        return [x.with_dims((*x.dims[:i], new, *x.dims[i + 1 :]))] * len(call.shapes)
+        return [x.with_dims(dims)] * len(call.shapes)
     if is_softmax and _covers_whole_maps(x, [d]):
         notes.report_pending(x)
         return x.with_dims(x.dims)
@@ -151,8 +174,9 @@ def _along(notes: Notes, call: Call) -> Result:
 
 def _channel_norm(notes: Notes, call: Call) -> Result:
     """Batch and group norm, with statistics and weights along dimension 1."""
-    x = call.facts[0]
+    x = call.operand
     notes.report_pending(x)
+    # as when maps are permuted to (B, H, W, C) before a norm that expects channels second
     if len(x.dims) > 1 and places([x.dims[1]]):
         reason = "its channels are positions of the image, each with its own weights"
         notes.report(x, "position", call.title, reason, "normalise over the channels")
@@ -163,7 +187,7 @@ def _channel_norm(notes: Notes, call: Call) -> Result:
 
 def _layer_norm(notes: Notes, call: Call) -> Result:
     """Layer and RMS norm over the last dimensions."""
-    x = call.facts[0]
+    x = call.operand
     notes.report_pending(x)
     first = len(x.dims) - len(call.args["normalized_shape"])
     normalised = x.dims[first:]
@@ -188,10 +212,12 @@ def _matmul(notes: Notes, call: Call) -> Result:
         left, right = "batch1", "batch2"
     else:
         left, right = "self", "mat2"
-    a, b = facts_of(call.args[left]), facts_of(call.args[right])
-    notes.report_pending(*call.facts)
+    a = facts_of(call.args[left])
+    b = facts_of(call.args[right])
+    notes.report_pending(*call.operands)
     _contract(notes, call, a, b, a.dims[-1], b.dims[-2])
 
+    # dimensions before the last two meet element by element
     batch = []
     for p, q in zip(a.dims[:-2], b.dims[:-2], strict=True):
         merged, problem = merge(p, q)
@@ -200,26 +226,30 @@ def _matmul(notes: Notes, call: Call) -> Result:
             reason = "its matrices differ between positions"
             notes.report(on_places, "position", call.title, reason, "use the same matrix for all positions")
         batch.append(merged)
-    first_map = a if places(a.dims) else b
+    first_map = a if a.places else b
     product = first_map.with_dims((*batch, a.dims[-2], b.dims[-1]))
     if left == "self":
         return product
     added = facts_of(call.args["self"])
-    return product.with_dims(notes.broadcast(call, [product, added], call.shapes[0]))
+    dims = notes.broadcast(call, [product, added], call.shape)
+    return product.with_dims(dims)
 
 
 def _contract(notes: Notes, call: Call, a: Facts, b: Facts, p: Dim, q: Dim) -> None:
     """Report what is wrong with the sum over dimension ``p`` of ``a`` and dimension ``q`` of ``b``."""
-    _, problem = merge(p, q)
+    _, problem = merge(p, q)  # of the product nothing remains but the problem
     x = a if places([p]) else b
     if problem == "values":
         op = f"linear over {length(p)} inputs"
         reason = "each position of the map has its own weights"
         notes.report(x, "flatten", op, reason, "pool the map to 1×1 before it, or use a convolution")
-    elif problem:
+        return
+    if problem == "order":
         reason = "it combines positions that do not correspond"
         notes.report(x, "position", call.title, reason, "bring both into the same order")
-    elif places([p, q]) and not (_covers_whole_maps(a, [p]) and _covers_whole_maps(b, [q])):
+        return
+    is_whole = _covers_whole_maps(a, [p]) and _covers_whole_maps(b, [q])
+    if places([p, q]) and not is_whole:
         reason = "it acts along rows or columns alone"
         notes.report(x, "unknown", call.title, reason, "let it act on all positions together")
 

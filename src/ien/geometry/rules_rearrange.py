@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ from .dimensions import (
     repetition,
     row_or_column,
 )
-from .exactness import Step
+from .exactness import DIM_OF_AXIS, Step
 from .facts import Call, Facts, facts_of, lost_places, no_places
 from .notes import Notes, Result, Rule
 
@@ -41,11 +40,29 @@ def _rearranged(x: Facts, dims: Sequence[Dim]) -> Facts:
 
 
 def _with_dim(x: Facts, i: int, d: Dim) -> Facts:
-    return _rearranged(x, (*x.dims[:i], d, *x.dims[i + 1 :]))
+    dims = list(x.dims)
+    dims[i] = d
+    return _rearranged(x, dims)
 
 
 def _without_dim(x: Facts, i: int) -> Facts:
-    return _rearranged(x, x.dims[:i] + x.dims[i + 1 :])
+    dims = list(x.dims)
+    del dims[i]
+    return _rearranged(x, dims)
+
+
+def _with_new_dim(x: Facts, i: int) -> Facts:
+    dims = list(x.dims)
+    dims.insert(i, SIZE_ONE)
+    return _rearranged(x, dims)
+
+
+def _first_map(operands: Sequence[Facts]) -> Facts:
+    """The first of them that has places, or the first of all."""
+    for x in operands:
+        if x.places:
+            return x
+    return operands[0]
 
 
 # --- single elements
@@ -53,10 +70,11 @@ def _without_dim(x: Facts, i: int) -> Facts:
 
 def elementwise(notes: Notes, call: Call) -> Result:
     """Operands that meet element by element, with broadcasting."""
-    operands = call.facts
-    dims = notes.broadcast(call, operands, call.shapes[0])
-    first_map = next((x for x in operands if places(x.dims)), operands[0])
-    result = replace(first_map.with_dims(dims), pending=notes.pending_through(operands))
+    operands = call.operands
+    dims = notes.broadcast(call, operands, call.shape)
+    # the pitch, and the place in the program, are those of the map
+    result = _first_map(operands).with_dims(dims)
+    result.pending = notes.pending_through(operands)
     if len(operands) == 1:
         result.name = operands[0].name
     return [result] * len(call.shapes)
@@ -64,14 +82,16 @@ def elementwise(notes: Notes, call: Call) -> Result:
 
 def _copy(notes: Notes, call: Call) -> Result:
     source = facts_of(call.args["src"])
-    return _rearranged(source, notes.broadcast(call, [source], call.shapes[0]))
+    dims = notes.broadcast(call, [source], call.shape)
+    return _rearranged(source, dims)
 
 
 def _constant(notes: Notes, call: Call) -> Result:
     """Zeros, ones and the like: every element is the same."""
     results = []
     for shape in call.shapes:
-        results.append(Facts(tuple(dimension(CONSTANT_AXIS, n) for n in shape)))
+        dims = [dimension(CONSTANT_AXIS, n) for n in shape]
+        results.append(Facts(tuple(dims)))
     return results
 
 
@@ -79,11 +99,12 @@ def _constant(notes: Notes, call: Call) -> Result:
 
 
 def _view(notes: Notes, call: Call) -> Result:
-    x, shape = call.facts[0], call.shapes[0]
+    x, shape = call.operand, call.shape
     dims = regroup(x.dims, shape)
     if dims is not None:
-        return _repeated(notes, x, dims, [repetition(d) for d in dims])
-    if not places(x.dims):
+        repetitions = [repetition(d) for d in dims]
+        return _repeated(notes, x, dims, repetitions)
+    if not x.places:
         return _rearranged(x, no_places(shape).dims)
     remedy = "measure what it costs; the doctor can follow a convolution or pool instead of windows"
     return notes.report_unknown(call, x, "it splits rows or columns", remedy)
@@ -91,53 +112,60 @@ def _view(notes: Notes, call: Call) -> Result:
 
 def _permute(notes: Notes, call: Call) -> Result:
     """permute, transpose and t."""
-    x, args = call.facts[0], call.args
-    order = list(range(len(x.dims)))
+    x, args = call.operand, call.args
+    dims = list(x.dims)
     if call.name == "permute":
-        order = [i % len(order) for i in args["dims"]]
-    elif len(order) > 1:
+        dims = [x.dims[i] for i in args["dims"]]
+    elif len(dims) > 1:
         i, j = args.get("dim0", 0), args.get("dim1", 1)
-        order[i], order[j] = order[j], order[i]
-    return _rearranged(x, [x.dims[i] for i in order])
+        dims[i], dims[j] = dims[j], dims[i]
+    return _rearranged(x, dims)
 
 
 def _squeeze(notes: Notes, call: Call) -> Result:
-    x = call.facts[0]
-    chosen = call.args.get("dim", range(len(x.dims)))
+    x = call.operand
+    count = len(x.dims)
+    chosen = call.args.get("dim", range(count))
     if isinstance(chosen, int):
         chosen = [chosen]
-    squeezed = {i % max(len(x.dims), 1) for i in chosen}
+    squeezed = [i % max(count, 1) for i in chosen]
     dims = []
     for i, d in enumerate(x.dims):
-        if i not in squeezed or length(d) != 1:
+        is_squeezed = i in squeezed and length(d) == 1
+        if not is_squeezed:
             dims.append(d)
     return _rearranged(x, dims)
 
 
 def _unsqueeze(notes: Notes, call: Call) -> Result:
-    x = call.facts[0]
-    at = call.args["dim"] % (len(x.dims) + 1)
-    return _rearranged(x, (*x.dims[:at], SIZE_ONE, *x.dims[at:]))
+    x = call.operand
+    count = len(x.dims) + 1
+    return _with_new_dim(x, call.args["dim"] % count)
 
 
 def _expand(notes: Notes, call: Call) -> Result:
-    x, shape = call.facts[0], call.shapes[0]
+    x, shape = call.operand, call.shape
     dims = []
     for d, n in zip(_padded(x, len(shape)), shape, strict=True):
-        dims.append(d if length(d) == n else dimension(CONSTANT_AXIS, n))
+        if length(d) != n:
+            d = dimension(CONSTANT_AXIS, n)  # the one entry, repeated
+        dims.append(d)
     return _rearranged(x, dims)
 
 
 def _padded(x: Facts, count: int) -> list[Dim]:
     """The dimensions of ``x``, after as many of size 1 as it takes to have ``count``."""
-    return [SIZE_ONE] * (count - len(x.dims)) + list(x.dims)
+    dims = list(x.dims)
+    while len(dims) < count:
+        dims.insert(0, SIZE_ONE)
+    return dims
 
 
 # --- repetition
 
 
 def _repeat(notes: Notes, call: Call) -> Result:
-    x, shape = call.facts[0], call.shapes[0]
+    x, shape = call.operand, call.shape
     dims: list[Dim] = []
     repetitions: list[Repetition] = []
     for d, n in zip(_padded(x, len(shape)), shape, strict=True):
@@ -162,19 +190,22 @@ def _repeated(notes: Notes, x: Facts, dims: Sequence[Dim], repetitions: Sequence
 
     Repeated rows count as rows of a larger map, made by a step of the kind ``"repeat"``.
     """
-    counts = {ROWS: (1, 1), COLUMNS: (1, 1)}
+    counts: dict[str, tuple[int, int]] = {}  # of rows and columns: as a whole, and each one
     new_dims = []
     for d, repeated in zip(dims, repetitions, strict=True):
-        if repeated is None:
-            new_dims.append(d)
-            continue
-        axis, whole, each = repeated
-        counts[axis] = (whole, each)
-        new_dims.append(dimension(axis, length(d)))
-    if all(repeated is None for repeated in repetitions):
+        if repeated is not None:
+            axis, whole, each = repeated
+            counts[axis] = (whole, each)
+            d = dimension(axis, length(d))
+        new_dims.append(d)
+    if not counts:
         return _rearranged(x, dims)
-    step = Step("repeat", _repeat_map, (("rows", counts[ROWS]), ("columns", counts[COLUMNS])))
-    return replace(notes.apply(x, step, new_dims), name=x.name)
+    rows = counts.get(ROWS, (1, 1))
+    columns = counts.get(COLUMNS, (1, 1))
+    step = Step("repeat", _repeat_map, (("rows", rows), ("columns", columns)))
+    result = notes.apply(x, step, new_dims)
+    result.name = x.name
+    return result
 
 
 def _repeat_map(x: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
@@ -187,33 +218,36 @@ def _repeat_map(x: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> T
 
 
 def _slice(notes: Notes, call: Call) -> Result:
-    x, args = call.facts[0], call.args
+    x, args = call.operand, call.args
+    i = args["dim"]
     bounds = slice(args["start"], args["end"], args["step"])
-    start, stop, step = bounds.indices(length(x.dims[args["dim"]]))
-    return _narrow(notes, call, x, args["dim"], start, stop, step)
+    start, stop, step = bounds.indices(length(x.dims[i]))
+    return _narrow(notes, call, x, i, start, stop, step)
 
 
 def _select(notes: Notes, call: Call) -> Result:
-    x = call.facts[0]
+    x = call.operand
     i = call.args["dim"] % len(x.dims)
     start = call.args["index"] % length(x.dims[i])
-    return _without_dim(_narrow(notes, call, x, i, start, start + 1), i)
+    chosen = _narrow(notes, call, x, i, start, start + 1)
+    return _without_dim(chosen, i)
 
 
 def _split(notes: Notes, call: Call) -> Result:
     """split and unbind."""
-    x = call.facts[0]
+    x = call.operand
     i = call.args["dim"] % len(x.dims)
     results = []
     start = 0
     for shape in call.shapes:
+        stop = start + 1
+        if call.name != "unbind":
+            stop = start + shape[i]
+        piece = _narrow(notes, call, x, i, start, stop)
         if call.name == "unbind":
-            piece = _narrow(notes, call, x, i, start, start + 1)
-            results.append(_without_dim(piece, i))
-            start += 1
-        else:
-            results.append(_narrow(notes, call, x, i, start, start + shape[i]))
-            start += shape[i]
+            piece = _without_dim(piece, i)
+        results.append(piece)
+        start = stop
     return results
 
 
@@ -222,16 +256,17 @@ def _narrow(notes: Notes, call: Call, x: Facts, i: int, start: int, stop: int, s
     i %= len(x.dims)
     d = x.dims[i]
     count = len(range(start, stop, step))
-    if start == 0 and count == length(d):
+    if start == 0 and count == length(d):  # all of it
         return _rearranged(x, x.dims)
     if not places([d]):
         axis = CONSTANT_AXIS if is_constant(d) else OTHER_AXIS
         return _with_dim(x, i, dimension(axis, count))
-    if row_or_column(d):
-        dim_of_map = 2 if row_or_column(d) == ROWS else 3  # in maps (N, 1, H, W)
-        args = (("dim", dim_of_map), ("start", start), ("stop", stop), ("step", step))
-        dims = _with_dim(x, i, dimension(row_or_column(d), count)).dims
-        return replace(notes.apply(x, Step("slice", _slice_map, args), dims), root=None)
+    axis = row_or_column(d)
+    if axis:
+        args = (("dim", DIM_OF_AXIS[axis]), ("start", start), ("stop", stop), ("step", step))
+        sliced = _with_dim(x, i, dimension(axis, count))
+        return notes.apply(x, Step("slice", _slice_map, args), sliced.dims)
+    # flattened places, perhaps after a class token: whole segments can be cut off
     if step == 1:
         piece = cut(d, start, stop)
         if piece is not None:
@@ -244,7 +279,9 @@ def _narrow(notes: Notes, call: Call, x: Facts, i: int, start: int, stop: int, s
 
 def _slice_map(x: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
     chosen = slice(start, stop, step)
-    return x[:, :, chosen] if dim == 2 else x[:, :, :, chosen]
+    if dim == DIM_OF_AXIS[ROWS]:
+        return x[:, :, chosen, :]
+    return x[:, :, :, chosen]
 
 
 # --- joins and indices
@@ -252,49 +289,56 @@ def _slice_map(x: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
 
 def _cat(notes: Notes, call: Call) -> Result:
     """cat and stack."""
-    shape = call.shapes[0]
+    shape = call.shape
     i = call.args["dim"] % len(shape)
     tensors = []
-    for x in call.facts:
+    for x in call.operands:
         if call.name == "stack":
-            x = replace(x, dims=(*x.dims[:i], SIZE_ONE, *x.dims[i:]))
+            x = _with_new_dim(x, i)
         if len(x.dims) == len(shape):  # torch lets an empty tensor (0,) pass
             tensors.append(x)
 
-    # the other dimensions meet element by element
-    others = [replace(x, dims=(*x.dims[:i], SIZE_ONE, *x.dims[i + 1 :])) for x in tensors]
-    dims = list(notes.broadcast(call, others, (*shape[:i], 1, *shape[i + 1 :])))
-    if len(tensors) == 1:
-        joined: Dim | None = tensors[0].dims[i]
-    else:
+    # all dimensions but one meet element by element
+    others = [_with_dim(x, i, SIZE_ONE) for x in tensors]
+    other_shape = list(shape)
+    other_shape[i] = 1
+    dims = list(notes.broadcast(call, others, other_shape))
+
+    joined: Dim | None = tensors[0].dims[i]
+    if len(tensors) > 1:
         joined = join([x.dims[i] for x in tensors])
     notes.report_pending(*tensors)
     if joined is None:
         return notes.report_unknown(call, tensors[0], "it joins maps along rows or columns")
     dims[i] = joined
-    first_map = next((x for x in tensors if places(x.dims)), tensors[0])
-    return first_map.with_dims(dims)
+    return _first_map(tensors).with_dims(dims)
 
 
 def _index(notes: Notes, call: Call) -> Result:
     """Indexing with tensors: followed if it picks channels or images by one list of numbers."""
-    x, shape = call.facts[0], call.shapes[0]
-    indices = call.args.get("indices") or [None] * call.args.get("dim", 0) + [call.args.get("index")]
-    indexed = [i for i, index in enumerate(indices) if index is not None]
-    if len(indexed) == 1 and len(x.dims) == len(shape) and len(call.facts) == 2:
-        i = indexed[0]
-        if _is_list(indices[i]) and not places([x.dims[i]]):
-            notes.report_pending(*call.facts)
+    x, shape = call.operand, call.shape
+    indices = _indices_by_dimension(call)
+    if len(indices) == 1 and len(x.dims) == len(shape) and len(call.tensors) == 2:
+        i, index = indices.popitem()
+        is_list = index.ndim <= 1 and index.dtype is not torch.bool
+        if is_list and not places([x.dims[i]]):
+            notes.report_pending(*call.operands)
             return _with_dim(x, i, dimension(OTHER_AXIS, shape[i]))
-    followed = [t for t in call.facts if places(t.dims) or t.pending]
-    if followed:
-        return notes.report_unknown(call, followed[0])
+    for operand in call.operands:
+        if operand.places or operand.pending:
+            return notes.report_unknown(call, operand)
     return [no_places(shape)]
 
 
-def _is_list(index: Any) -> bool:
-    is_list: bool = index.ndim <= 1 and index.dtype is not torch.bool
-    return is_list
+def _indices_by_dimension(call: Call) -> dict[int, Tensor]:
+    """Of ``x[:, index]`` and the like, which give None where nothing is indexed, and of index_select."""
+    if not call.args.get("indices"):
+        return {call.args.get("dim", 0): call.args["index"]}
+    by_dimension = {}
+    for i, index in enumerate(call.args["indices"]):
+        if index is not None:
+            by_dimension[i] = index
+    return by_dimension
 
 
 # elementwise operations that torch does not mark as such

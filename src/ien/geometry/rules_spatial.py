@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch.nn.functional as F
+from torch import Tensor
 
 from .dimensions import (
     COLUMNS,
@@ -21,7 +22,7 @@ from .dimensions import (
     places,
     row_or_column,
 )
-from .exactness import Step, is_symmetric
+from .exactness import DIM_OF_AXIS, Step, is_symmetric
 from .facts import Call, Facts, Pending, map_size, no_places, value_of
 from .notes import Notes, Result, Rule
 
@@ -34,23 +35,31 @@ MAX_PADDING_VALUE = 1e3  # an infinite one would drown the noise that a step is 
 
 
 def _conv(notes: Notes, call: Call) -> Result:
-    x, weight = call.facts[:2]
-    notes.report_pending(*call.facts[1:])
-    if places(weight.dims):
+    x, weight = call.operands[:2]
+    notes.report_pending(*call.operands[1:])
+    if weight.places:
         return notes.report_unknown(call, weight, "its kernel is computed from a map")
     if len(weight.dims) != 4:
         return _conv_on_no_map(notes, call, x)
-    kernel_size = tuple(call.args["weight"].shape[-2:])
-    kernel = value_of(call.args["weight"])
-    if kernel is not None and kernel_size[0] == kernel_size[1] and not is_symmetric(kernel):
-        op = f"conv {kernel_size[0]}×{kernel_size[1]}"
-        if weight.name:
-            op += f" of {weight.name!r}"
-        reason = "its kernel is fixed, not learnt, and changes when rotated or flipped"
-        remedy = "use a symmetric kernel, or one that is learnt"
-        notes.report(x, "kernel", op, reason, remedy)
-    args = (("kernel", kernel_size), *call.options("weight", "bias", "groups"))
-    return _apply_to_map(notes, call, Step("conv", call.func, args))
+    kernel = call.args["weight"]
+    _check_fixed_kernel(notes, x, kernel, weight.name)
+    size = tuple(kernel.shape[-2:])
+    options = call.options("weight", "bias", "groups")
+    return _apply_to_map(notes, call, Step("conv", call.func, (("kernel", size), *options)))
+
+
+def _check_fixed_kernel(notes: Notes, x: Facts, kernel: Tensor, name: str) -> None:
+    """A kernel that is not learnt must be symmetric, as far as its values are known."""
+    values = value_of(kernel)
+    rows, columns = kernel.shape[-2:]
+    if values is None or rows != columns or is_symmetric(values):
+        return
+    op = f"conv {rows}×{columns}"
+    if name:
+        op += f" of {name!r}"
+    reason = "its kernel is fixed, not learnt, and changes when rotated or flipped"
+    remedy = "use a symmetric kernel, or one that is learnt"
+    notes.report(x, "kernel", op, reason, remedy)
 
 
 def _conv_on_no_map(notes: Notes, call: Call, x: Facts) -> Result:
@@ -58,7 +67,7 @@ def _conv_on_no_map(notes: Notes, call: Call, x: Facts) -> Result:
     if places(x.dims[1:]):
         return notes.report_unknown(call, x, "it runs along the order of the positions")
     notes.report_pending(x)
-    return x.with_dims((x.dims[0], *no_places(call.shapes[0][1:]).dims))
+    return x.with_dims((x.dims[0], *no_places(call.shape[1:]).dims))
 
 
 def _pool(notes: Notes, call: Call) -> Result:
@@ -71,20 +80,22 @@ def _resize(notes: Notes, call: Call) -> Result:
 
 def _apply_to_map(notes: Notes, call: Call, step: Step) -> Result:
     """Apply a step to the last two dimensions of a map."""
-    given, shape = call.facts[0], call.shapes[0]
+    given, shape = call.operand, call.shape
     x = _as_map(notes, call, given)
     if x is None:
-        if places(given.dims):
+        if given.places:
             return notes.report_unknown(call, given)
         return [no_places(shape) for shape in call.shapes]
-    rows, columns = (row_or_column(d) for d in x.dims[-2:])
+    rows, columns = map(row_or_column, x.dims[-2:])
     if rows == COLUMNS:  # a transposed map: steps before the transpose cannot be continued
         notes.report_pending(x)
         x.pending = None
-    lead = list(x.dims[:-2])
+    dims = list(x.dims)
     if step.kind == "conv":
-        lead[-1] = dimension(OTHER_AXIS, shape[-3])  # its channels are new
-    result = notes.apply(x, step, (*lead, dimension(rows, shape[-2]), dimension(columns, shape[-1])))
+        dims[-3] = dimension(OTHER_AXIS, shape[-3])  # its channels are new
+    dims[-2] = dimension(rows, shape[-2])
+    dims[-1] = dimension(columns, shape[-1])
+    result = notes.apply(x, step, dims)
     results = [result]
     for _ in call.shapes[1:]:  # the indices of a max pool
         pending = Pending((), map_size(x), (notes.modules[-1],), x.pitch)
@@ -101,7 +112,7 @@ def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
     if len(x.dims) not in (3, 4):
         return None
     lead, last = list(x.dims[:-2]), list(x.dims[-2:])
-    if LOST_AXIS in places(x.dims):
+    if LOST_AXIS in x.places:
         lead = [dimension(OTHER_AXIS, length(d)) for d in lead]
         last = [dimension(CONSTANT_AXIS, length(d)) for d in last]
     if places(lead):
@@ -112,7 +123,7 @@ def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
     height, width = length(last[0]), length(last[1])
     # written out, since dimension() would drop the axis of a map of one pixel
     map_dims: tuple[Dim, Dim] = (((axes[0], height),),), (((axes[1], width),),)
-    if notes.is_square and not places(x.dims) and height != width:
+    if notes.is_square and not x.places and height != width:
         reason = f"it makes {height} rows and {width} columns from a square input"
         notes.report(Facts(map_dims), "grid", call.title, reason, "make as many rows as columns")
     return replace(x, dims=(*lead, *map_dims), root=None)
@@ -123,13 +134,12 @@ def _rows_then_columns(last: Sequence[Dim]) -> tuple[str, str] | None:
     for d in last:
         if not row_or_column(d) and not is_constant(d):
             return None
-    first, second = (row_or_column(d) for d in last)
-    if not first:
-        first = COLUMNS if second == ROWS else ROWS
-    other = COLUMNS if first == ROWS else ROWS
-    if second not in ("", other):
+    first, second = map(row_or_column, last)
+    if first == second != "":
         return None
-    return first, other
+    if first == COLUMNS or second == ROWS:
+        return COLUMNS, ROWS
+    return ROWS, COLUMNS
 
 
 # --- padding
@@ -137,12 +147,13 @@ def _rows_then_columns(last: Sequence[Dim]) -> tuple[str, str] | None:
 
 def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: float = 0.0) -> Result:
     """Padding; ``amounts`` as in ``F.pad``: before and after, for the last dimension first."""
-    x, shape = call.facts[0], call.shapes[0]
-    if not places(x.dims):
+    x, shape = call.operand, call.shape
+    if not x.places:
         x = _as_map(notes, call, x) or x
     dims = list(x.dims)
     sides = {ROWS: (0, 0), COLUMNS: (0, 0)}
-    for i, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True), start=1):
+    befores, afters = amounts[::2], amounts[1::2]
+    for i, (before, after) in enumerate(zip(befores, afters, strict=True), start=1):
         if before == after == 0:
             continue
         axis = row_or_column(dims[-i])
@@ -151,11 +162,11 @@ def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: floa
         elif places([dims[-i]]):
             return notes.report_unknown(call, x)
         dims[-i] = dimension(axis or OTHER_AXIS, shape[-i])
-    if sides == {ROWS: (0, 0), COLUMNS: (0, 0)}:  # channels are padded, or nothing
+    left_right_top_bottom = (*sides[COLUMNS], *sides[ROWS])
+    if not any(left_right_top_bottom):  # channels are padded, or nothing
         notes.report_pending(x)
         return x.with_dims(dims)
     value = max(-MAX_PADDING_VALUE, min(MAX_PADDING_VALUE, value))
-    left_right_top_bottom = (*sides[COLUMNS], *sides[ROWS])
     args = (("pad", left_right_top_bottom), ("mode", mode), ("value", value))
     return notes.apply(x, Step("pad", F.pad, args), dims)
 
@@ -177,9 +188,9 @@ def _replication_pad(notes: Notes, call: Call) -> Result:
 
 def _move(notes: Notes, call: Call) -> Result:
     """flip and roll."""
-    x, args = call.facts[0], call.args
+    x, args = call.operand, call.args
     chosen = [i % len(x.dims) for i in args["dims"]]
-    if not chosen and places(x.dims):
+    if not chosen and x.places:
         return notes.report_unknown(call, x)  # a roll of all dimensions together
     moved_axes = []
     shifts = []
@@ -189,7 +200,7 @@ def _move(notes: Notes, call: Call) -> Result:
         axis = row_or_column(x.dims[i])
         if not axis:
             return notes.report_unknown(call, x)
-        moved_axes.append(2 if axis == ROWS else 3)  # in maps (N, 1, H, W)
+        moved_axes.append(DIM_OF_AXIS[axis])
         if "shifts" in args:
             shifts.append(args["shifts"][k])
     if not moved_axes:

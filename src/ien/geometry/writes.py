@@ -23,7 +23,7 @@ Dims = tuple[Dim, ...]
 def write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
     """Let the tensor ``target``, and the tensor of which it is a view, hold ``new``."""
     if not isinstance(target, FakeTensor):
-        if places(new.dims):
+        if new.places:
             notes.report_unknown(call, new, "it writes a map into a tensor that is not the model's")
         return
     view = facts_of(target)
@@ -31,10 +31,12 @@ def write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
     root_dims = new.dims
     if root is not view:
         root_dims = _dims_of_root(notes, call, root, view, new)
+    # x.relu_() and the like change nothing that is known: other views of the root stay valid
     if (view.dims, view.pending, root.dims) != (new.dims, new.pending, root_dims):
         root.num_writes += 1
     root.dims = root_dims
-    root.value = None
+    root.value = None  # constants are followed only as long as nothing is written into them
+    # the view is what the operation returned, and up to date
     view.dims = new.dims
     view.pending = new.pending
     view.pitch = new.pitch
@@ -53,7 +55,7 @@ def _dims_of_root(notes: Notes, call: Call, root: Facts, view: Facts, new: Facts
     """
     if new.pending is not root.pending:
         notes.report_pending(new)
-        if places(new.dims):
+        if new.places:
             notes.report_pending(root)
     if not places([*root.dims, *new.dims]):
         return _kept_dims(root, view, new)
@@ -63,7 +65,7 @@ def _dims_of_root(notes: Notes, call: Call, root: Facts, view: Facts, new: Facts
             return _kept_dims(root, view, new)
         if _is_drawn_on_canvas(root, view, new):
             return _dims_of_drawing(root, view, new)
-    on_places = root if places(root.dims) else new
+    on_places = root if root.places else new
     notes.report_unknown(call, on_places, "it writes into a part of a map")
     return tuple(dimension(LOST_AXIS, length(d)) for d in root.dims)
 
@@ -79,16 +81,15 @@ def _kept_dims(root: Facts, view: Facts, new: Facts) -> Dims:
     kept = []
     for i, d in enumerate(root.dims):
         is_unchanged = is_aligned and new.dims[i] == d
-        if places([d]) or is_unchanged:
-            kept.append(d)
-        else:
-            kept.append(dimension(OTHER_AXIS, length(d)))
+        if not places([d]) and not is_unchanged:
+            d = dimension(OTHER_AXIS, length(d))
+        kept.append(d)
     return tuple(kept)
 
 
 def _is_uniform(view: Facts, new: Facts) -> bool:
     """Whether the same value is written to all places of the view."""
-    if places(new.dims):
+    if new.places:
         return False
     for new_dim, view_dim in zip(new.dims, view.dims, strict=True):
         if places([view_dim]) and not is_constant(new_dim):
@@ -98,9 +99,10 @@ def _is_uniform(view: Facts, new: Facts) -> bool:
 
 def _is_drawn_on_canvas(root: Facts, view: Facts, new: Facts) -> bool:
     """Whether a whole map is written into a tensor without places, such as zeros."""
-    if places(root.dims) or not _has_same_dimensions(root, view, new):
+    if root.places or not _has_same_dimensions(root, view, new):
         return False
     for new_dim, root_dim in zip(new.dims, root.dims, strict=True):
+        # rows must cover all rows of a canvas that looks the same from everywhere
         fills_constant = is_constant(root_dim) and length(new_dim) == length(root_dim)
         if places([new_dim]) and not fills_constant:
             return False
@@ -111,5 +113,8 @@ def _dims_of_drawing(root: Facts, view: Facts, new: Facts) -> Dims:
     """The canvas gets the rows and columns of the map; its other dimensions stay."""
     drawn = []
     for new_dim, kept_dim in zip(new.dims, _kept_dims(root, view, new), strict=True):
-        drawn.append(new_dim if places([new_dim]) else kept_dim)
+        if places([new_dim]):
+            drawn.append(new_dim)
+        else:
+            drawn.append(kept_dim)
     return tuple(drawn)
