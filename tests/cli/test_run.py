@@ -87,7 +87,8 @@ def test_show_counts_the_passes_of_test_time_averaging_and_no_training() -> None
         text = invoke("show", f"rot-mnist/{row}").output
         macs[row] = int(re.search(r"([\d,]+) multiply", text)[1].replace(",", ""))  # type: ignore[index]
     assert macs["cnn-aug-tta"] == 4 * macs["cnn-aug"]
-    assert "trains nothing: tests the weights of rot-mnist/cnn-aug" in text and "no figures" in text
+    assert "trains nothing: tests the weights of rot-mnist/cnn-aug" in text
+    assert "the paper prints no numbers for this row" in text
 
 
 def test_show_of_the_steerable_row_does_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +210,7 @@ def test_resume_asks_for_data_that_were_moved(stopped: Path) -> None:
     path = stopped / "config.json"
     path.write_text(path.read_text().replace('"folder": "embedded"', '"folder": "/moved"'))
     message = error_of("resume", stopped)
-    assert f"/moved with the data of {stopped} is not there" in message and "--data" in message
+    assert f"/moved with the data of {stopped} is gone" in message and "--data" in message
     assert "no MNIST in ." in error_of("resume", stopped, "--data", ".")
     invoke("resume", stopped, "--data", "embedded")
     assert (stopped / "result.json").exists()

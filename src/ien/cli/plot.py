@@ -63,7 +63,7 @@ def features(
     from ..report.opened import open_runs
     from ..report.plots.features import plot_features
 
-    opened = open_runs(runs, data, count=max(image + 1, 2))
+    opened = open_runs(runs, data, count=max(image + 1, 2))  # no more images than needed
     chosen = None
     if group is not None:
         chosen = parse_group(group)
@@ -135,8 +135,11 @@ def factors(
 
 
 @app.command()
-def training(runs: Runs, out: Out = Path("plots/training")) -> None:
-    """Draw training curves: task loss, accuracy and each layer's term. Unfinished runs are fine.
+def training(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, finished or not.")],
+    out: Out = Path("plots/training"),
+) -> None:
+    """Draw training curves: task loss, accuracy and each layer's term.
 
     Example: ien plot training runs/rot-mnist/ien-r4*/small-seed1
     """
