@@ -202,9 +202,11 @@ def _indices(filters: Filters, scale: float) -> Iterator[tuple[int, int, float]]
 
 def _hermite(x: Tensor, order: int) -> Tensor:
     """He_order(x) exp(-x²/2), by the recurrence He_{n+1} = x He_n - n He_{n-1}."""
-    before, value = torch.zeros_like(x), torch.exp(-(x**2) / 2)
+    before = torch.zeros_like(x)
+    value = torch.exp(-(x**2) / 2)
     for n in range(order):
-        before, value = value, x * value - n * before
+        following = x * value - n * before
+        before, value = value, following
     return value
 
 
@@ -225,6 +227,7 @@ def _split(kernels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 def _check(filters: Filters) -> None:
     scales = filters.scales
     ascending = all(smaller < larger for smaller, larger in pairwise(scales))
+    # NaN fails these comparisons too
     if not (scales and scales[0] > 0 and scales[-1] < math.inf and ascending):
         raise ValueError(f"scales are positive and ascending, such as (1.5, 2.6, 4.5); got {scales}")
     if filters.size % 2 == 0 or filters.sizes[0] < 3:

@@ -147,7 +147,8 @@ def log_radial_basis(filters: LogRadial) -> list[Tensor]:
     [(18, 3, 3), (18, 5, 5)]
     """
     at_scale_1 = _harmonics(filters, filters.unit)
-    norm = at_scale_1.abs().square().sum((1, 2), keepdim=True).sqrt() / math.sqrt(2)
+    squares = at_scale_1.abs().square().sum((1, 2), keepdim=True)  # (orders * angles, 1, 1)
+    norm = squares.sqrt() / math.sqrt(2)  # the mean of both parts
     bases = []
     for size in filters.sizes:
         basis = _harmonics(filters, size) / norm  # (orders * angles, size, size)
@@ -230,6 +231,7 @@ def _harmonics(filters: LogRadial, size: int) -> Tensor:
     """Sample the functions steered to one size: complex (orders * angles, size, size)."""
     scale = size / filters.unit
     points = size * SAMPLES
+    # the points of all pixels, in pixels from the centre
     x = (torch.arange(points, dtype=torch.float64, device="cpu") + 0.5) / SAMPLES - size / 2
     y = -x[:, None]  # rows count downwards
     r = torch.hypot(x, y)  # (points, points)
@@ -261,12 +263,14 @@ def _centre(filters: LogRadial, scale: float) -> Tensor:
 
         ∫ S_s(r) r dr = exp(i (phase - k log s)) / s · R^(1 + ik) / (1 + ik)
     """
-    angle = (torch.arange(RAYS, dtype=torch.float64, device="cpu") + 0.5) * (2 * math.pi / RAYS)
+    step = 2 * math.pi / RAYS
+    angle = (torch.arange(RAYS, dtype=torch.float64, device="cpu") + 0.5) * step
     edge = 0.5 / torch.maximum(angle.cos().abs(), angle.sin().abs())  # (RAYS,)
     frequency = _column(filters.frequencies, 2)
     power = 1 + 1j * frequency
-    along = edge**power / power * torch.exp(1j * (filters.phase - frequency * math.log(scale))) / scale
-    across = _directions(filters, angle).to(along.dtype) * (2 * math.pi / RAYS)  # (angles, RAYS)
+    steered = torch.exp(1j * (filters.phase - frequency * math.log(scale)))
+    along = edge**power / power * steered / scale  # (orders, RAYS)
+    across = _directions(filters, angle).to(along.dtype) * step  # (angles, RAYS)
     return torch.einsum("kn,jn->kj", along, across).flatten()
 
 

@@ -87,14 +87,17 @@ def rotate_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mod
     if images.numel() == 0:
         return images.clone()
 
-    cos = angle.deg2rad().cos() / factor
-    sin = angle.deg2rad().sin() / factor
+    radians = angle.deg2rad()
+    cos = radians.cos() / factor
+    sin = radians.sin() / factor
     zero = torch.zeros_like(angle)
     height, width = images.shape[-2:]
     # affine_grid counts in half sides, so x and y have different units unless the image is square
     x_row = torch.stack([cos, -sin * height / width, zero], dim=1)  # (N, 3)
     y_row = torch.stack([sin * width / height, cos, zero], dim=1)  # (N, 3)
-    dtype = images.dtype if images.dtype == torch.float64 else torch.float32
+    dtype = torch.float32  # also for halves, which not every device resamples
+    if images.dtype == torch.float64:
+        dtype = torch.float64
     matrix = torch.stack([x_row, y_row], dim=1).to(images.device, dtype)  # (N, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)  # (N, H, W, 2)
     resampled = F.grid_sample(images.to(dtype), grid, mode=mode, align_corners=False)
@@ -121,8 +124,8 @@ def shift(images: Tensor, offsets: Tensor) -> Tensor:
     height, width = images.shape[-2:]
     # further than by its own size an image is gone
     limit = torch.tensor([height, width], device=offsets.device)
-    offsets = torch.minimum(torch.maximum(offsets, -limit), limit).to(images.device)
-    down, right = offsets.unbind(1)  # (N,) each
+    offsets = torch.minimum(torch.maximum(offsets, -limit), limit)
+    down, right = offsets.to(images.device).unbind(1)  # (N,) each
     rows = int(down.abs().max())
     columns = int(right.abs().max())
     padded = F.pad(images, (columns, columns, rows, rows))
@@ -181,7 +184,8 @@ def cutout(images: Tensor, centres: Tensor, size: int, fill: float | Sequence[fl
     in_rows = _between(top, size, images.shape[2])  # (N, H)
     in_columns = _between(left, size, images.shape[3])  # (N, W)
     inside = in_rows[:, None, :, None] & in_columns[:, None, None, :]  # (N, 1, H, W)
-    return torch.where(inside, colour.view(1, -1, 1, 1), images)
+    colour = colour.view(1, -1, 1, 1)  # (1, C or 1, 1, 1)
+    return torch.where(inside, colour, images)
 
 
 def _between(start: Tensor, size: int, side: int) -> Tensor:
@@ -192,10 +196,12 @@ def _between(start: Tensor, size: int, side: int) -> Tensor:
 
 
 def _check_numbers(name: str, images: Tensor, values: Tensor, what: str) -> None:
-    if images.ndim != 4 or not images.is_floating_point() or values.shape != images.shape[:1]:
+    usable = images.ndim == 4 and images.is_floating_point()
+    if not usable or values.shape != images.shape[:1]:
+        noun = what.split()[-1]
         raise ValueError(
             f"{name} needs floating-point images (N, C, H, W) and {what} for each (N,); "
-            f"got {images.dtype} {tuple(images.shape)} and {what.split()[-1]}s {tuple(values.shape)}"
+            f"got {images.dtype} {tuple(images.shape)} and {noun}s {tuple(values.shape)}"
         )
 
 
