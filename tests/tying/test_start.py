@@ -169,7 +169,7 @@ def test_eighth_turns_cost_interpolation_only(feature_groups: Any) -> None:
     channels = ien.FeatureGroups.of(feature_groups).channels(2 if feature_groups == 8 else 8)
     convs = nn.Conv2d(1, channels, 7, padding=3), nn.Conv2d(channels, channels, 5, padding=2)
     net = nn.Sequential(convs[0], nn.ELU(), convs[1], nn.ELU())
-    x = F.interpolate(torch.rand(4, 1, 6, 6), 31, mode="bicubic")
+    x = F.interpolate(torch.rand(2, 1, 5, 5), 25, mode="bicubic")
 
     def layers() -> list[ien.LayerReport]:
         report = ien.measure(net, x, "rot8", ["1", "3"], feature_groups, floors=False, action="regular")
