@@ -174,6 +174,14 @@ def test_curves_over_factors_hold_errors_floors_and_accuracies_around_one() -> N
         assert {0.5, 1, 2} <= set(axes.get_xticks().round(9))
 
 
+@pytest.mark.parametrize("reach", [1.05, 1.25, 2.0, 3.5, 10.0])
+def test_axes_of_factors_have_a_tick_at_one_and_at_others(reach: float) -> None:
+    (axes,) = plot_factors({"a": report(c1=scaled({1 / reach: 0.1, reach: 0.1}))}).axes
+    low, high = axes.get_xlim()
+    inside = [tick for tick in axes.get_xticks() if low < tick < high]
+    assert 3 <= len(inside) <= 9 and min(abs(tick - 1) for tick in inside) < 1e-9
+
+
 def test_a_measured_product_has_curves_over_angles_and_over_factors() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     group, y = ien.rotation(4) * ien.scale([0.7, 1.4]), torch.randint(4, (6,))

@@ -62,7 +62,10 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
     kind = kind_of(config)
     x, y = kind.examples(config, kind.load(config, data or read_data(folder)["folder"]))
     words = [record.experiment.split("/")[-1], record.preset, f"seed {record.seed}"]
-    words += [f"{field}={value}" for field, value in record.changes]
+    for field, value in record.changes:
+        words.append(f"{field}={value}")
+    if y is not None:
+        y = y[:count]
     return OpenedRun(
         folder=folder,
         name=" ".join(words),
@@ -71,7 +74,7 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
         feature_groups=model.feature_groups,  # type: ignore[arg-type]
         group=next(iter(config.objective.groups)),
         images=to_float(x[:count]),
-        labels=None if y is None else y[:count],
+        labels=y,
         config=config,
         record=record,
     )
@@ -91,9 +94,10 @@ def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int
 
     names = [run.name for run in runs]
     last_parts = {folder.name for folder in given.values()}
-    last_part_is_enough = len(last_parts) == len(given)
     for i, run in enumerate(runs):
         if names.count(run.name) > 1:
-            where = run.folder.name if last_part_is_enough else str(run.folder)
+            where = str(run.folder)
+            if len(last_parts) == len(given):  # the last part of the path tells them apart
+                where = run.folder.name
             runs[i] = replace(run, name=f"{run.name} ({where})")
     return runs

@@ -83,7 +83,7 @@ def colours_of(names: Sequence[str]) -> list[str]:
     >>> colours_of(["cnn-aug", "ien-r4", "ien-r8"])
     ['#E69F00', '#0072B2', '#004A74']
     """
-    colours = []
+    colours: list[str] = []
     unknown = 0
     for name in names:
         method = method_of(name)
@@ -92,16 +92,23 @@ def colours_of(names: Sequence[str]) -> list[str]:
             unknown += 1
         else:
             base = METHODS[method]
-        shades = [_shade(base, amount) for amount in SHADES]
-        free = [shade for shade in shades if shade not in colours]
-        # beyond five runs of one method, markers and lines have to tell them apart
-        colours.append(free[0] if free else base)
+        colours.append(_first_free_shade(base, colours))
     return colours
+
+
+def _first_free_shade(colour: str, taken: Sequence[str]) -> str:
+    for amount in SHADES:
+        shade = _shade(colour, amount)
+        if shade not in taken:
+            return shade
+    return colour  # markers and lines have to tell more than five runs of one method apart
 
 
 def _shade(colour: str, amount: float) -> str:
     """Mix a colour with white (amount above 0) or black (below)."""
-    target = 255 if amount > 0 else 0
+    target = 0
+    if amount > 0:
+        target = 255
     mixed = []
     for channel in bytes.fromhex(colour[1:]):
         mixed.append(round(channel + (target - channel) * abs(amount)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -102,10 +102,12 @@ def collect(folder: Path | str, *experiments: str) -> list[Record]:
         if not _is_record(path):
             continue
         record = read(path)
-        if any(fnmatchcase(record.experiment, pattern) for pattern in patterns):
-            records.append(record)
+        for pattern in patterns:
+            if fnmatchcase(record.experiment, pattern):
+                records.append(record)
+                break
     if not records:
-        quoted = " ".join(repr(pattern) for pattern in patterns)
+        quoted = " ".join(map(repr, patterns))  # so that the shell leaves them alone
         raise FileNotFoundError(
             f"no records of {', '.join(patterns)} in {folder}: make them with  "
             f"ien run {quoted} --preset small --seeds 1-3"
@@ -197,7 +199,10 @@ def read_curve(content: Json, *names: str, count: int) -> tuple[float, ...]:
     if len(values) != count:
         raise ValueError(f"{'.'.join(names)} should have {count} values; it has {len(values)}")
     name = names[-1]
-    return tuple(read_share({name: value}, name) for value in values)
+    shares = []
+    for value in values:
+        shares.append(read_share({name: value}, name))  # an error says which curve it is
+    return tuple(shares)
 
 
 def _is_record(path: Path) -> bool:
@@ -210,6 +215,9 @@ def _is_record(path: Path) -> bool:
 def _record(path: Path, content: Json) -> Record:
     config = flat(read_field(content, "config", kind=dict))
     changes = read_field(content, "changes", kind=dict)
+    changed = []
+    for name in sorted(changes):
+        changed.append((name, _as_text(changes[name])))
     finished = datetime.fromisoformat(read_field(content, "finished", kind=str))
     if finished.tzinfo is None:
         raise ValueError(f"finished should name a time zone; it is {finished.isoformat()}")
@@ -231,7 +239,7 @@ def _record(path: Path, content: Json) -> Record:
         preset=read_field(config, "preset", kind=str),
         seed=read_field(config, "seed", kind=int),
         config=config,
-        changes=tuple((name, _as_text(changes[name])) for name in sorted(changes)),
+        changes=tuple(changed),
         data=read_field(content, "data", "name", kind=str),
         source=read_field(content, "data", "source", kind=str),
         tested_on=read_field(content, "data", "tested_on", kind=str),
@@ -254,9 +262,16 @@ def _record(path: Path, content: Json) -> Record:
 
 
 def _layer(found: Json, exact_elements: Mapping[str, bool]) -> Layer:
+    # only some runs keep the errors of single elements, or of every channel
+    per_element: Json = {}
+    if "per_element" in found:
+        per_element = read_field(found, "per_element", kind=dict)
+    regular = math.nan
+    if "relative_regular" in found:
+        regular = read_number(found, "relative_regular")
     exact, between = [], []
-    for label in read_field(found, "per_element", kind=dict) if "per_element" in found else ():
-        error = read_number(found, "per_element", label)
+    for label in per_element:
+        error = read_number(per_element, label)
         if label not in exact_elements or not math.isfinite(error):
             continue
         if exact_elements[label]:
@@ -266,10 +281,16 @@ def _layer(found: Json, exact_elements: Mapping[str, bool]) -> Layer:
     return Layer(
         raw=read_number(found, "raw"),
         relative=read_number(found, "relative"),
-        exact=statistics.fmean(exact) if exact else math.nan,
-        between=statistics.fmean(between) if between else math.nan,
-        regular=read_number(found, "relative_regular") if "relative_regular" in found else math.nan,
+        exact=_mean(exact),
+        between=_mean(between),
+        regular=regular,
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    if not values:
+        return math.nan
+    return statistics.fmean(values)
 
 
 @lru_cache

@@ -144,7 +144,7 @@ def _tested_on(record: Record) -> str:
 
 def _measure(runs: Sequence[OpenedRun], sweep: Sweep, say: Progress) -> dict[str, Report]:
     """Measure every run under all elements of a sweep; run name to report."""
-    values = "angles" if sweep.kind == "rotation" else "factors"
+    values = {"rotation": "angles", "scale": "factors"}[sweep.kind]
     reports = {}
     for run in runs:
         say(f"measuring {run.name} at {len(sweep.values)} {values}")
@@ -190,7 +190,10 @@ def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[st
         plots.append(Plot(f"Error in each layer, over {moves}", errors_caption, _as_address(errors)))
         plots.append(Plot(title, caption, _as_address(curves)))
 
-    trained = {run.name: run.folder for run in runs if (run.folder / "metrics.jsonl").exists()}
+    trained = {}
+    for run in runs:
+        if (run.folder / "metrics.jsonl").exists():  # not for runs with the weights of another
+            trained[run.name] = run.folder
     if trained:
         caption = "Loss, accuracy and each layer's term, by epoch."
         plots.append(Plot("Training", caption, _as_address(plot_training(trained))))
@@ -218,15 +221,20 @@ def _page(
     exploration: Exploration,
 ) -> str:
     """Return the page as text, with as many images and maps as :data:`MAX_BYTES` allow."""
-    commits = dict.fromkeys(run.record.commit for run in runs if run.record.commit)
+    # dictionaries, which keep each once and in order
     layers: dict[str, None] = {}
+    commits: dict[str, None] = {}
+    machines: dict[str, None] = {}
     for run in runs:
         layers |= dict.fromkeys(run.record.layers)
+        machines[run.record.machine] = None
+        if run.record.commit:
+            commits[run.record.commit] = None
     values: dict[str, Any] = {
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "names": [run.name for run in runs],
         "commits": list(commits),
-        "machines": list(dict.fromkeys(run.record.machine for run in runs)),
+        "machines": list(machines),
         "runs": _lines(runs),
         "layers": list(layers),
         "measured": len(runs[0].images),
@@ -238,7 +246,7 @@ def _page(
         "scales": len(exploration.content["sweeps"]) > 1,
     }
     size = 0
-    for images, maps in exploration.smaller():
+    for images, maps in exploration.smaller():  # until it fits
         content = json.dumps(exploration.cut(images, maps), allow_nan=False, separators=(",", ":"))
         text = fill(
             "runs.html",
@@ -271,7 +279,8 @@ def _left_out(exploration: Exploration, images: int, maps: int) -> str:
 def _lines(runs: Sequence[OpenedRun]) -> list[dict[str, Any]]:
     """Return what the table shows of each run."""
     lines = []
-    for run, colour in zip(runs, colours_of([run.name for run in runs]), strict=True):
+    colours = colours_of([run.name for run in runs])
+    for run, colour in zip(runs, colours, strict=True):
         relative = {name: layer.relative for name, layer in run.record.layers.items()}
         lines.append(
             {
@@ -302,8 +311,10 @@ def _settings(runs: Sequence[OpenedRun]) -> list[tuple[str, list[str], bool]]:
 
 
 def _setting(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is True:
+        return "yes"
+    if value is False:
+        return "no"
     if value is None or value == "":
         return "–"
     return str(value)

@@ -88,12 +88,13 @@ def _drawing(layers: Mapping[str, LayerReport]) -> Drawing | None:
     """Draw the relative error of each layer against the angle, or else against the factor."""
     curves = _curves(layers, _degrees)
     if max(map(len, curves.values())) >= MIN_ANGLES:
-        return _draw(curves, Axis("angle", [(degrees, f"{degrees}°") for degrees in range(0, 361, 90)]))
+        quarters = [(0.0, "0°"), (90.0, "90°"), (180.0, "180°"), (270.0, "270°"), (360.0, "360°")]
+        return _draw(curves, Axis("angle", quarters))
 
     curves = _curves(layers, _log_factor)
-    places = {0.0}
+    places = {0.0}  # the identity, log 1, is always on the axis
     for points in curves.values():
-        places.update(place for place, _ in points)
+        places.update(dict(points))
     if len(places) < MIN_FACTORS:
         return None
     return _draw(curves, Axis("factor", _factor_ticks(sorted(places))))
@@ -136,7 +137,7 @@ def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
     """Place curves and grid: the axis across, whole powers of ten upward."""
     errors: list[float] = []
     for points in curves.values():
-        errors.extend(error for _, error in points)
+        errors.extend(dict(points).values())
     # the small number takes an error of exactly 1 as one above 10^0
     high = math.ceil(math.log10(max(errors)) + 1e-9)
     low = min(math.floor(math.log10(min(errors))), high - 1)
@@ -148,9 +149,11 @@ def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
     def y(error: float) -> float:
         return TOP + (HEIGHT - BOTTOM - TOP) * (high - math.log10(error)) / (high - low)
 
-    across = [Tick(round(x(place), 1), label) for place, label in axis.ticks]
-    upward = []
-    for power in range(low, high + 1, max(1, (high - low) // 6)):
+    across, upward = [], []
+    for place, label in axis.ticks:
+        across.append(Tick(round(x(place), 1), label))
+    every = max(1, (high - low) // 6)  # about six lines
+    for power in range(low, high + 1, every):
         upward.append(Tick(round(y(10.0**power), 1), f"{10.0**power:g}"))
 
     lines = []

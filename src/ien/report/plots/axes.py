@@ -108,17 +108,17 @@ class ErrorAxis(NamedTuple):
 
 def factor_axis(axes: Axes, factors: Iterable[float]) -> None:
     """Make the horizontal axis one of scale factors: logarithmic, with 1 in the middle."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     reach = 0.0
     for factor in factors:
         reach = max(reach, abs(math.log(factor)))
     axes.set_xscale("log", base=2)
     axes.set_xlim(math.exp(-1.08 * reach), math.exp(1.08 * reach))
-    base = 2.0
-    if reach < math.log(3):  # there would be one or two ticks only
-        base = math.sqrt(2)
-    axes.xaxis.set_major_locator(LogLocator(base=base, numticks=9))
+    if reach < math.log(3):  # powers of 2 would give one or two ticks only
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:.3g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axvline(1, color=GREY, linewidth=0.8, zorder=1)
