@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.helpers.records import change
+
 LENGTHS = {"Couple": 140, "Crossing": 120, "Diving": 215, "Man": 134, "Skiing": 81}
 RATE = 6
 """Degrees that a target of the rotated sequences turns from one frame to the next."""
@@ -67,12 +69,7 @@ def record(
             "untrained": {names[key]: _pair(value) for key, value in UNTRAINED.items()},
         },
     }
-    for name, value in fields.items():
-        inside = made
-        *parents, last = name.split("__")
-        for parent in parents:
-            inside = inside[parent.replace("rot_otb", "rot-otb")]
-        inside[last] = value
+    change(made, fields)
     return copy.deepcopy(made)
 
 

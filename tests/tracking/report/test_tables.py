@@ -1,9 +1,8 @@
-"""Tables and plots of trackers against the numbers of made-up records; other tables do not notice them."""
+"""Tables of trackers against the numbers of made-up records; other tables do not notice them."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import statistics
 from io import StringIO
@@ -16,12 +15,11 @@ from rich.console import Console
 
 from ien.experiments import names, paper
 from ien.experiments.tables import print_table, write_page
-from ien.report import Part, as_markdown, as_rich, collect, read, summarise
-from ien.tracking.report.records import averaged, tracking_of, trackings
+from ien.report import Part, as_markdown, as_rich, collect, summarise
 from ien.tracking.report.tables import Trackers
 from tests.helpers.records import content, parse
 from tests.helpers.shell import error_of, invoke
-from tests.helpers.trackers import LENGTHS, ROWS, STILL, UNTRAINED, record
+from tests.helpers.trackers import ROWS, record
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -50,46 +48,6 @@ def notes_of(*records: dict[str, Any]) -> list[str]:
     return [line[2:] for line in text.splitlines() if line.startswith("- ")]
 
 
-def test_a_record_of_a_tracker_is_read_and_has_no_accuracy() -> None:
-    made = record("het-siamfc")
-    found = read(next(write(Path("results"), made).rglob("*.json")))
-    tracking = tracking_of(found)
-    assert math.isnan(found.accuracy) and tracking is not None
-    assert list(tracking.tests) == ["otb", "rot-otb"]
-    plain, turned = tracking.tests.values()
-    source = made["tracking"]
-    assert plain.success == source["otb"]["success"] and turned.precision == source["rot-otb"]["precision"]
-    assert list(turned.success_curve) == source["rot-otb"]["success_curve"]
-    assert [list(one) for one in turned.by_angle] == source["rot-otb"]["by_angle"]
-    assert [list(one) for one in turned.by_orientation] == source["rot-otb"]["by_orientation"]
-    assert plain.by_angle == plain.by_orientation == () and math.isnan(plain.orientation_error)
-    assert (plain.sequences, plain.frames) == (len(LENGTHS), sum(LENGTHS.values()))
-    assert tuple(tracking.still["otb"]) == STILL["otb"]
-    assert tuple(tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
-    assert read(next(Path("results").rglob("*.json"))) == found
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"tracking": {"still": {}, "untrained": {}}}, "tracking should hold the scores of a test"),
-        ({"tracking__otb__success": 1.2}, "success should be from 0 to 1; it is 1.2"),
-        ({"tracking__otb__precision": None}, "precision should be from 0 to 1; it is nan"),
-        ({"tracking__otb__success_curve": [0.5] * 20}, "success_curve should have 21 values; it has 20"),
-        ({"tracking__otb__precision_curve": [2] * 51}, "precision_curve should be from 0 to 1; it is 2.0"),
-        ({"tracking__rot_otb__by_angle": [[1, 2]]}, "by_angle should hold degrees, overlap and frames"),
-        ({"tracking__rot_otb__by_orientation": [[0, 1.5, 2]]}, "overlap should be from 0 to 1; it is 1.5"),
-        ({"tracking__still": {"otb": {}}}, "it has no still.otb.success"),
-        ({"tracking__otb__sequences": {"Man": {}}}, "it has no Man.frames"),
-    ],
-    ids=range(9),
-)
-def test_a_damaged_record_is_named_with_the_remedy(fields: dict[str, Any], message: str) -> None:
-    path = next(write(Path("results"), record(**fields)).rglob("*.json"))
-    with pytest.raises(ValueError, match=rf"^{path} is damaged \(.*{re.escape(message)}.*delete it and run"):
-        tracking_of(read(path))
-
-
 def test_cells_are_means_and_spreads_over_the_seeds() -> None:
     made = [record("re-siamfc", seed) for seed in (1, 2, 4)]
     tables = tables_of(*made)
@@ -111,7 +69,7 @@ def test_cells_are_means_and_spreads_over_the_seeds() -> None:
     assert layers["conv5"] == f"{relative:.1e}"
 
 
-def test_rows_stand_in_the_papers_order_with_its_figures_and_shares_of_channels() -> None:
+def test_rows_stand_in_the_papers_order_with_its_figures_and_channels() -> None:
     tables = tables_of(*map(record, ROWS))
     turned = tables["Success and precision on Rot-OTB"]
     assert list(turned) == list(ROWS)
@@ -171,7 +129,7 @@ def test_a_subset_is_called_one() -> None:
     )
 
 
-def test_tests_of_other_names_have_tables_of_their_own_without_the_papers_figures() -> None:
+def test_other_tests_have_tables_of_their_own_without_the_papers_figures() -> None:
     made = record("ien-siamfc", tests=("clips", "rot-clips"), data__name="synthetic-clips")
     made["config"]["preset"] = "demo"
     tables = tables_of(record("ien-siamfc"), made)
@@ -194,7 +152,7 @@ def test_terminal_tables_fit_with_every_number_whole(width: int) -> None:
         assert all(set(re.split(r"[\s(),]+", " ".join(line.values()))) <= words for line in lines)
 
 
-def test_other_tables_and_plots_are_the_same_with_a_tracker_among_the_records() -> None:
+def test_other_tables_are_the_same_with_a_tracker_among_the_records() -> None:
     pytest.importorskip("matplotlib")
     for row in ("cnn", "ien-r4"):
         write(Path("results"), content(row))
@@ -214,7 +172,7 @@ def test_other_tables_and_plots_are_the_same_with_a_tracker_among_the_records() 
     assert page.startswith(before[1].rstrip()) and "\n## tracking\n" in page[len(before[1]) - 1 :]
 
 
-def test_the_page_has_a_section_for_trackers_with_its_reading_once_there_are_records() -> None:
+def test_the_page_has_a_section_for_trackers_once_there_are_records() -> None:
     write(Path("results"), content("cnn"))
     Path("results/tracking").mkdir()
     Path("results/tracking/reading.md").write_text("Where the target is lost.\n")
@@ -223,19 +181,6 @@ def test_the_page_has_a_section_for_trackers_with_its_reading_once_there_are_rec
     write(Path("results"), record())
     write_page(Path("page.md"), "rot-mnist", Path("results"))
     assert Path("page.md").read_text().endswith("### Reading\n\nWhere the target is lost.\n")
-
-
-def test_the_mean_of_several_seeds_has_their_mean_curves_and_bins() -> None:
-    (row,) = rows_of(*(record("cnn4-siamfc", seed) for seed in (1, 2, 3)))
-    scores = [each.tests["rot-otb"] for each in trackings(row)]
-    mean = averaged(scores)
-    assert np.allclose(mean.success_curve, np.mean([score.success_curve for score in scores], axis=0))
-    assert math.isclose(mean.success, np.mean([score.success for score in scores]))
-    assert [one.degrees for one in mean.by_orientation] == [15.0 * k for k in range(24)]
-    assert mean.by_angle[-1].degrees > 360
-    for name in ("by_orientation", "by_angle"):
-        expected = np.mean([getattr(score, name) for score in scores], axis=0)
-        assert np.allclose(getattr(mean, name), expected)
 
 
 def test_the_commands_draw_trackers_and_say_what_is_missing() -> None:
