@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from ..groups.members import Blocks
 
-__all__ = ["has_number_per_channel", "layer_text", "layouts", "shape_text", "sizes_of", "sizes_text"]
+__all__ = [
+    "has_number_per_channel",
+    "layer_text",
+    "layouts",
+    "shape_text",
+    "sizes_of",
+    "sizes_text",
+    "vectors_of",
+]
 
 
 def layouts(x: Tensor) -> list[Tensor]:
@@ -38,7 +46,21 @@ def has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
     for dim in range(-numbers.ndim, 0):
         if numbers.shape[dim] > 1:
             return dim == channel_dim
-    return channel_dim == -1
+    return channel_dim == -1  # a single number, as for one channel
+
+
+def vectors_of(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module that have several numbers, all along one dim."""
+    tensors = {
+        **dict(module.named_parameters(recurse=False)),
+        **dict(module.named_buffers(recurse=False)),
+    }
+    vectors = {}
+    for key, tensor in tensors.items():
+        longest = max(tensor.shape, default=0)
+        if tensor.is_floating_point() and tensor.numel() == longest > 1:
+            vectors[key] = tensor
+    return vectors
 
 
 def sizes_of(blocks: Blocks) -> list[int]:

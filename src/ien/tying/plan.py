@@ -24,7 +24,7 @@ from ..loss.feature_groups import FeatureGroups
 from ..loss.layers import holder
 from .detect import swaps_sides
 from .flow import Flow
-from .layouts import has_number_per_channel, layer_text, layouts, shape_text, sizes_of, sizes_text
+from .layouts import has_number_per_channel, layer_text, layouts, shape_text, sizes_of, sizes_text, vectors_of
 from .projection import MIN_SHARE, Tie, cuts, ungrouped
 
 __all__ = ["Breaks", "LayerStart", "Mixing", "Plan", "spreads_of"]
@@ -203,7 +203,7 @@ class Plan:
                 f"{called} normalises with the statistics of the batch, also in eval mode, so the result for "
                 f"an image depends on how the others are rotated: set track_running_stats=True"
             )
-        vectors = _vectors(module)
+        vectors = vectors_of(module)
         maps = self._layout(x, list(vectors.values()))
         if maps is None:
             return
@@ -395,20 +395,6 @@ def _spread(module: Mixing, output: Tensor) -> float:
             bias = bias.view(-1, 1, 1)  # (C, 1, 1)
         output = output - bias
     return float(full_precision(output).var(unbiased=False))
-
-
-def _vectors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module that have several numbers, all along one dim."""
-    tensors = {
-        **dict(module.named_parameters(recurse=False)),
-        **dict(module.named_buffers(recurse=False)),
-    }
-    vectors = {}
-    for key, tensor in tensors.items():
-        longest = max(tensor.shape, default=0)
-        if tensor.is_floating_point() and tensor.numel() == longest > 1:
-            vectors[key] = tensor
-    return vectors
 
 
 def _norm(tensor: Tensor) -> float:

@@ -18,9 +18,8 @@ A bias or a norm has one number for each output channel: a 1×1 kernel of one in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -226,7 +225,7 @@ def _block_by_block(
     A block is (feature groups out, feature groups in, members out, members in, h, w).
     """
     result = torch.empty_like(weight)
-    for (rows, out), (columns, inner) in product(_slices(after), _slices(before)):
+    for rows, columns, out, inner in _parts(after, before):
         part = weight[rows, columns]
         block = part.unflatten(1, (-1, inner))  # (O, groups in, inner, h, w)
         block = block.unflatten(0, (-1, out))  # (groups out, out, groups in, inner, h, w)
@@ -246,6 +245,7 @@ def _orbit_means(block: Tensor, group: Group) -> Tensor:
     numbers = numbers.flatten(0, 3)  # (places, groups out, groups in): whole rows are moved
     orbits = numbers.index_select(0, places.flatten())
     orbits = orbits.unflatten(0, places.shape)  # (elements, orbits, groups out, groups in)
+    # the mean over g, relative to the first number: those that are equal give exactly 0 here
     mean = orbits[0] + (orbits - orbits[0]).mean(0)  # (orbits, groups out, groups in)
     spread = mean.index_select(0, orbit_of)  # (places, groups out, groups in)
     spread = spread.unflatten(0, block.shape[2:])  # (out, inner, h, w, groups out, groups in)
@@ -265,15 +265,18 @@ def _orbits(
         count = out * inner * height * width
         places = torch.arange(count, dtype=torch.float64, device="cpu")
         places = places.view(out, inner, height, width)
-        moved = []  # for each element: which place it moves to each place, as moved numbers
-        for i, (rows, columns) in enumerate(
-            zip(member_table(group, out), member_table(group, inner), strict=True)
-        ):
-            permuted = places[rows][:, columns].view(1, -1, height, width)  # (1, out * inner, h, w)
-            moved.append(group.act(permuted, torch.tensor([i], device="cpu")))
+        members_out = member_table(group, out)  # (elements, out)
+        members_in = member_table(group, inner)  # (elements, inner)
+        moved = []  # ρ_out(g) W ρ_in(g)⁻¹ of a weight W that holds the number of each place
+        for i in range(len(group)):
+            permuted = places[members_out[i]][:, members_in[i]]  # (out, inner, h, w)
+            permuted = permuted.view(1, -1, height, width)  # (1, out * inner, h, w)
+            element = torch.tensor([i], device="cpu")
+            moved.append(group.act(permuted, element))
         table = torch.cat(moved).flatten(1).round().long()  # (elements, places)
-        # places of one orbit have the same column once it is sorted
-        orbits, orbit_of = table.sort(0).values.unique(dim=1, return_inverse=True)
+        # the columns of places in one orbit hold the same places, so they are equal once sorted
+        columns = table.sort(0).values
+        orbits, orbit_of = columns.unique(dim=1, return_inverse=True)
         return orbits.to(device), orbit_of.to(device)
 
 
@@ -299,11 +302,18 @@ def _is_square(weight: Tensor) -> bool:
 
 def _restore_norms(tied: Tensor, given: Tensor, after: Blocks, before: Blocks) -> None:
     """Scale the part between every two sizes to the norm that it was ``given`` with."""
-    for (rows, _), (columns, _) in product(_slices(after), _slices(before)):
+    for rows, columns, _, _ in _parts(after, before):
         norm_before = float(given[rows, columns].norm())
         norm = float(tied[rows, columns].norm())
         if norm > MIN_SHARE * norm_before:
             tied[rows, columns] *= norm_before / norm
+
+
+def _parts(after: Blocks, before: Blocks) -> Iterator[tuple[slice, slice, int, int]]:
+    """The part of a weight between every two sizes: its rows and columns, and the sizes out and in."""
+    for rows, out in _slices(after):
+        for columns, inner in _slices(before):
+            yield rows, columns, out, inner
 
 
 def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
