@@ -11,7 +11,7 @@ from operator import mul
 from typing import Literal
 
 from .._text import nearest
-from .group import Action, BlackBox, Group, unchanged
+from .group import Action, BlackBox, Element, Group, unchanged
 from .similarity import Similarity
 
 __all__ = ["custom", "group", "reflection", "rotation", "scale"]
@@ -35,7 +35,8 @@ def rotation(n: int) -> Group:
     if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
         raise ValueError(f"rotation(n) needs a whole number of rotations, at least 1; got {n!r}")
     n = int(n)
-    return _group_of(f"rot{n}", [Similarity(turn=Fraction(k, n)) for k in range(1, n)])
+    turns = [Fraction(k, n) for k in range(1, n)]
+    return _group_of(f"rot{n}", [Similarity(turn=turn) for turn in turns])
 
 
 def reflection(axis: Literal["horizontal", "vertical"] = "horizontal") -> Group:
@@ -72,19 +73,21 @@ def scale(factors: float | Iterable[float]) -> Group:
         )
     if not isinstance(factors, Iterable):
         factors = [factors]
-    values = [float(factor) for factor in factors]
+    values = list(map(float, factors))
     for value in values:
         if not MIN_FACTOR <= value <= MAX_FACTOR:
             raise ValueError(
                 f"scale factors must be positive numbers such as 0.7, from 1e-30 to 1e30; "
                 f"got {value!r} among {values}"
             )
-    kept = list(dict.fromkeys(value for value in values if value != 1))
+    kept = [value for value in dict.fromkeys(values) if value != 1]  # each once, in their order
     if not kept:
         raise ValueError(f"scale needs a factor other than 1 (the identity is always there); got {values}")
-    text = ",".join(repr(value).removesuffix(".0") for value in kept)
-    # the fraction that the user wrote, 7/10, not the nearest binary number
-    return _group_of(f"scale{text}", [Similarity(scale=Fraction(repr(value))) for value in kept])
+    steps, texts = [], []
+    for value in kept:
+        steps.append(Similarity(scale=Fraction(repr(value))))  # 7/10 as written, not the nearest binary
+        texts.append(repr(value).removesuffix(".0"))
+    return _group_of(f"scale{','.join(texts)}", steps)
 
 
 def custom(
@@ -162,7 +165,7 @@ def _parse(part: str, text: str) -> Group:
         return reflection("vertical")
     if found := re.fullmatch(r"scale([\d.e+-]+(?:,[\d.e+-]+)*)", part):
         try:
-            return scale([float(factor) for factor in found[1].split(",")])
+            return scale(map(float, found[1].split(",")))
         except ValueError as error:
             raise ValueError(f"cannot read group {text!r}: {error}") from None
     raise ValueError(
@@ -173,5 +176,7 @@ def _parse(part: str, text: str) -> Group:
 
 def _group_of(name: str, steps: Sequence[Similarity | BlackBox]) -> Group:
     """The identity, and an element of one step for each of ``steps``."""
-    identity = ()
-    return Group(name, (identity, *((step,) for step in steps)))
+    elements: list[Element] = [()]  # the identity has no steps
+    for step in steps:
+        elements.append((step,))
+    return Group(name, tuple(elements))

@@ -94,7 +94,10 @@ class Group:
     @property
     def exact(self) -> tuple[bool, ...]:
         """For each element, whether it only permutes pixels of a square map: quarter turns and flips."""
-        return tuple(all(step.exact for step in element) for element in self.elements)
+        exact = []
+        for element in self.elements:
+            exact.append(all(step.exact for step in element))  # the identity has no steps
+        return tuple(exact)
 
     @property
     def matrices(self) -> Tensor:
@@ -173,7 +176,10 @@ class Group:
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
         """The share of valid pixels on a map of (H, W), for each element."""
-        return tuple(_coverage(_similarities(element), *size) for element in self.elements)
+        shares = []
+        for element in self.elements:
+            shares.append(_coverage(_similarities(element), *size))
+        return tuple(shares)
 
     def _similarity(self, i: int) -> Similarity:
         """Element ``i`` as one similarity."""
@@ -205,8 +211,7 @@ class Group:
             raise ValueError(f"mode is one of {', '.join(get_args(Mode))}; got {mode!r}")
         g = self._indices(x, g)
         runs = _runs(g)
-        each_once = len({i for i, _ in runs}) == len(runs)
-        if each_once:
+        if len(runs) == len(g.unique()):  # each element in one run, as sample() draws them
             result = self._apply_to_runs(x, runs, inverse, mode, on_features)
         else:
             # sort the images by element, transform, and put them back in their order
@@ -239,9 +244,9 @@ class Group:
                         parts[k] = _take_step(step, parts[k], mode, on_features)
 
         if resampled:
-            lengths = [len(parts[k]) for k in resampled]
-            stacked = torch.cat([parts[k] for k in resampled])
-            done = resample(stacked, list(resampled.values()), lengths, mode)
+            waiting = [parts[k] for k in resampled]
+            lengths = [len(part) for part in waiting]
+            done = resample(torch.cat(waiting), list(resampled.values()), lengths, mode)
             for k, part in zip(resampled, done.split(lengths), strict=True):
                 parts[k] = part
         return torch.cat(parts)

@@ -210,8 +210,8 @@ def hooked(
 
     def entering(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            inputs = [*args, *kwargs.values()]
-            before(name, module, inputs[0] if inputs else None)  # type: ignore[misc]
+            inputs = [*args, *kwargs.values(), None]  # None for a module that is called with nothing
+            before(name, module, inputs[0])  # type: ignore[misc]
 
         return hook
 
@@ -250,10 +250,10 @@ def walk(
     yield name, module, hidden
     original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
     compiled = original is not None or module._compiled_call_impl is not None
-    inner = module if original is None else _without_parallel(original)
+    inner = _without_parallel(original) if original is not None else module
     for key, child in inner.named_children():
-        inner_name = f"{name}.{key}" if name else key
-        yield from walk(child, inner_name, hidden or compiled, seen)
+        child_name = f"{name}.{key}".removeprefix(".")  # the model itself has no name
+        yield from walk(child, child_name, hidden or compiled, seen)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

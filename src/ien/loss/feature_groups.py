@@ -60,26 +60,29 @@ class FeatureGroups:
 
     @classmethod
     def _from_shares(cls, shares: Mapping[int, float]) -> FeatureGroups:
-        good = all(_is_size(size) and _is_share(share) for size, share in shares.items())
-        if not good or not shares:
+        if not shares or not all(map(_is_size, shares)) or not all(map(_is_share, shares.values())):
             raise ValueError(
                 f"feature groups need whole sizes of at least 1 with positive shares, "
                 f"such as {{4: 0.5, 2: 0.25, 1: 0.25}}; got {dict(shares)!r}"
             )
         sizes = tuple(sorted(shares, reverse=True))
         total = sum(map(Fraction, shares.values()))
-        exact = [Fraction(shares[size]) / total for size in sizes]
-        if not all(isinstance(share, int) for share in shares.values()):
-            exact = [share.limit_denominator(FINEST_SHARE) for share in exact]
+        whole_numbers = all(isinstance(share, int) for share in shares.values())
+        exact = []
+        for size in sizes:
+            share = Fraction(shares[size]) / total
+            if not whole_numbers:
+                share = share.limit_denominator(FINEST_SHARE)
+            exact.append(share)
         if 0 in exact:
             raise ValueError(
                 f"shares of feature groups below 1/{FINEST_SHARE} are not supported; got {dict(shares)!r}"
             )
         # the smallest whole numbers in these proportions
         denominator = math.lcm(*(share.denominator for share in exact))
-        whole = [int(share * denominator) for share in exact]
-        divisor = math.gcd(*whole)
-        return cls(sizes, tuple(count // divisor for count in whole))
+        counts = [int(share * denominator) for share in exact]
+        divisor = math.gcd(*counts)
+        return cls(sizes, tuple(count // divisor for count in counts))
 
     @property
     def unit(self) -> int:
@@ -136,11 +139,14 @@ class FeatureGroups:
 
     def __str__(self) -> str:
         text = "-".join(map(str, self.sizes))
-        return text if FeatureGroups.of(text) == self else str(self.shares)
+        if FeatureGroups.of(text) == self:
+            return text
+        return str(self.shares)  # a mix that has no short form
 
     def __repr__(self) -> str:
-        only = self.sizes[0] if len(self.sizes) == 1 else self.shares
-        return f"FeatureGroups.of({only})"
+        if len(self.sizes) == 1:
+            return f"FeatureGroups.of({self.sizes[0]})"
+        return f"FeatureGroups.of({self.shares})"
 
 
 Spec = int | str | Mapping[int, float] | FeatureGroups

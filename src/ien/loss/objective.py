@@ -120,8 +120,9 @@ class Equivariance:
             return {key: self.repeat(value) for key, value in y.items()}
         if isinstance(y, tuple | list):
             parts = [self.repeat(value) for value in y]
-            is_named_tuple = hasattr(y, "_fields")
-            return type(y)(*parts) if is_named_tuple else type(y)(parts)
+            if hasattr(y, "_fields"):  # a named tuple
+                return type(y)(*parts)
+            return type(y)(parts)
         raise TypeError(f"repeat takes a tensor, or a tuple, list or dict of tensors; got {type(y).__name__}")
 
 
@@ -270,7 +271,9 @@ class EquivarianceLoss:
         return torch.cat(views)
 
     def __repr__(self) -> str:
-        groups = ", ".join(f"{group}: {weight:g}" for group, weight in self.groups.items())
+        groups = []
+        for group, weight in self.groups.items():
+            groups.append(f"{group}: {weight:g}")
         layers = []
         for name, weight in self.layers.items():
             layers.append(f"{name}: {weight:g} ({self.feature_groups[name]})")
@@ -281,7 +284,7 @@ class EquivarianceLoss:
                 if self._actions[group] != self.action:
                     action += f", {group}: pooled"
         return (
-            f"{type(self).__name__}(groups {{{groups}}}, layers {{{', '.join(layers)}}}, "
+            f"{type(self).__name__}(groups {{{', '.join(groups)}}}, layers {{{', '.join(layers)}}}, "
             f"views={self.views}{action})"
         )
 
@@ -299,16 +302,18 @@ class EquivarianceLoss:
         """The group and the elements (B,) of each transformed view."""
         transformed = self.views - 1
         if g.shape != (transformed * batch_size,):
-            hint = "" if transformed else ": leave it out, as this objective draws none"
+            hint = ""
+            if transformed == 0:
+                hint = ": leave it out, as this objective draws none"
             raise ValueError(
                 f"g must hold an element for each transformed image, ({transformed * batch_size},) for "
                 f"{self.views} views of {batch_size} images; got {tuple(g.shape)}{hint}"
             )
-        groups = []
+        if transformed == 0:
+            return []
+        groups = []  # of each view, in the order in which sample() draws them
         for group, samples in self.samples.items():
             groups += [group] * samples
-        if not groups:
-            return []
         return list(zip(groups, g.split(batch_size), strict=True))
 
     def _layer_terms(
@@ -338,6 +343,7 @@ class EquivarianceLoss:
                             original, h_g, group, elements, permuted, self.normalize, f"layer {name!r}"
                         )
                     )
+            # the mean over the views of this group
             share = 1 / len(errors)
             terms[group] = torch.stack([error * share for error in errors]).sum()
         return terms
