@@ -64,13 +64,16 @@ def overlap_by_angle(predictions: Iterable[tuple[Array, Clip]]) -> ByAngle:
         overlaps = frame_overlaps(boxes, clip.boxes)
         known = ~np.isnan(overlaps)
         angles, overlaps = clip.angles[known], overlaps[known]
-        by_orientation.append(_Binned(_nearest_bin(angles) % (360 // BIN_WIDTH), overlaps))
-        by_rotation.append(_Binned(_nearest_bin(np.abs(angles)), overlaps))
+        orientations = _nearest_bin(angles) % (360 // BIN_WIDTH)
+        rotations = _nearest_bin(np.abs(angles))
+        by_orientation.append(_Binned(orientations, overlaps))
+        by_rotation.append(_Binned(rotations, overlaps))
     if not by_orientation:
         return ByAngle([], [])
 
     # the farthest bin that at least half of the targets reach
-    farthest = sorted((int(one.bins.max()) for one in by_rotation), reverse=True)
+    farthest = [int(one.bins.max()) for one in by_rotation]
+    farthest.sort(reverse=True)
     reached = BIN_WIDTH * farthest[(len(farthest) - 1) // 2]
     turned = [one for one in _averaged(by_rotation) if one.degrees <= reached]
     return ByAngle(_averaged(by_orientation), turned)
@@ -82,11 +85,16 @@ def _nearest_bin(degrees: Array) -> NDArray[np.int64]:
 
 
 def _averaged(sequences: Sequence[_Binned]) -> list[Bin]:
-    means: dict[int, list[float]] = defaultdict(list)  # index of the bin → mean overlap of each sequence
+    # by the index of the bin: the mean overlap of each sequence, and the frames of all of them
+    means: dict[int, list[float]] = defaultdict(list)
     frames: dict[int, int] = defaultdict(int)
     for one in sequences:
         for index in np.unique(one.bins).tolist():
             overlaps = one.overlaps[one.bins == index].tolist()
             means[index].append(fmean(overlaps))
             frames[index] += len(overlaps)
-    return [Bin(float(BIN_WIDTH * index), fmean(means[index]), frames[index]) for index in sorted(means)]
+    bins = []
+    for index in sorted(means):
+        degrees = float(BIN_WIDTH * index)
+        bins.append(Bin(degrees, fmean(means[index]), frames[index]))
+    return bins

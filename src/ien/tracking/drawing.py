@@ -96,12 +96,19 @@ def write_strip(path: Path, frames: Sequence[Image], columns: int = 3) -> Path:
 def _corners(box: Array, columns: int, rows: int) -> _Corners:
     """Return the corners, moved to where Pillow can draw: at most a frame away from the frame."""
     x, y, width, height = box.tolist()
+    last_x = x + max(width - 1, 0)
+    last_y = y + max(height - 1, 0)
     return _Corners(
-        left=round(min(max(x, -columns), 2 * columns)),
-        top=round(min(max(y, -rows), 2 * rows)),
-        right=round(min(max(x + max(width - 1, 0), -columns), 2 * columns)),
-        bottom=round(min(max(y + max(height - 1, 0), -rows), 2 * rows)),
+        left=_near(x, columns),
+        top=_near(y, rows),
+        right=_near(last_x, columns),
+        bottom=_near(last_y, rows),
     )
+
+
+def _near(value: float, length: int) -> int:
+    """Return the nearest whole number from -length to 2 · length."""
+    return round(min(max(value, -length), 2 * length))
 
 
 def _draw_hand(draw: Any, box: Array, angle: float, thickness: int, rim: int, colour: Colour) -> None:
@@ -109,7 +116,8 @@ def _draw_hand(draw: Any, box: Array, angle: float, thickness: int, rim: int, co
     x, y = centres(box).tolist()
     length = 0.42 * float(box[2:].min())
     radians = math.radians(angle)
-    tip = (x - length * math.sin(radians), y - length * math.cos(radians))
+    across, up = length * math.sin(radians), length * math.cos(radians)
+    tip = (x - across, y - up)
     draw.line([(x, y), tip], fill=colour, width=thickness + 2 * rim)
     radius = thickness + rim
     draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
@@ -131,8 +139,10 @@ def _draw_label(
         top = corners.bottom + thickness + 1
     top = min(max(top, 0), max(rows - height, 0))
     left = min(max(corners.left, 0), max(columns - width, 0))
-    draw.rectangle((left, top, left + width - 1, top + height - 1), fill=BLACK)
-    draw.text((left + padding - x0, top + padding - y0), label, fill=colour, font_size=font_size)
+    right, bottom = left + width - 1, top + height - 1
+    draw.rectangle((left, top, right, bottom), fill=BLACK)
+    start = (left + padding - x0, top + padding - y0)  # a text does not start at its origin
+    draw.text(start, label, fill=colour, font_size=font_size)
 
 
 def _pillow() -> tuple[Any, Any]:

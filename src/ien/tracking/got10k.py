@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .data.boxes import Array, as_boxes
+from .data.boxes import COUNT_FROM_1, Array, as_boxes
 from .trajectory import TrackerLike
 
 __all__ = ["as_got10k"]
-
-COUNT_FROM_1 = np.array([1.0, 1.0, 0.0, 0.0])
-"""The toolkit counts x and y from 1, and we from 0."""
 
 
 def as_got10k(tracker: TrackerLike, name: str) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from .._files import replace_file
 from .._text import nearest
-from .data.boxes import Array, as_boxes
+from .data.boxes import COUNT_FROM_1, Array, as_boxes
 from .data.clip import Clip
 from .data.frames import read_numbers
 from .scoring import Score, score
@@ -87,8 +87,8 @@ def write_result(
     if rows.ndim != 2 or not len(rows) or np.isnan(rows).any():
         raise ValueError(f"the boxes of {name} must be (T, 4) without NaN; got shape {rows.shape}")
     lines = []
-    for x, y, width, height in rows.tolist():
-        lines.append(f"{x + 1:.3f},{y + 1:.3f},{width:.3f},{height:.3f}\n")
+    for x, y, width, height in (rows + COUNT_FROM_1).tolist():
+        lines.append(f"{x:.3f},{y:.3f},{width:.3f},{height:.3f}\n")
     time_lines = _lines(f"the seconds of {name}", seconds, SECONDS, len(rows), allow_negative=False)
     angle_lines = _lines(f"the angles of {name}", angles, ANGLES, len(rows))
 
@@ -117,7 +117,8 @@ def read_result(folder: str | os.PathLike[str], name: str) -> Result:
         known = sorted(other.stem for other in Path(folder).glob("*.txt"))
         hint = nearest(name, known) if known else "there are none in that folder"
         raise FileNotFoundError(f"there is no result file {path}; {hint}")
-    boxes = as_boxes(_finite_numbers(path, 4), str(path)) - (1, 1, 0, 0)
+    lines = _finite_numbers(path, 4)
+    boxes = as_boxes(lines, str(path)) - COUNT_FROM_1
     seconds = _read_column(_column_path(folder, name, SECONDS), path, len(boxes))
     angles = _read_column(_column_path(folder, name, ANGLES), path, len(boxes))
     return Result(boxes, seconds, angles)

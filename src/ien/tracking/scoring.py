@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .data.boxes import Array, as_boxes, centres, in_frame
+from .data.boxes import Array, as_boxes, centres, has_area, in_frame
 
 __all__ = [
     "NORMALISED_THRESHOLDS",
@@ -208,10 +208,12 @@ def overlap(a: ArrayLike, b: ArrayLike) -> Array:
     [1.0, 0.3333333333333333]
     """
     a, b = as_boxes(a, "a"), as_boxes(b, "b")
-    low = np.maximum(a[..., :2], b[..., :2])
-    high = np.minimum(a[..., :2] + a[..., 2:], b[..., :2] + b[..., 2:])
-    intersection = np.maximum(high - low, 0).prod(-1)
-    union = a[..., 2:].prod(-1) + b[..., 2:].prod(-1) - intersection
+    start_a, sides_a = a[..., :2], a[..., 2:]
+    start_b, sides_b = b[..., :2], b[..., 2:]
+    start = np.maximum(start_a, start_b)
+    end = np.minimum(start_a + sides_a, start_b + sides_b)
+    intersection = np.maximum(end - start, 0).prod(-1)  # 0 if they are apart along an axis
+    union = sides_a.prod(-1) + sides_b.prod(-1) - intersection
     ratio = intersection / np.where(union == 0, 1, union)
     return np.asarray(np.minimum(ratio, 1))  # rounding could lift it above 1
 
@@ -252,8 +254,8 @@ def _frames(predicted: ArrayLike, truth: ArrayLike) -> tuple[Array, Array, NDArr
         raise ValueError(
             f"predicted has NaN{in_frame(nan)}: a tracker gives a box for every frame (repeat its last one)"
         )
-    known = np.isfinite(true_boxes).all(1) & (true_boxes[:, 2:] > 0).all(1)
-    return np.concatenate([true_boxes[:1], boxes[1:]]), true_boxes, np.asarray(known)
+    boxes = np.concatenate([true_boxes[:1], boxes[1:]])
+    return boxes, true_boxes, has_area(true_boxes)
 
 
 def _orientation_errors(
@@ -286,7 +288,9 @@ def _one_per_frame(values: ArrayLike, name: str, frames: int, allow_nan: bool = 
     if array.ndim != 1:
         raise ValueError(f"{name} must be (T,), a number for each frame; got shape {array.shape}")
     _check_length(name, len(array), "truth", frames)
-    bad = np.isinf(array) if allow_nan else ~np.isfinite(array)
+    bad = np.isinf(array)
+    if not allow_nan:
+        bad |= np.isnan(array)
     if bad.any():
         raise ValueError(f"{name} has a value that is not finite{in_frame(bad)}")
     return array
@@ -295,7 +299,9 @@ def _one_per_frame(values: ArrayLike, name: str, frames: int, allow_nan: bool = 
 def _check_length(name: str, count: int, other: str, needed: int) -> None:
     if count == needed:
         return
-    hint = f"{name}[:{needed}]" if count > needed else f"{other}[:{count}]"
+    hint = f"{name}[:{needed}]"
+    if count < needed:
+        hint = f"{other}[:{count}]"
     raise ValueError(
         f"{name} has {count} frames and {other} {needed}: they must be of the same frames (maybe {hint})"
     )

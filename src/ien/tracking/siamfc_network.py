@@ -76,11 +76,14 @@ def siamfc(
     channels = [in_channels]
     for count in num_groups(spec, width, backbone):
         channels.append(spec.channels(count))
-    conv_groups = CONV_GROUPS if _is_plain(spec) else (1, 1, 1, 1, 1)
+    conv_groups = CONV_GROUPS
+    if not _is_plain(spec):
+        conv_groups = (1, 1, 1, 1, 1)  # a half must not cut a feature group
 
     convs = []
     for i, (before, after) in enumerate(pairwise(channels)):
-        convs.append(nn.Conv2d(before, after, KERNEL_SIZES[i], STRIDES[i], groups=conv_groups[i]))
+        kernel, stride = KERNEL_SIZES[i], STRIDES[i]
+        convs.append(nn.Conv2d(before, after, kernel, stride, groups=conv_groups[i]))
     for conv in convs:
         nn.init.xavier_uniform_(conv.weight)
         nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
@@ -172,8 +175,9 @@ def respond_all(exemplars: Tensor, searches: Tensor) -> Tensor:
     torch.Size([4, 3, 17, 17])
     """
     _check_features(exemplars, searches)
-    each = searches[:, None].expand(-1, len(exemplars), -1, -1, -1)  # (S, T, N, H, W)
-    return _correlate(exemplars, each).transpose(0, 1)  # (T, S, H', W')
+    for_each = searches[:, None].expand(-1, len(exemplars), -1, -1, -1)  # (S, T, N, H, W)
+    responses = _correlate(exemplars, for_each)  # (S, T, H', W')
+    return responses.transpose(0, 1)  # (T, S, H', W')
 
 
 def num_groups(
@@ -223,7 +227,8 @@ def _check_features(exemplar: Tensor, search: Tensor) -> None:
         raise ValueError(
             f"exemplar and search image must have equally many channels, from one network; {given}"
         )
-    if exemplar.shape[2] > search.shape[2] or exemplar.shape[3] > search.shape[3]:
+    *_, height, width = search.shape
+    if exemplar.shape[2] > height or exemplar.shape[3] > width:
         raise ValueError(f"the exemplar must fit inside the search image, whose picture is larger; {given}")
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..groups.families import rotation
-from .data.boxes import Array, as_boxes, centres
+from .data.boxes import Array, as_boxes, centres, has_area
 from .data.crops import Image, check_image, crop, exemplar_side, mean_colour
 from .settings import settings_for
 from .siamfc_network import respond_all
@@ -139,7 +139,8 @@ class Tracker:
             )
 
         options = self.settings
-        factors = float(options.scale_step) ** (np.arange(options.scales) - options.scales // 2)
+        exponents = np.arange(options.scales) - options.scales // 2  # -1, 0, 1
+        factors = float(options.scale_step) ** exponents
         sides = target.scale * target.exemplar_side * factors * (options.search / options.exemplar)
         pictures = crop(image, target.centre, sides, options.search, target.fill)
         responses = self._responses(target, pictures)
@@ -148,8 +149,10 @@ class Tracker:
         peak = _peak(response, options.window)
 
         # from positions of the fine response to pixels of the picture, then to pixels of the frame
+        row, column = peak
         middle = (len(response) - 1) / 2
-        offset = (np.array(peak[::-1]) - middle) / options.upsample * self._stride
+        fine_offset = np.array([column, row]) - middle
+        offset = fine_offset / options.upsample * self._stride
         moved = target.centre + offset * sides[size_index] / options.search
         target.centre = np.clip(moved, 0, target.frame - 1)
         growth = 1 + options.scale_damping * (factors[size_index] - 1)
@@ -167,12 +170,14 @@ class Tracker:
             return self._features(crop(image, target.centre, [side], size, target.fill))
 
         # cut out a wider picture, rotate it, and keep its middle: the corners then show the frame
-        margin = math.ceil(size * (math.sqrt(2) - 1) / 2) + 1
+        diagonal = size * math.sqrt(2)
+        margin = math.ceil((diagonal - size) / 2) + 1
         wide = size + 2 * margin
         picture = crop(image, target.centre, [side * wide / size], wide, target.fill)
         views = picture.expand(self.rotations, -1, -1, -1)  # (rotations, 3, wide, wide)
         rotated = rotation(self.rotations).act(views, torch.arange(self.rotations))
-        return self._features(rotated[..., margin:-margin, margin:-margin])
+        middles = rotated[..., margin:-margin, margin:-margin]  # (rotations, 3, size, size)
+        return self._features(middles)
 
     def _features(self, pictures: Tensor) -> Tensor:
         self.model.eval()
@@ -203,11 +208,13 @@ class Tracker:
         peaks = responses.amax((2, 3)).double().numpy()  # (rotations, scales)
         size_steps = np.abs(np.arange(options.scales) - options.scales // 2)
         # as published where a peak is above 0; below 0, a factor would be a reward
-        peaks = peaks - (1 - options.scale_penalty) * np.abs(peaks) * (size_steps > 0)
+        penalty = (1 - options.scale_penalty) * np.abs(peaks)
+        peaks = peaks - penalty * (size_steps > 0)
 
         # steps to the last angle, the short way around the circle
         half = self.rotations / 2
-        angle_steps = np.abs((np.arange(self.rotations) - last_template + half) % self.rotations - half)
+        difference = np.arange(self.rotations) - last_template
+        angle_steps = np.abs((difference + half) % self.rotations - half)
         change = size_steps * self.rotations + angle_steps[:, None]  # (rotations, scales)
         change = np.where(peaks == peaks.max(), change, np.inf)
         template, size_index = np.unravel_index(int(change.argmin()), change.shape)
@@ -244,16 +251,17 @@ class _Target:
 
 def _checked_box(image: Image, box: ArrayLike) -> Array:
     given = as_boxes(box, "box")
-    rows, columns = image.shape[:2]
-    frame = np.array([columns, rows])
-    if given.shape != (4,) or not np.isfinite(given).all() or not (given[2:] > 0).all():
+    if given.shape != (4,) or not has_area(given):
         raise ValueError(
             f"a tracker starts from one box x, y, w, h with an area and without NaN; got {given.tolist()}"
         )
-    overlap = np.minimum(given[:2] + given[2:], frame) - np.maximum(given[:2], 0)
+    rows, columns = image.shape[:2]
+    frame = np.array([columns, rows])
+    start, sides = given[:2], given[2:]
+    overlap = np.minimum(start + sides, frame) - np.maximum(start, 0)
     if (overlap <= 0).any():
         problem = "lies outside"
-    elif (given[2:] > 2 * frame).any():
+    elif (sides > 2 * frame).any():
         problem = "is more than twice as large as"
     else:
         return given
@@ -301,5 +309,6 @@ def _peak(response: Tensor, window_weight: float) -> tuple[int, int]:
     if highest - lowest <= ROUNDING * max(abs(lowest), abs(highest)):
         return count // 2, count // 2
     relief = response - lowest
-    combined = (1 - window_weight) * (relief / relief.sum()) + window_weight * _hann_window(count)
+    relief = relief / relief.sum()
+    combined = (1 - window_weight) * relief + window_weight * _hann_window(count)
     return divmod(int(combined.argmax()), count)

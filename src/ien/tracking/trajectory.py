@@ -125,11 +125,12 @@ def gather(steps: Sequence[Step]) -> Track:
     """Join steps to arrays; their images are not used."""
     if not steps:
         raise ValueError("there are no steps to gather: follow at least one frame")
+    _, boxes, scores, angles, seconds = zip(*steps, strict=True)
     return Track(
-        boxes=np.array([step.box for step in steps], np.float64),
-        scores=np.array([step.score for step in steps], np.float64),
-        angles=np.array([step.angle for step in steps], np.float64),
-        seconds=np.array([step.seconds for step in steps], np.float64),
+        boxes=np.array(boxes, np.float64),
+        scores=np.array(scores, np.float64),
+        angles=np.array(angles, np.float64),
+        seconds=np.array(seconds, np.float64),
     )
 
 
@@ -150,9 +151,11 @@ def write_csv(path: str | os.PathLike[str], track: Track, first: int = 0) -> Pat
     """
     lines = ["frame,x,y,w,h,score,angle,seconds\n"]
     for index in range(len(track.boxes)):
-        box = ",".join(f"{value:.3f}" for value in track.boxes[index])
-        score, angle, seconds = track.scores[index], track.angles[index], track.seconds[index]
-        lines.append(f"{first + index},{box},{score:.6f},{angle:.3f},{seconds:.6f}\n")
+        x, y, width, height = track.boxes[index]
+        score, angle = track.scores[index], track.angles[index]
+        seconds = track.seconds[index]
+        line = f"{first + index},{x:.3f},{y:.3f},{width:.3f},{height:.3f}"
+        lines.append(f"{line},{score:.6f},{angle:.3f},{seconds:.6f}\n")
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     replace_file(place, lambda temporary: temporary.write_text("".join(lines)))

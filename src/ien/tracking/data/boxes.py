@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Array", "as_boxes", "centres", "in_frame"]
+__all__ = ["COUNT_FROM_1", "Array", "as_boxes", "centres", "has_area", "in_frame"]
 
 Array = NDArray[np.float64]
+COUNT_FROM_1 = np.array([1.0, 1.0, 0.0, 0.0])
+"""Files of OTB and GOT-10k count x and y from 1, and we from 0: theirs = ours + this."""
 
 
 def as_boxes(values: ArrayLike, name: str) -> Array:
@@ -41,6 +43,13 @@ def as_boxes(values: ArrayLike, name: str) -> Array:
 def centres(boxes: Array) -> Array:
     """Return the middle (..., 2) of each box, x + (w - 1) / 2 and y + (h - 1) / 2, in pixels."""
     return boxes[..., :2] + (boxes[..., 2:] - 1) / 2
+
+
+def has_area(boxes: Array) -> NDArray[np.bool_]:
+    """Return which of the boxes (..., 4) are known, and have an area: (...)."""
+    finite = np.isfinite(boxes).all(-1)
+    positive = (boxes[..., 2:] > 0).all(-1)
+    return np.asarray(finite & positive)
 
 
 def in_frame(bad: ArrayLike) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .boxes import has_area
 from .frames import Array, frame_size, read_frame
 
 __all__ = ["Array", "Clip", "Frames", "usable"]
@@ -47,7 +48,7 @@ class Clip:
         boxes = np.asarray(self.boxes, np.float64)
         if boxes.shape != (count, 4) or not count:
             raise ValueError(f"{self.name}: {count} frames need boxes ({count or 'T'}, 4); got {boxes.shape}")
-        known = np.isfinite(boxes).all(1) & (boxes[:, 2:] > 0).all(1)
+        known = has_area(boxes)
         wrong = ~known & ~np.isnan(boxes).all(1)
         if wrong.any():
             raise ValueError(
@@ -88,7 +89,10 @@ class Clip:
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.name} has {len(self)} frames; got index {index}")
         found = self.frames[index % len(self)]
-        image = read_frame(found) if _is_path(found) else np.asarray(found)
+        if _is_path(found):
+            image = read_frame(found)
+        else:
+            image = np.asarray(found)
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise ValueError(
                 f"{self.name}: a frame must be (H, W, 3) uint8; frame {index} is {image.shape} {image.dtype}"
@@ -119,10 +123,11 @@ def usable(
         aspects: Limits of width / height.
     """
     box_sides = clip.boxes[:, 2:]  # (T, 2)
-    box_shares = box_sides / np.array(clip.size[::-1])
-    box_aspects = box_sides[:, 0] / box_sides[:, 1]
+    rows, columns = clip.size
+    box_shares = box_sides / np.array([columns, rows])
+    widths, heights = box_sides.T
     good = _within(box_sides, sides) & _within(box_shares, shares)
-    return clip.visible & good.all(1) & _within(box_aspects, aspects)
+    return clip.visible & good.all(1) & _within(widths / heights, aspects)
 
 
 def _within(values: Array, limits: tuple[float, float]) -> Array:

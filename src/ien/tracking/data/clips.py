@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._text import nearest
+from .boxes import COUNT_FROM_1, has_area
 from .clip import Array, Clip
 from .frames import Files, count_error, image_names, image_number, missing_frame, read_numbers
 
@@ -23,6 +24,8 @@ ANNOTATED_RANGES = {
     "Freeman4": (1, 283),
 }
 """Sequences of OTB that are annotated in part: numbers of the first and last frame with a box."""
+MIN_COVER = 0.3
+"""Share of a target of GOT-10k that must show for it to be visible, as published."""
 
 
 def otb(folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> list[Clip]:
@@ -129,7 +132,8 @@ def _list_otb(place: Path) -> list[Path]:
 
 def _targets(sequence: Path) -> list[_Target]:
     """Return the targets of a sequence, the clips Jogging-1 and Jogging-2 if there are two."""
-    truths = sorted(sequence.glob("groundtruth_rect*.txt"), key=lambda path: (len(path.name), path.name))
+    truths = list(sequence.glob("groundtruth_rect*.txt"))
+    truths.sort(key=lambda path: (len(path.name), path.name))  # .2 comes before .10
     if not truths:
         raise FileNotFoundError(f"the sequence {sequence} is incomplete: put its groundtruth_rect.txt there")
     if not (sequence / "img").is_dir():
@@ -139,7 +143,10 @@ def _targets(sequence: Path) -> list[_Target]:
         raise ValueError(f"{truths[0]} is empty: it needs 4 numbers on each line")
     if len(filled) == 1:
         return [_Target(sequence.name, sequence, filled[0])]
-    return [_Target(f"{sequence.name}-{number}", sequence, path) for number, path in enumerate(filled, 1)]
+    targets = []
+    for number, path in enumerate(filled, 1):
+        targets.append(_Target(f"{sequence.name}-{number}", sequence, path))
+    return targets
 
 
 def _resolve(place: Path, sequences: Sequence[Path], name: str) -> list[_Target]:
@@ -231,20 +238,25 @@ def _read_got10k(place: Path, name: str) -> Clip:
     if "absence" in labels:
         visible &= labels["absence"] == 0
     if "cover" in labels:
-        visible &= labels["cover"] > max(1.0, 0.3 * float(labels["cover"].max()))
+        cover = labels["cover"]  # in eighths; some sequences never show all of their target
+        visible &= cover > max(1.0, MIN_COVER * float(cover.max()))
     return Clip(name, Files(str(folder), np.array(names)), boxes, visible)
 
 
 def _boxes_from_file(truth: Path, lines: Array) -> Array:
     """Return boxes counted from 0; those that are NaN or have no area become all NaN."""
-    broken = (lines[:, 2:] < 0).any(1) | np.isinf(lines).any(1)
-    if broken.any():
+    infinite = np.isinf(lines).any(1)
+    negative = (lines[:, 2:] < 0).any(1)
+    broken = np.flatnonzero(infinite | negative)
+    if len(broken):
+        first = int(broken[0])
         raise ValueError(
-            f"{truth}: line {int(broken.argmax()) + 1} is {lines[broken][0].tolist()}, but a box has finite "
-            f"numbers and no negative side; write NaN,NaN,NaN,NaN if it is not known"
+            f"{truth}: line {first + 1} is {lines[first].tolist()}, but a box has finite numbers and no "
+            f"negative side; write NaN,NaN,NaN,NaN if it is not known"
         )
-    known = ~np.isnan(lines).any(1, keepdims=True) & (lines[:, 2:] > 0).all(1, keepdims=True)
-    return np.where(known, lines - np.array([1.0, 1, 0, 0]), np.nan)
+    boxes = lines - COUNT_FROM_1
+    boxes[~has_area(lines)] = np.nan
+    return boxes
 
 
 def _existing_folder(folder: str | os.PathLike[str]) -> Path:

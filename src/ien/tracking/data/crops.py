@@ -49,13 +49,17 @@ def crop(
     count = len(lengths)
     steps = (lengths / size)[:, None]  # (B, 1): pixels from one sample to the next
     offsets = steps * (np.arange(size) - (size - 1) / 2)  # (B, size)
-    rows, row_weights = _taps(middles[:, 1:] + offsets, steps, image.shape[0])  # (B * size, taps)
-    columns, column_weights = _taps(middles[:, :1] + offsets, steps, image.shape[1])
+    x, y = middles[:, :1] + offsets, middles[:, 1:] + offsets  # (B, size)
+    height, width = image.shape[:2]
+    rows, row_weights = _taps(y, steps, height)  # (B * size, taps)
+    columns, column_weights = _taps(x, steps, width)
 
+    # the part of the image that is read at all
     top, bottom = int(rows.min()), int(rows.max()) + 1
     left, right = int(columns.min()), int(columns.max()) + 1
     width = right - left
-    part = torch.from_numpy(image[top:bottom, left:right].astype(np.float32))
+    pixels = image[top:bottom, left:right].astype(np.float32)
+    part = torch.from_numpy(pixels)
     part.sub_(colour)  # what lies outside of the image is then 0
 
     # the filter is separable: weighted sums of rows, then of columns.
@@ -63,14 +67,16 @@ def crop(
     part = part.flatten(1)  # (rows of the part, width * 3)
     sampled = _weighted_sums(part, rows - top, row_weights)  # (B * size, width * 3)
     sampled = sampled.view(count, size, width, 3)  # (B, y, x, channel)
-    sampled = sampled.permute(0, 2, 3, 1).reshape(count * width, 3 * size)  # (B * x, channel * y)
+    sampled = sampled.permute(0, 2, 3, 1)  # (B, x, channel, y)
+    sampled = sampled.reshape(count * width, 3 * size)  # (B * x, channel * y)
     # the columns of the b-th square are rows b * width … of `sampled`
     square = np.arange(count).repeat(size)[:, None]  # (B * size, 1)
     columns = columns - left + square * width
     sampled = _weighted_sums(sampled, columns, column_weights)  # (B * size, channel * y)
     sampled = sampled.view(count, size, 3, size)  # (B, x, channel, y)
     pictures = sampled.permute(0, 2, 3, 1).contiguous()  # (B, channel, y, x)
-    return pictures.add_(colour[:, None, None]).div_(255).clamp_(0, 1)
+    pictures.add_(colour[:, None, None])
+    return pictures.div_(255).clamp_(0, 1)
 
 
 def exemplar_side(boxes: ArrayLike, context: float = 0.5) -> Array:
@@ -112,7 +118,7 @@ def check_image(image: object) -> None:
 def _fill_colour(image: Image, fill: ArrayLike | None) -> Tensor:
     values = mean_colour(image) if fill is None else np.asarray(fill, np.float64)
     colour = torch.as_tensor(values, dtype=torch.float32)
-    if colour.shape != (3,) or not bool(((colour >= 0) & (colour <= 255)).all()):
+    if colour.shape != (3,) or colour.min() < 0 or colour.max() > 255:
         raise ValueError(f"fill must be three numbers from 0 to 255; got {fill!r}")
     return colour
 
@@ -121,12 +127,14 @@ def _squares(centres: ArrayLike, sides: ArrayLike) -> tuple[Array, Array]:
     """Return the centres (B, 2) and the sides (B,), checked."""
     lengths = np.asarray(sides, np.float64)
     middles = np.asarray(centres, np.float64)
-    if lengths.ndim != 1 or not len(lengths) or middles.shape not in ((2,), (len(lengths), 2)):
+    some_sides = lengths.ndim == 1 and len(lengths) > 0
+    if not some_sides or middles.shape not in ((2,), (len(lengths), 2)):
         raise ValueError(
             f"crops need sides (B,) and centres (B, 2), or (2,) for all; "
             f"got {lengths.shape} and {middles.shape}"
         )
-    if not np.isfinite(lengths).all() or not (lengths > 0).all() or not np.isfinite(middles).all():
+    finite = np.isfinite(lengths).all() and np.isfinite(middles).all()
+    if not finite or not (lengths > 0).all():
         raise ValueError(
             f"crops need finite centres and sides above 0; got {middles.tolist()} and {lengths.tolist()}"
         )
@@ -147,7 +155,8 @@ def _taps(positions: Array, steps: Array, length: int) -> tuple[NDArray[np.int64
     distances = np.abs(positions[..., None] - pixels)
     weights = np.maximum(1 - distances / reach[..., None], 0)
     weights /= _sum_of_weights(positions - np.floor(positions), reach)[..., None]
-    return pixels.reshape(-1, count).astype(np.int64), weights.reshape(-1, count)  # (B * size, taps)
+    pixels = pixels.reshape(-1, count).astype(np.int64)  # (B * size, taps)
+    return pixels, weights.reshape(-1, count)  # (B * size, taps)
 
 
 def _sum_of_weights(fraction: Array, reach: Array) -> Array:
@@ -159,7 +168,8 @@ def _sum_of_weights(fraction: Array, reach: Array) -> Array:
     total = np.zeros(np.broadcast_shapes(fraction.shape, reach.shape))
     for first_distance in (fraction, 1 - fraction):  # to the left, and to the right
         pixels = np.maximum(np.ceil(reach - first_distance), 0)
-        total += pixels - (pixels * first_distance + pixels * (pixels - 1) / 2) / reach
+        sum_of_distances = pixels * first_distance + pixels * (pixels - 1) / 2
+        total += pixels - sum_of_distances / reach
     return total
 
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from ..._files import whole_or_nothing
-from .boxes import centres
+from .boxes import COUNT_FROM_1, centres
 from .clip import Array, Clip
 
 __all__ = ["cos_sin", "rotated", "upright_sides", "write"]
@@ -60,7 +60,9 @@ def rotated(clip: Clip, turns_per_second: float = 0.5, fps: float = 30) -> Clip:
     after_end = boxes[:, :2] > side - 0.5
     before_start = boxes[:, :2] + boxes[:, 2:] < 0.5
     boxes[(after_end | before_start).any(1)] = np.nan  # less than half a pixel of it is in view
-    angles = degrees if clip.angles is None else clip.angles + degrees
+    angles = degrees
+    if clip.angles is not None:
+        angles = clip.angles + degrees
     return Clip(clip.name, frames, boxes, clip.visible, angles)
 
 
@@ -80,8 +82,10 @@ def upright_sides(sides: Array, degrees: Array, ellipse: bool = False) -> Array:
            [30., 40.]])
     """
     cos, sin = cos_sin(degrees)
-    from_width = sides[:, :1] * np.abs(np.stack([cos, sin], 1))  # (T, 2)
-    from_height = sides[:, 1:] * np.abs(np.stack([sin, cos], 1))  # (T, 2)
+    cos, sin = np.abs(cos), np.abs(sin)
+    width, height = sides[:, :1], sides[:, 1:]  # (T, 1)
+    from_width = width * np.stack([cos, sin], 1)  # (T, 2)
+    from_height = height * np.stack([sin, cos], 1)  # (T, 2)
     if ellipse:
         return np.hypot(from_width, from_height)
     return from_width + from_height
@@ -142,12 +146,13 @@ def write(
         images = part / "img"
         images.mkdir(parents=True)
         for index in range(len(clip)):
-            _save(clip.frame(index), images / f"{index + 1:0{digits}d}{suffix}")
+            name = f"{index + 1:0{digits}d}{suffix}"
+            _save(clip.frame(index), images / name)
             if progress:
                 progress(index + 1, len(clip))
         with open(part / "groundtruth_rect.txt", "w") as file:
-            for x, y, width, height in clip.boxes.tolist():
-                file.write(f"{x + 1:.4f},{y + 1:.4f},{width:.4f},{height:.4f}\n")
+            for x, y, width, height in (clip.boxes + COUNT_FROM_1).tolist():
+                file.write(f"{x:.4f},{y:.4f},{width:.4f},{height:.4f}\n")
         if clip.angles is not None:
             with open(part / "angles.txt", "w") as file:
                 for angle in clip.angles.tolist():
@@ -197,13 +202,17 @@ class _RotatedFrames:
         """
         cos, sin = cos_sin(degrees)
         x, y = (points - np.array(self.pivot)).T
-        return np.stack([cos * x + sin * y, cos * y - sin * x], 1) + (self.side - 1) / 2
+        new_x = cos * x + sin * y
+        new_y = cos * y - sin * x
+        middle = (self.side - 1) / 2
+        return np.stack([new_x, new_y], 1) + middle
 
     def pasted(self, image: Array, degrees: float) -> Array:
         """Rotate by quarter turns, after which pixels lie on pixels of the canvas."""
         rows, columns = self.size
         ends = np.array([[0.0, 0.0], [columns - 1.0, rows - 1.0]])  # opposite corners
-        left, top = map(round, self.moved(ends, np.full(2, degrees)).min(0).tolist())
+        moved_ends = self.moved(ends, np.full(2, degrees))
+        left, top = map(round, moved_ends.min(0).tolist())
         turned = np.rot90(image, round(degrees / 90))
         height, width = turned.shape[:2]
         canvas = np.empty((self.side, self.side, 3), np.uint8)
@@ -252,8 +261,10 @@ def _canvas(size: tuple[int, int]) -> tuple[int, Point]:
         half = 0.0 if parity else 0.5
         x = math.floor(middle[0] + 0.5 - half) + half
         y = math.floor(middle[1] + 0.5 - half) + half
-        farthest_corner = math.hypot(max(x + 0.5, columns - 0.5 - x), max(y + 0.5, rows - 0.5 - y))
-        side = math.ceil(2 * farthest_corner)
+        # from the pivot to the borders of the outermost pixels
+        far_x = max(x + 0.5, columns - 0.5 - x)
+        far_y = max(y + 0.5, rows - 0.5 - y)
+        side = math.ceil(2 * math.hypot(far_x, far_y))
         if side % 2 != parity:
             side += 1
         away = math.hypot(x - middle[0], y - middle[1])

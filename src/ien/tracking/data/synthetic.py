@@ -65,7 +65,9 @@ def synthetic(
         )
 
     # a stream for each part, so that what one part draws does not change the others
-    streams = [np.random.Generator(np.random.PCG64([seed, part])) for part in range(3 + distractors)]
+    streams = []
+    for part in range(3 + distractors):
+        streams.append(np.random.Generator(np.random.PCG64([seed, part])))
     ground, first_distractor, above, *more = streams
     drift = 0.5 * (ground.random(2) * 2 - 1)
     backdrop = _texture(ground, 0.08 * min(size), 0.3 * min(size), 30)
@@ -151,7 +153,8 @@ def _texture(draw: np.random.Generator, shortest: float, longest: float, contras
     unit_vectors = np.stack([np.cos(directions), np.sin(directions)], -1)  # (2, NUM_WAVES, 2)
     waves = (2 * np.pi / lengths)[..., None] * unit_vectors
     colours = draw.random((2, 3)) * 2 - 1
-    colours *= contrast * np.array([[1.0], [0.6]]) / np.abs(colours).max(1, keepdims=True)
+    largest = np.abs(colours).max(1, keepdims=True)  # (2, 1)
+    colours *= contrast * np.array([[1.0], [0.6]]) / largest
     phases = 2 * np.pi * draw.random((2, NUM_WAVES))
     base = 95 + 65 * draw.random(3)
     return _Texture(waves, phases, base, colours)
@@ -174,7 +177,8 @@ def _object(
     growth = _swing(draw, time, 60, 120)
     degrees = (rate * time + 12 * (wobble - wobble[0])) * turning
     scales = np.exp(0.2 * (growth - growth[0]) * scaling)
-    reach = np.hypot(*sides) / 2 * np.exp(0.2 * (1 - growth[0]) * scaling)  # when it is largest
+    largest_scale = np.exp(0.2 * (1 - growth[0]) * scaling)
+    reach = np.hypot(*sides) / 2 * largest_scale  # from its centre to a corner, at most
 
     path = np.empty((frames, 2))  # in [-1, 1]
     for axis in range(2):
@@ -210,16 +214,22 @@ def _paint(
     so a field, which is a sum of waves, is one product of matrices.
     """
     cos, sin = cos_sin(degrees)
-    waves = texture.waves @ np.array([[cos, -sin], [sin, cos]]) / scale  # (2, NUM_WAVES, 2)
+    rotation = np.array([[cos, -sin], [sin, cos]])
+    waves = texture.waves @ rotation / scale  # (2, NUM_WAVES, 2)
     phases = texture.phases - waves @ origin
-    along_x = (waves[..., :1] * x + phases[..., None]).astype(np.float32)  # (2, NUM_WAVES, columns)
-    along_y = (waves[..., 1:] * y).astype(np.float32)  # (2, NUM_WAVES, rows)
-    left = np.concatenate([np.cos(along_y), np.sin(along_y)], 1).transpose(0, 2, 1)  # (2, rows, 2 waves)
+    along_x = waves[..., :1] * x + phases[..., None]  # (2, NUM_WAVES, columns)
+    along_x = along_x.astype(np.float32)
+    along_y = waves[..., 1:] * y  # (2, NUM_WAVES, rows)
+    along_y = along_y.astype(np.float32)
+    left = np.concatenate([np.cos(along_y), np.sin(along_y)], 1)  # (2, 2 waves, rows)
+    left = left.transpose(0, 2, 1)  # (2, rows, 2 waves)
     right = np.concatenate([np.cos(along_x), -np.sin(along_x)], 1)  # (2, 2 waves, columns)
     fields = left @ right  # (2, rows, columns)
-    np.tanh(fields * (2 * (2 / NUM_WAVES) ** 0.5), out=fields)
+    gain = 2 * (2 / NUM_WAVES) ** 0.5  # a sum of n waves has a deviation of √(n / 2)
+    np.tanh(fields * gain, out=fields)
     colours = fields.reshape(2, -1).T @ texture.colours.astype(np.float32)  # (rows * columns, 3)
-    return (colours + texture.base.astype(np.float32)).reshape(len(y), len(x), 3)
+    colours = colours + texture.base.astype(np.float32)
+    return colours.reshape(len(y), len(x), 3)
 
 
 def _draw(thing: _Object, index: int, image: Array) -> None:
@@ -252,4 +262,6 @@ def _draw(thing: _Object, index: int, image: Array) -> None:
 
 def _pixel(point: Array, image: Array) -> list[int]:
     """Return the column and row nearest to a point, inside the image or at its end."""
-    return np.clip(np.round(point).astype(int), 0, image.shape[1::-1]).tolist()
+    rows, columns = image.shape[:2]
+    nearest = np.round(point).astype(int)
+    return np.clip(nearest, 0, [columns, rows]).tolist()

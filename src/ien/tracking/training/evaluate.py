@@ -71,7 +71,8 @@ def evaluate_tracker(
     for name, clips in tests.items():
         results[name] = _scores(config, clips, found[name])
         results_of_still[name] = _baseline(clips, [still(clip) for clip in clips])
-        results_of_untrained[name] = _baseline(clips, [before[name][clip.name].boxes for clip in clips])
+        boxes_before = [before[name][clip.name].boxes for clip in clips]
+        results_of_untrained[name] = _baseline(clips, boxes_before)
     results["still"] = results_of_still
     results["untrained"] = results_of_untrained
 
@@ -126,11 +127,14 @@ def search_crops(clips: Sequence[Clip]) -> Tensor:
     pictures = []
     for clip in clips:
         known = np.flatnonzero(np.isfinite(clip.boxes[:, 0]))
-        spread = np.linspace(0, len(known) - 1, min(len(known), per_clip))  # from the first to the last
-        for index in known[spread.round().astype(int)].tolist():
+        # evenly spread from the first to the last
+        count = min(len(known), per_clip)
+        spread = np.linspace(0, len(known) - 1, count).round().astype(int)
+        for index in known[spread].tolist():
             box = clip.boxes[index]
             side = exemplar_side(box, options.context) * options.search / options.exemplar
-            pictures.append(crop(clip.frame(index), centres(box), [float(side)], options.search))
+            image = clip.frame(index)
+            pictures.append(crop(image, centres(box), [float(side)], options.search))
     return torch.cat(pictures)
 
 
@@ -223,5 +227,6 @@ def _kept_result(folder: Path, clip: Clip) -> Result | None:
 def _digest_of(model: nn.Module) -> str:
     parts = []
     for name, tensor in model.state_dict().items():
-        parts.append(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+        values = tensor.cpu().contiguous().numpy()
+        parts.append(name.encode() + values.tobytes())
     return digest(*parts)

@@ -28,7 +28,8 @@ def target_positions(size: int) -> Tensor:
     >>> target_positions(7).int()[3].tolist(), int(target_positions(7).sum())
     ([0, 1, 1, 1, 1, 1, 0], 13)
     """
-    away = (torch.arange(size) - (size - 1) / 2).abs()
+    middle = (size - 1) / 2
+    away = (torch.arange(size) - middle).abs()
     return away + away[:, None] <= TARGET_RADIUS
 
 
@@ -43,7 +44,9 @@ def balanced_loss(responses: Tensor) -> Tensor:
     target = target_positions(responses.shape[-1]).to(responses.device)
     labels = target.to(responses.dtype).expand_as(responses)
     errors = F.binary_cross_entropy_with_logits(responses, labels, reduction="none")
-    return (errors[..., target].mean() + errors[..., ~target].mean()) / 2
+    on_target = errors[..., target].mean()
+    elsewhere = errors[..., ~target].mean()
+    return (on_target + elsewhere) / 2
 
 
 def hits_target(responses: Tensor) -> Tensor:
@@ -79,5 +82,8 @@ class Siamese(nn.Module):
             return responses, torch.zeros((), device=responses.device), []
         z = self.objective(self.network, exemplars, g=g)
         x = self.objective(self.network, searches, g=g)
-        terms = [(z.terms[key] + x.terms[key]) / 2 for key in z.terms]
-        return respond(z.output, x.output), (z.loss + x.loss) / 2, terms
+        terms = []
+        for key in z.terms:
+            terms.append((z.terms[key] + x.terms[key]) / 2)
+        responses = respond(z.output, x.output)
+        return responses, (z.loss + x.loss) / 2, terms

@@ -102,7 +102,8 @@ class Pairs:
         All sequences are taken in random order, and again until there are enough pairs.
         """
         round_, position = divmod(index, len(self.clips))
-        order = torch.randperm(len(self.clips), generator=generator(self.seed, "sequences", epoch, round_))
+        order_rng = generator(self.seed, "sequences", epoch, round_)
+        order = torch.randperm(len(self.clips), generator=order_rng)
         sequence = int(order[position])
         frames = self.frames[sequence]
         rng = generator(self.seed, "pair", epoch, index)
@@ -115,7 +116,8 @@ class Pairs:
         end_of_partners = int(np.searchsorted(frames, frames[first] + MAX_APART))
         second = end_of_partners - (int(ends[first]) - chosen)
 
-        stretch_z, stretch_x = (1 + MAX_STRETCH * (2 * torch.rand(2, generator=rng) - 1)).tolist()
+        in_range = 2 * torch.rand(2, generator=rng) - 1  # from -1 to 1
+        stretch_z, stretch_x = (1 + MAX_STRETCH * in_range).tolist()
         shifts = torch.randint(2 * MAX_SHIFT + 1, (2, 2), generator=rng) - MAX_SHIFT
         (a, b), (c, d) = shifts.tolist()
         both_frames = (int(frames[first]), int(frames[second]))
@@ -124,8 +126,11 @@ class Pairs:
     def pictures(self, draw: Draw) -> tuple[Tensor, Tensor]:
         """Return the exemplar (3, 127, 127) and the search image (3, 239, 239) of a pair."""
         clip = self.clips[draw.sequence]
-        exemplar = _picture(clip, draw.frames[0], EXEMPLAR, draw.stretches[0], draw.shifts[0])
-        search = _picture(clip, draw.frames[1], SEARCH, draw.stretches[1], draw.shifts[1])
+        frame_z, frame_x = draw.frames
+        stretch_z, stretch_x = draw.stretches
+        shift_z, shift_x = draw.shifts
+        exemplar = _picture(clip, frame_z, EXEMPLAR, stretch_z, shift_z)
+        search = _picture(clip, frame_x, SEARCH, stretch_x, shift_x)
         return exemplar, search
 
     def __getitem__(self, place: tuple[int, int]) -> PairBatch | Exception:
@@ -193,7 +198,9 @@ def load_batches(
 
 def _num_partners(frames: Array) -> Array:
     """Return for each frame how many later ones are less than ``MAX_APART`` frames away."""
-    return np.searchsorted(frames, frames + MAX_APART) - np.arange(len(frames)) - 1
+    end_of_partners = np.searchsorted(frames, frames + MAX_APART)
+    own_position = np.arange(len(frames))
+    return end_of_partners - own_position - 1
 
 
 def _picture(clip: Clip, frame: int, size: int, stretch: float, shift: tuple[int, int]) -> Tensor:
