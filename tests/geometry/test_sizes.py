@@ -12,7 +12,7 @@ from tests.helpers.symmetrised import Fn, conv, measured_exact, net, resize, str
 
 
 def same_padding(x: Tensor) -> Tensor:
-    """What TensorFlow pads for a convolution 3×3 with stride 2: by the size, and more at the far edge."""
+    """What TensorFlow pads for a 3×3 convolution of stride 2: more at the far edge."""
     total = [max((-(-n // 2) - 1) * 2 + 3 - n, 0) for n in (x.shape[-1], x.shape[-2])]
     return F.pad(x, (total[0] // 2, total[0] - total[0] // 2, total[1] // 2, total[1] - total[1] // 2))
 

@@ -1,4 +1,4 @@
-"""Small nets for the doctor, and whether they are exact: measured with symmetric kernels instead."""
+"""Small nets for the doctor, and whether they are exact, measured with symmetric kernels."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def resize(**options: Any) -> nn.Module:
 
 
 def net(*layers: nn.Module | Callable[[Tensor], Any]) -> nn.Sequential:
-    """The layers, or functions, after a convolution, so that what goes into them is not symmetric."""
+    """Layers, or functions, after a convolution, so that what goes into them is not symmetric."""
     first = [nn.Conv2d(3, CHANNELS, 1), nn.BatchNorm2d(CHANNELS), nn.GELU()]
     return nn.Sequential(*first, *(each if isinstance(each, nn.Module) else Fn(each) for each in layers))
 
@@ -59,7 +59,7 @@ def unet(**options: Any) -> nn.Module:
 
 
 def symmetrised(model: nn.Module) -> nn.Module:
-    """A copy in float64 with random weights, every kernel averaged over the eight turns and flips."""
+    """A copy in float64 with random weights and kernels averaged over all turns and flips."""
     model = copy.deepcopy(model).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -8,8 +8,8 @@ is a product of *parts*, outermost first. A part is an axis and its size:
     7 rows and 7 columns, flattened         ((("H", 7), ("W", 7)),)
     class token, then flattened places      ((), (("H", 7), ("W", 7)))
 
-A dimension of size 1 is one segment without parts, ``((),)``. The axis of a part can also be a whole
-dimension of several segments, for example when tokens are flattened together with the batch.
+A dimension of size 1 is one segment without parts, ``((),)``. The axis of a part can also be a
+whole dimension of several segments, for example when tokens are flattened together with the batch.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def join(dims: Sequence[Dim]) -> Dim | None:
 
 
 def cut(d: Dim, start: int, stop: int) -> Dim | None:
-    """The entries from ``start`` to ``stop``; None if only some of the places of a segment remain."""
+    """The entries from ``start`` to ``stop``; None if only some places of a segment remain."""
     kept: list[Segment] = []
     at = 0
     for segment in d:
@@ -165,8 +165,8 @@ def cut(d: Dim, start: int, stop: int) -> Dim | None:
 def merge(a: Dim, b: Dim) -> tuple[Dim, str]:
     """The dimension of two aligned operands, and what is wrong with it.
 
-    The second entry is ``"values"`` if one operand differs over the places of the other, ``"order"``
-    if their places do not correspond, and ``""`` if all is well.
+    The second entry is ``"values"`` if one operand differs over the places of the other,
+    ``"order"`` if their places do not correspond, and ``""`` if all is well.
 
     >>> merge(dimension("H", 7), dimension("", 7)), merge(dimension("H", 7), dimension("=", 7))
     ((((('H', 7),),), 'values'), (((('H', 7),),), ''))
@@ -205,7 +205,7 @@ def _segmented_like(d: Dim) -> Dim:
 
 
 def _merge_segments(a: Segment, b: Segment) -> tuple[Segment, str]:
-    """Compare two segments part by part from the outside, splitting the larger part where allowed."""
+    """Compare two segments part by part from the outside, splitting the larger part if allowed."""
     left, right = list(a), list(b)
     merged: list[Part] = []
     problem = ""

@@ -1,4 +1,4 @@
-"""Doctor: which operations of a model break quarter turns or flips, and which input sizes are exact."""
+"""Doctor: the operations of a model that break quarter turns or flips, and exact input sizes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WORDS_OF_FAKE_TENSORS = ("numpy", "tensor subclass", "FakeTensor", "data_ptr", "
 class Diagnosis:
     """What :func:`doctor` found; ``print`` it for a report.
 
-    Do not take ``exact`` for a property of the trained weights: it says what the geometry allows. Use
-    :func:`ien.measure` to see how equivariant the model is today.
+    Do not take ``exact`` for a property of the trained weights: it says what the geometry allows.
+    Use :func:`ien.measure` to see how equivariant the model is today.
 
     >>> print(doctor(nn.Conv2d(3, 8, 3, stride=2), (3, 9, 9)))
     quarter turns and flips at 9×9: exact
@@ -34,16 +34,17 @@ class Diagnosis:
     input_size: tuple[int, int, int]
     """Channels, height and width of the input."""
     exact: bool
-    """Whether quarter turns and flips commute with the model, end to end, once its kernels are symmetric.
+    """Whether quarter turns and flips commute with the whole model once its kernels are symmetric.
 
-    True is certain. False is the answer where an operation cannot be followed (kind ``"unknown"``), and
-    where two operations that are not exact make up for each other. Outputs that are no maps, such as tokens
-    or a flattened map, are exact up to the order of the places, which a quarter turn of the image changes.
+    True is certain. False is the answer where an operation cannot be followed (kind ``"unknown"``),
+    and where two operations that are not exact make up for each other. Outputs that are no maps,
+    such as tokens or a flattened map, are exact up to the order of the places, which a quarter turn
+    of the image changes.
     """
     findings: tuple[Finding, ...]
     """What breaks quarter turns or flips, in the order of the forward pass."""
     exact_sizes: tuple[int, ...]
-    """The square input sizes nearest to the given one at which the model is exact, ascending, at most 8."""
+    """The nearest square input sizes at which the model is exact, ascending, at most 8."""
     grid_sizes: tuple[int, ...]
     """The same, but findings that a size seldom repairs (positions, flattening) do not count."""
     searched: tuple[int, int]
@@ -100,13 +101,13 @@ class Diagnosis:
 def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
     """Find the operations that keep a model from commuting with quarter turns and flips.
 
-    Weights do not matter: the question is what the model could learn. It runs on tensors without data, in
-    eval mode, without your forward hooks, and is left as it was. Exact input sizes are searched from half
-    to twice the given one, or until a fixed budget is spent.
+    Weights do not matter: the question is what the model could learn. It runs on tensors without
+    data, in eval mode, without your forward hooks, and is left as it was. Exact input sizes are
+    searched from half to twice the given one, or until a fixed budget is spent.
 
-    Do not use it for other groups, such as rotations by 45° or scalings, whose resampling is never exact,
-    nor for models that read values in their forward pass (``.item()``, an ``if`` on a tensor): use
-    :func:`ien.measure` there.
+    Do not use it for other groups, such as rotations by 45° or scalings, whose resampling is never
+    exact, nor for models that read values in their forward pass (``.item()``, an ``if`` on a
+    tensor): use :func:`ien.measure` there.
 
     Args:
         model: any module that takes one batch of images; it may return any container of tensors.
@@ -117,8 +118,8 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
 
     Raises:
         TypeError: ``model`` is not a module.
-        ValueError: ``input_size`` is not three positive integers, or the model fails on such an input,
-            reads values, is scripted or lazy, or returns no tensor.
+        ValueError: ``input_size`` is not three positive integers, or the model fails on such an
+            input, reads values, is scripted or lazy, or returns no tensor.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU())
     >>> diagnosis = doctor(net, (3, 32, 32))
@@ -203,7 +204,7 @@ def _lines_of(finding: Finding) -> list[str]:
         line += f", {finding.times} times with different numbers"
     lines = [line, f"  why: {finding.reason}"]
 
-    # an error on noise is only defined for the grid; what positions cost is a question of the weights
+    # an error on noise is only defined for the grid; what positions cost depends on the weights
     costs = []
     if finding.kind not in ("grid", "input"):
         costs.append("depends on the weights: see ien measure")

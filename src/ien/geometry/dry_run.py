@@ -1,4 +1,4 @@
-"""Dry run: a model's forward pass on fake tensors, for any input size, with the model left as it was."""
+"""Dry run: a forward pass on fake tensors, for any input size, with the model left as it was."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _check(module: nn.Module, name: str) -> None:
 
 
 def _drop_users_hooks(module: nn.Module) -> None:
-    """Forward hooks of the user would see fake tensors, and might keep them; torch's own are needed."""
+    """Take off the user's forward hooks, which might keep fake tensors; torch's own are needed."""
     for key, hook in list(module._forward_hooks.items()):
         if not _is_from_torch(hook):
             del module._forward_hooks[key]
@@ -190,7 +190,7 @@ def _restored(containers: list[Any]) -> Iterator[None]:
 
 
 def _refill(container: Any, contents: Any) -> None:
-    """Replace the contents with the methods of the built-in type, whatever a subclass makes of them."""
+    """Replace the contents by the methods of the built-in type, not by those of a subclass."""
     for kind in CONTAINER_TYPES:
         if isinstance(container, kind):
             kind.clear(container)
@@ -202,7 +202,7 @@ def _refill(container: Any, contents: Any) -> None:
 
 
 def _containers(model: nn.Module) -> list[Any]:
-    """What a forward pass may change: attributes, and the dicts, lists, sets and deques inside them."""
+    """What a forward pass may change: attributes, and dicts, lists, sets and deques inside them."""
     visited: dict[int, Any] = {}
     to_visit: list[Any] = [model]
     while to_visit:

@@ -105,7 +105,7 @@ def rows_and_columns(value: Any) -> Size:
 
 
 def with_real_tensors(function: Callable[P, R]) -> Callable[P, R]:
-    """Let ``function`` compute with real tensors even while a mode replaces all of them by fake ones."""
+    """Let ``function`` compute with real tensors while a mode replaces all others by fake ones."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -119,7 +119,7 @@ def with_real_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_exact(steps: tuple[Step, ...], size: Size) -> bool:
-    """Whether the steps commute with flips of a map of that size, and with its transpose if square."""
+    """Whether the steps commute with flips of such maps, and with the transpose if they are square."""
     is_square = size[0] == size[1]
     after = size
     for step in steps:
@@ -337,7 +337,8 @@ def _span(step: Step) -> int:
 def _probes(size: Size) -> Tensor:
     """Maps of noise (N, 1, H, W), each with a peak in another place, since a max sees little else.
 
-    Small maps get a peak on every pixel, larger ones on corners, edges and centre, huge ones on a corner.
+    Small maps get a peak on every pixel, larger ones on corners, edges and centre, huge ones on a
+    corner.
     """
     height, width = size
     peaks = []

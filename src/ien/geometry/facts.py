@@ -30,8 +30,8 @@ __all__ = [
 class Pending:
     """Steps that are not exact so far.
 
-    They become a finding as soon as anything but a repair uses the map. Without steps, the tensor holds
-    indices of places, which become a finding as soon as anything uses them.
+    They become a finding as soon as anything but a repair uses the map. Without steps, the tensor
+    holds indices of places, which become a finding as soon as anything uses them.
     """
 
     steps: tuple[Step, ...]
@@ -45,7 +45,7 @@ class Pending:
 
     @property
     def moves_elements(self) -> bool:
-        """Whether the steps only choose or move elements: then they commute with elementwise operations."""
+        """Whether the steps only choose or move elements: elementwise operations commute with them."""
         kinds = {step.kind for step in self.steps}
         return bool(kinds) and kinds <= {"slice", "repeat", "move"}
 
@@ -65,7 +65,7 @@ class Facts:
     is_rearranged: bool = False
     """Whether the view has other dimensions than its root, or the same in another order."""
     num_writes: int = 0
-    """How often writing changed these facts; for a view: how often it had changed those of its root.
+    """How often writing changed these facts; of a view: how often it had changed its root's.
 
     If a view and its root disagree, the root was changed behind the view's back.
     """
@@ -82,7 +82,7 @@ class Facts:
         return places(self.dims)
 
     def with_dims(self, dims: Iterable[Dim]) -> Facts:
-        """Facts of a result computed from this tensor, with other dimensions and nothing pending."""
+        """Facts of a result computed from this tensor: other dimensions, and nothing pending."""
         return Facts(tuple(dims), pitch=self.pitch, node=self.node)
 
 
@@ -153,7 +153,7 @@ def _attached(tensor: Tensor) -> Facts | None:
 
 
 def is_out_of_sight(tensor: Tensor) -> bool:
-    """Whether nothing is known any more: a fake tensor made by unseen code, or a view that is outdated."""
+    """Whether nothing is known of a tensor: it was made by unseen code, or is an outdated view."""
     if not isinstance(tensor, FakeTensor):
         return False  # a constant
     known = _attached(tensor)

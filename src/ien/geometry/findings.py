@@ -15,8 +15,8 @@ RESIZE_MODES = ("nearest_exact", "nearest", "bilinear", "bicubic")
 class Finding:
     """One operation that breaks quarter turns or flips, as :func:`ien.doctor` reports it.
 
-    Do not read it as a measurement: ``cost`` is what the operation does to noise, not to your images.
-    Use :func:`ien.measure` for those.
+    Do not read it as a measurement: ``cost`` is what the operation does to noise, not to your
+    images. Use :func:`ien.measure` for those.
 
     >>> import ien
     >>> from torch import nn
@@ -34,10 +34,10 @@ class Finding:
     kind: str
     """What is wrong.
 
-    ``"grid"``: strides, padding or slices do not fit the size of the map;
-    ``"position"``: values that differ from place to place, such as a position embedding;
-    ``"flatten"``: a linear layer on a flattened map; ``"kernel"``: a fixed kernel that is not symmetric;
-    ``"input"``: the input is not square; ``"unknown"``: the doctor cannot follow the operation.
+    ``"grid"``: strides, padding or slices do not fit the size of the map; ``"position"``: values
+    that differ from place to place, such as a position embedding; ``"flatten"``: a linear layer on
+    a flattened map; ``"kernel"``: a fixed kernel that is not symmetric; ``"input"``: the input is
+    not square; ``"unknown"``: the doctor cannot follow the operation.
     """
     reason: str
     """Why it is not exact."""
@@ -51,11 +51,11 @@ class Finding:
     shift: float | None = None
     """How far the operation moves the centre of the grid, in input pixels; None: not defined."""
     times: int = 1
-    """How often the module does this, up to the numbers in ``op``: a loop over rows slices each one."""
+    """How often the module does this, up to numbers in ``op``: a loop over rows slices each one."""
 
 
 def explain(steps: tuple[Step, ...], size: Size, module: str, pitch: float) -> Finding:
-    """The finding for steps that are not exact; ``pitch`` is the number of input pixels per map pixel."""
+    """The finding for steps that are not exact; ``pitch`` counts input pixels per map pixel."""
     sizes = [size]  # before each step, and after the last
     for step in steps:
         sizes.append(size_after(step, sizes[-1]))
@@ -253,7 +253,7 @@ def _window_reason(step: Step, before: Size) -> tuple[str, str]:
 
 
 def _fitting_sizes(step: Step, before: Size, reach: int) -> str:
-    """The nearest sizes of the map at which the step is exact; per axis if the map is not square."""
+    """The nearest map sizes at which the step is exact; per axis if the map is not square."""
     # within one stride there is a size that fits, unless the step is not symmetric at any
     fitting = {}
     for axis, n in (("rows", before[0]), ("columns", before[1])):

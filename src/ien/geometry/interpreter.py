@@ -210,7 +210,7 @@ def apply_rule(notes: Notes, call: Call) -> Result:
 
 
 def _assign(notes: Notes, call: Call, results: list[Tensor], result: Result, traits: _Traits) -> None:
-    """Attach the facts that a rule found to the tensors that the operation returned or wrote into."""
+    """Attach the facts that a rule found to the tensors that were returned or written into."""
     known = list(result) if isinstance(result, list) else [result]
     for tensor in results[len(known) :]:
         known.append(no_places(tensor.shape))

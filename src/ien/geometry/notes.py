@@ -32,7 +32,7 @@ class Notes:
     findings: dict[Finding, None] = field(default_factory=dict)
     """An ordered set."""
     program: dict[tuple[int, Step], int] = field(default_factory=dict)
-    """Convolutions and pools: (node of the map before, step) → node of the map after; 0 is the input."""
+    """Convolutions and pools: (node before, step) → node after; node 0 is the input."""
     resized_nodes: set[int | None] = field(default_factory=set)
     """Nodes that are then sliced, padded or resized, which may repair them."""
     chained_nodes: set[int] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Notes:
         reason: str = "the doctor cannot follow it",
         remedy: str = "measure what it costs, or avoid it",
     ) -> list[Facts]:
-        """Add a finding about an operation that cannot be followed, and return facts of its results."""
+        """Add a finding that an operation cannot be followed; return the facts of its results."""
         self.report(x, "unknown", call.title, reason, remedy)
         return call.lost_results()
 
@@ -86,7 +86,7 @@ class Notes:
     # --- spatial steps
 
     def apply(self, x: Facts, step: Step, dims: Iterable[Dim]) -> Facts:
-        """Facts of the map after a step, judged together with the steps that are pending before it."""
+        """Facts of the map after a step, which is judged together with the pending steps."""
         before = x.pending
         if before is not None and not before.steps:
             self.report_pending(x)
@@ -122,8 +122,8 @@ class Notes:
     def pending_through(self, operands: Sequence[Facts]) -> Pending | None:
         """What stays pending when an operation acts on single elements.
 
-        Only steps that choose or move elements stay, and only if all maps agree on them. Anything else
-        is used by the operation, and reported.
+        Only steps that choose or move elements stay, and only if all maps agree on them. Anything
+        else is used by the operation, and reported.
         """
         pending = None
         for x in operands:
@@ -143,7 +143,7 @@ class Notes:
     # --- operands that meet
 
     def broadcast(self, call: Call, operands: Sequence[Facts], shape: Sequence[int]) -> tuple[Dim, ...]:
-        """The dimensions of operands that meet element by element; a finding where they do not fit."""
+        """The dimensions of operands that meet by element; a finding where they do not fit."""
         dims: list[Dim] = []
         for i in range(-len(shape), 0):  # from the last dimension, as torch aligns them
             merged: Dim = dimension(CONSTANT_AXIS, shape[i])

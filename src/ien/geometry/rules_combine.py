@@ -1,4 +1,4 @@
-"""Rules for operations that combine several places: reductions, softmax, norms and matrix products."""
+"""Rules for operations that combine places: reductions, softmax, norms and matrix products."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _covers_whole_maps(x: Facts, dims: Sequence[Dim]) -> bool:
 
 
 def _axes_by_dimension(dims: Sequence[Dim]) -> list[str]:
-    """The rows and columns of each dimension, outermost first: ``["", "", "HW"]`` for flattened places."""
+    """The rows and columns of each dimension: ``["", "", "HW"]`` for flattened places."""
     by_dimension = []
     for d in dims:
         axes = ""
@@ -88,7 +88,7 @@ def _reduce(notes: Notes, call: Call) -> Result:
 
 
 def _only_axis(dims: Sequence[Dim]) -> str:
-    """The axis if only one of the dimensions has places, and is rows or columns; otherwise ``""``."""
+    """The axis if only one of the dimensions has places: rows or columns; otherwise ``""``."""
     with_places = [d for d in dims if places([d])]
     if len(with_places) != 1:
         return ""
@@ -116,7 +116,7 @@ def _dims_after_reduction(call: Call, x: Facts, reduced: Sequence[int]) -> list[
 
 
 def _reduced_over_maps(notes: Notes, call: Call, x: Facts, dims: Sequence[Dim]) -> Facts:
-    """Over rows and columns: exact, and it may even repair what is pending, as a sum undoes a roll."""
+    """Over rows and columns: exact, and it may repair what is pending, as a sum undoes a roll."""
     has_pending_steps = x.pending is not None and bool(x.pending.steps)
     if has_pending_steps and isinstance(call.args.get("dim"), list):
         step = _reducing_step(call, (2, 3))
@@ -150,7 +150,7 @@ def _reduction_results(call: Call, result: Facts, index: Facts) -> list[Facts]:
 
 
 def _along(notes: Notes, call: Call) -> Result:
-    """Softmax, sorting and the like: along one dimension, which remains, perhaps with another size."""
+    """Softmax, sorting and the like: along a dimension that remains, perhaps of another size."""
     x, shape = call.operand, call.shape
     i = call.args["dim"] % len(x.dims)
     d = x.dims[i]
@@ -236,7 +236,7 @@ def _matmul(notes: Notes, call: Call) -> Result:
 
 
 def _contract(notes: Notes, call: Call, a: Facts, b: Facts, p: Dim, q: Dim) -> None:
-    """Report what is wrong with the sum over dimension ``p`` of ``a`` and dimension ``q`` of ``b``."""
+    """Report what is wrong with the sum over dimension ``p`` of ``a`` and ``q`` of ``b``."""
     _, problem = merge(p, q)  # of the product nothing remains but the problem
     x = a if places([p]) else b
     if problem == "values":

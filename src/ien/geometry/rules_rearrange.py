@@ -331,7 +331,7 @@ def _index(notes: Notes, call: Call) -> Result:
 
 
 def _indices_by_dimension(call: Call) -> dict[int, Tensor]:
-    """Of ``x[:, index]`` and the like, which give None where nothing is indexed, and of index_select."""
+    """The indices of ``x[:, index]`` (None where nothing is indexed), or that of index_select."""
     if not call.args.get("indices"):
         return {call.args.get("dim", 0): call.args["index"]}
     by_dimension = {}

@@ -1,4 +1,4 @@
-"""Rules for operations on maps (…, H, W): convolutions, pools, resizes, padding, rolls and flips."""
+"""Rules for operations on maps (…, H, W): convolutions, pools, resizes, padding, rolls, flips."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def _apply_to_map(notes: Notes, call: Call, step: Step) -> Result:
 def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
     """``x`` as a map whose last two dimensions are rows and columns; None if it cannot be one.
 
-    An operation on maps gives the last two dimensions a meaning even where places were lost, or where
-    all of them are equal: then a new map starts there.
+    An operation on maps gives the last two dimensions a meaning even where places were lost, or
+    where all of them are equal: then a new map starts there.
     """
     if len(x.dims) not in (3, 4):
         return None

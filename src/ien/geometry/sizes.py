@@ -68,7 +68,7 @@ def search_sizes(run: DryRun, seen: Notes, input_size: tuple[int, int, int]) -> 
 
 
 def _may_fit(seen: Notes, n: int) -> bool:
-    """Whether the convolutions and pools of a pass are exact, or may be repaired, at input size n."""
+    """Whether the convolutions and pools of a pass are exact, or repairable, at input size n."""
     sizes = {0: (n, n)}  # by node of the program
     excused = set(seen.resized_nodes)  # nodes that need not be exact
     try:

@@ -1,8 +1,8 @@
 """Writes: what a tensor holds after an operation wrote into it, or into a view of it.
 
-A view and the tensor it belongs to (its root) share their elements, but each has facts of its own. A
-write into a view changes the facts of the view and of the root; every other view of that root is then
-outdated, which :func:`.facts.is_out_of_sight` sees in the number of writes.
+A view and the tensor it belongs to (its root) share their elements, but each has facts of its own.
+A write into a view changes the facts of the view and of the root; every other view of that root is
+then outdated, which :func:`.facts.is_out_of_sight` sees in the number of writes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
 def _dims_of_root(notes: Notes, call: Call, root: Facts, view: Facts, new: Facts) -> Dims:
     """The dimensions of ``root`` after ``new`` was written into its part ``view``.
 
-    Four cases are followed: no places are involved; the view keeps its dimensions; a value that is the
-    same everywhere is written; or a map is drawn on an empty canvas. Anything else loses the places.
+    Four cases are followed: no places are involved; the view keeps its dimensions; a value that is
+    the same everywhere is written; or a map is drawn on an empty canvas. Anything else loses the
+    places.
     """
     if new.pending is not root.pending:
         notes.report_pending(new)
