@@ -49,13 +49,9 @@ def net(*layers: nn.Module | Callable[[Tensor], Any]) -> nn.Sequential:
     return nn.Sequential(*first, *(each if isinstance(each, nn.Module) else Fn(each) for each in layers))
 
 
-def unet(**options: Any) -> nn.Module:
+def unet() -> nn.Module:
     """Half the resolution and back, joined to what was there."""
-
-    def there_and_back(x: Tensor) -> Tensor:
-        return torch.cat([x, F.interpolate(F.max_pool2d(x, 2), x.shape[2:], **options)], 1)[:, 2:6]
-
-    return net(there_and_back, conv(padding=1))
+    return net(lambda x: torch.cat([x, F.interpolate(F.max_pool2d(x, 2), x.shape[2:])], 1)[:, 2:6], conv())
 
 
 def symmetrised(model: nn.Module) -> nn.Module:
