@@ -32,7 +32,7 @@ def test_mean_and_spread_are_those_of_numpy(tmp_path: Path) -> None:
         for which in ("raw", "relative"):
             mean = np.mean([record["layers"][name][which] for record in records])
             assert abs(getattr(row.layer(name), which) - mean) <= 1e-15 * mean
-    assert row.seeds == "1–3, 5" and row.classifies
+    assert row.seeds == "1–3, 5" and row.has_accuracy
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def _measure_run(run: OpenedRun, group: str | None, floors: bool) -> Report:
 
 def _classifier_rows(results: Path, preset: str | None) -> list[Row]:
     """Return the rows that have accuracies."""
-    classifiers = [row for row in _rows([results], preset) if row.classifies]
+    classifiers = [row for row in _rows([results], preset) if row.has_accuracy]
     if not classifiers:
         raise ValueError(
             f"all records in {results} are of trackers: draw them with ien plot tracking {results}"

@@ -86,7 +86,7 @@ def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int
         raise ValueError("name at least one run folder, such as runs/rot-mnist/ien-r4/small-seed1")
     given: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        place = folder.resolve()
+        place = folder.resolve()  # a run may be given by two different paths
         if place in given:
             raise ValueError(f"{folder} was given twice: name each run once")
         given[place] = folder

@@ -99,7 +99,7 @@ def collect(folder: Path | str, *experiments: str) -> list[Record]:
     patterns = experiments or ("*",)
     records = []
     for path in sorted(Path(folder).rglob("*.json")):
-        if not _is_record(path):
+        if not _is_record(path):  # the folder may be that of run folders, which hold more
             continue
         record = read(path)
         for pattern in patterns:
@@ -124,7 +124,7 @@ def read(path: Path | str) -> Record:
     path = Path(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested too deeply
         raise damaged(path, error) from None
     if not isinstance(content, dict) or "format" not in content:
         raise ValueError(f"{path} is not the record of a run (it has no format number): move it elsewhere")
@@ -170,7 +170,7 @@ def read_field(content: Json, *names: str, kind: type[T]) -> T:
         if not isinstance(value, Mapping) or name not in value:
             raise ValueError(f"it has no {'.'.join(names)}")
         value = value[name]
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or isinstance(value, bool):  # True would pass for an int
         raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {value!r}")
     return value
 
@@ -219,14 +219,14 @@ def _record(path: Path, content: Json) -> Record:
     for name in sorted(changes):
         changed.append((name, _as_text(changes[name])))
     finished = datetime.fromisoformat(read_field(content, "finished", kind=str))
-    if finished.tzinfo is None:
+    if finished.tzinfo is None:  # it could not be compared with others
         raise ValueError(f"finished should name a time zone; it is {finished.isoformat()}")
     accuracy = read_number(content, "accuracy")
     with_copies = read_number(content, "accuracy_with_copies")
     for share in (accuracy, with_copies):
-        if share < 0 or share > 1:
+        if share < 0 or share > 1:  # NaN is neither: it was not measured
             raise ValueError(f"accuracies should be from 0 to 1; they are {accuracy} and {with_copies}")
-    commit = None
+    commit = None  # the run was started outside of a repository
     if content.get("commit") is not None:
         commit = read_field(content, "commit", kind=str)
     versions = read_field(content, "versions", kind=dict)
@@ -293,7 +293,7 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values)
 
 
-@lru_cache
+@lru_cache  # few groups, many records
 def _exact_elements(groups: str) -> dict[str, bool]:
     """Say for each element but the identity, by its label, whether it only permutes pixels."""
     exact: dict[str, bool] = {}

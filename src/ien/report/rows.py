@@ -49,15 +49,15 @@ class Row:
         return ranges([record.seed for record in self.records])
 
     @property
-    def classifies(self) -> bool:
-        """Whether these runs have accuracies."""
+    def has_accuracy(self) -> bool:
+        """Whether accuracies were measured for all seeds."""
         return math.isfinite(self.accuracy[0])
 
     @property
     def accuracy(self) -> tuple[float, float | None]:
         """Mean and sample standard deviation over the seeds, in percent; None for a single seed."""
         values = [100 * record.accuracy for record in self.records]
-        if len(values) == 1:
+        if len(values) == 1:  # which has no spread
             return values[0], None
         return statistics.fmean(values), statistics.stdev(values)
 
@@ -105,6 +105,7 @@ def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]
         records: In any order.
         order: Experiments whose rows come first, in this order; the others follow by name.
     """
+    # experiment, preset, source, tested set and changes to the records that have them in common
     alike: dict[tuple[str, str, str, str, tuple[tuple[str, str], ...]], list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: (record.finished, str(record.path))):
         key = record.experiment, record.preset, record.source, record.tested_on, record.changes
@@ -155,7 +156,7 @@ def _channel_share(config: Mapping[str, object]) -> float | None:
     model, mix, width = config.get("model"), config.get("feature_groups"), config.get("width")
     if not isinstance(model, str) or not isinstance(mix, str) or not isinstance(width, int | float):
         return None
-    name = model.removeprefix("e2cnn-")
+    name = model.removeprefix("e2cnn-")  # the steerable twin of a network has its channels
     if name not in MODELS:
         return None
     return channel_share(name, mix, width)

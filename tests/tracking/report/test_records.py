@@ -37,7 +37,7 @@ def test_a_record_of_a_tracker_is_read_and_has_no_accuracy(tmp_path: Path) -> No
 
 def test_a_classifier_has_no_scores_of_a_tracker(tmp_path: Path) -> None:
     (row,) = summarise(collect(write_records(tmp_path, content())))
-    assert tracking_of(row.records[0]) is None and trackings(row) == [] and row.classifies
+    assert tracking_of(row.records[0]) is None and trackings(row) == [] and row.has_accuracy
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ def _with_equal_images(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
                 f"look at trackers with ien plot tracking and ien plot turning"
             )
         images = run.images[:count]
+        # the explorer shows all runs on one image
         if images.shape != first.images[:count].shape or not torch.equal(images, first.images[:count]):
             raise ValueError(
                 f"the runs were tested on different images and cannot be shown side by side: "
@@ -209,8 +210,9 @@ def _as_address(figure: Figure) -> str:
     from ..plots.style import styled
 
     buffer = io.BytesIO()
-    with styled():
+    with styled():  # some settings of the style count when a figure is written
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    # as an image of its own, it cannot clash with the ids and styles of the page
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
@@ -242,7 +244,7 @@ def _page(
         "figures": plots,
         "settings": _settings(runs),
         "findings": _same_together(runs, geometry),
-        "nan": math.nan,
+        "nan": math.nan,  # for a layer that a run does not have
         "scales": len(exploration.content["sweeps"]) > 1,
     }
     size = 0
@@ -301,7 +303,7 @@ def _settings(runs: Sequence[OpenedRun]) -> list[tuple[str, list[str], bool]]:
     for config in configs:
         fields |= dict.fromkeys(config)
     different, equal = [], []
-    for field in fields:
+    for field in fields:  # a kind of runs may have settings that others lack
         values = [_setting(config.get(field)) for config in configs]
         if len(set(values)) > 1:
             different.append((field, values, True))
@@ -330,6 +332,6 @@ def _same_together(
             if other == found:
                 names.append(run.name)
                 break
-        else:
+        else:  # nothing like it so far
             together.append(([run.name], found))
     return together

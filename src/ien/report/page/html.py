@@ -29,6 +29,7 @@ def fill(template: str, script: str | None = None, **values: object) -> str:
 
     from ... import __version__
 
+    # names come from files and code of users: all text is escaped, and a missing value is an error
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -83,5 +84,5 @@ def _heat(relative: float) -> str:
     """
     if not relative > 0:  # NaN as well
         return "0.00"
-    heat = 1 - math.log10(relative) / LOWEST_HEAT
+    heat = 1 - math.log10(relative) / LOWEST_HEAT  # 0 at 1e-4, 1 at 1
     return f"{min(max(heat, 0), 1):.2f}"

@@ -107,7 +107,7 @@ def _degrees(element: ElementReport) -> float | None:
 def _log_factor(element: ElementReport) -> float | None:
     if element.factor is None:
         return None
-    return math.log(element.factor)
+    return math.log(element.factor)  # 1/2 is as far from 1 as 2
 
 
 def _curves(
@@ -119,6 +119,7 @@ def _curves(
         points = []
         for element in layer.elements.values():
             place = place_of(element)
+            # no place: a flip; no error: the map is too small for this element
             if place is not None and math.isfinite(element.relative):
                 points.append((place, max(element.relative, SMALLEST)))
         curves[name or ROOT] = sorted(points)
@@ -143,6 +144,7 @@ def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
     low = min(math.floor(math.log10(min(errors))), high - 1)
     first, last = axis.ticks[0][0], axis.ticks[-1][0]
 
+    # from values to the units of the drawing, in which y grows downwards
     def x(place: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (place - first) / (last - first)
 
@@ -157,6 +159,7 @@ def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
         upward.append(Tick(round(y(10.0**power), 1), f"{10.0**power:g}"))
 
     lines = []
+    # dashes as well as colours tell layers apart
     for k, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{x(place):.1f},{y(error):.1f}" for place, error in points)
         lines.append(Line(name, CYCLE[k % len(CYCLE)], DASHES[k % len(DASHES)], path))

@@ -46,7 +46,7 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
 
     figure, panels = _circles(2 if accuracies else 1, looks)
     panels[0].set_title(f"relative error of {plain(layer)}", y=1.13, loc="center")
-    panels[0].set_rscale("log")
+    panels[0].set_rscale("log")  # before the curves, whose limits depend on it
     for name, curve in errors.items():
         placed = {angle: axis.place(value) for angle, value in curve.items()}
         closed_curve(panels[0], placed, looks[name], name)
@@ -121,7 +121,7 @@ def _circles(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[Any]]:
     width, radius = 4.5 * count, 1.6
     labels = [plain(name) for name in looks]
     lines = math.ceil(len(labels) / legend_columns(labels, width))
-    legend_height = 0.15 + 0.22 * lines
+    legend_height = 0.15 + 0.22 * lines  # inches; constrained layout does not know circles
     height = 4.5 + legend_height
     figure = Figure(figsize=(width, height))
     panels = []
@@ -129,7 +129,7 @@ def _circles(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[Any]]:
         left, bottom = 4.5 * (i + 0.5) - radius, legend_height + 0.42
         box = left / width, bottom / height, 2 * radius / width, 2 * radius / height
         axes: Any = figure.add_axes(box, projection="polar")
-        axes.set_theta_zero_location("N")
+        axes.set_theta_zero_location("N")  # angles grow counter-clockwise from there
         axes.set_thetagrids(range(0, 360, 45))
         axes.spines["polar"].set_visible(False)
         panels.append(axes)

@@ -58,7 +58,7 @@ def check_known(rows: Sequence[Row], values: Sequence[float], lacking: str) -> N
     """Raise an error that names the first row without an accuracy or a value."""
     check_any(rows, "row")
     for row, value in zip(rows, values, strict=True):
-        if not (row.classifies and math.isfinite(value) and value > 0):  # for a logarithmic axis
+        if not (row.has_accuracy and math.isfinite(value) and value > 0):  # for a logarithmic axis
             raise ValueError(f"{row.label} has no accuracy or {lacking}: run it again")
 
 

@@ -73,7 +73,7 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
                 places[float(x)] = line.get(layer, Point())  # a gap where this run has no such layer
             draw_errors(axes, axis, places, looks[name], plain(name))
         _mark_missing(axes, axis, layers, panel)
-    all_axes[0].set_ylabel("relative error")
+    all_axes[0].set_ylabel("relative error")  # one axis for all panels
     ends = []
     for name in reports:
         ends.append((plain(name), _last_value(axis, panels, name), looks[name]))
@@ -117,6 +117,7 @@ def draw_errors(axes: Axes, axis: ErrorAxis, points: Mapping[float, Point], look
 
 def _panels(reports: Mapping[str, Report]) -> dict[str, Panel]:
     """Return the panels by their titles: two if there are both kinds of elements."""
+    # quarter turns and flips only permute pixels; all other elements resample, and cost more
     has_exact = has_others = has_scalings = False
     for report in reports.values():
         for layer in report.layers.values():
@@ -129,7 +130,7 @@ def _panels(reports: Mapping[str, Report]) -> dict[str, Panel]:
     if not (has_exact and has_others):
         return {"relative error of each layer": _panel(reports, _whole_point)}
     between = "in between"
-    if has_scalings:
+    if has_scalings:  # "in between" is said of angles
         between = "resampled"
     return {
         "quarter turns and flips": _panel(reports, _exact_point),

@@ -132,6 +132,7 @@ def _check(runs: Sequence[OpenedRun], image: int, group: Group | None) -> Group:
         raise ValueError(f"the runs have the groups {', '.join(names)}: say which one to plot")
     first = runs[0]
     for other in runs[1:]:
+        # one picture of the input stands for all runs
         if not torch.equal(_image(first, image), _image(other, image)):
             raise ValueError(
                 f"image {image} of {first.name} ({first.record.data}) is not that of {other.name} "
@@ -180,6 +181,7 @@ def _aligned(maps: Tensor, group: Group, g: Tensor) -> Tensor:
     if valid is None:
         valid = torch.ones_like(maps[:, :1], dtype=torch.bool)
     try:
+        # the mask moves back like the maps: a pixel is known if all that it is made of is
         known = group.act_on_features(valid.double(), g, inverse=True) > 1 - 1e-6
     except ValueError as error:
         raise ValueError(f"maps cannot be aligned back ({error}): take rotations, flips or scales") from None
@@ -261,6 +263,7 @@ def _draw(
     axes.text(layout.right + 0.1, 0.22, "relative\nerror", **small)
     _draw_pictures(axes, layout, HEADS_HEIGHT, inputs.images, inputs.aligned, "input", "gray")
     for k, layer in enumerate(layers):
+        # a rule, the name of the layer, and a line of pictures for each run
         top = first_block + k * block_height
         axes.plot([MARGIN, layout.right + 0.7], [top + 0.07] * 2, color=GRID, linewidth=0.8)
         axes.text(MARGIN, top + 0.22, plain(layer), weight="bold", va="center")
@@ -269,7 +272,7 @@ def _draw(
             _draw_pictures(axes, layout, y, shown.maps, shown.aligned, name, "viridis")
             middle = y + layout.tile / 2
             axes.text(layout.right + 0.1, middle, number(shown.relative), va="center", fontsize=9)
-    axes.set(xlim=(0, size[0]), ylim=(size[1], 0), aspect="auto")
+    axes.set(xlim=(0, size[0]), ylim=(size[1], 0), aspect="auto")  # inches, downwards
     axes.set_axis_off()
     return figure
 
@@ -292,6 +295,7 @@ def _draw_pictures(
     from matplotlib import colormaps
 
     axes.text(MARGIN, top + layout.tile / 2, name, va="center", fontsize=9)
+    # that of the maps as computed, for all orientations: equal maps have equal colours
     scale: dict[str, Any] = {
         "cmap": colormaps[colours].with_extremes(bad=OUTSIDE),
         "vmin": maps.min(),

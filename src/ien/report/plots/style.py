@@ -50,8 +50,8 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 9.5,
     "image.composite_image": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "ien",
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "ien",  # ids are the same every time
 }
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1)), (0, (6, 1, 1, 1, 1, 1)))
@@ -73,6 +73,7 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
     """
     names = list(names)
     looks = {}
+    # eight markers and five lines: the first forty runs differ without colour, too
     for i, (name, colour) in enumerate(zip(names, colours_of(names), strict=True)):
         looks[name] = Look(colour, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)])
     return looks
@@ -86,7 +87,7 @@ def styled() -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError('plotting needs matplotlib: pip install "ien[plots]"') from error
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()
+        matplotlib.rcdefaults()  # the user's own settings come back with the end of the block
         matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
         yield
 
@@ -106,6 +107,7 @@ def save_figure(figure: Figure, path: Path | str) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def write_png(temporary: Path) -> None:
+        # without the version of matplotlib, which would change the bytes
         figure.savefig(temporary, format="png", dpi=200, metadata={"Software": None})
 
     def write_svg(temporary: Path) -> None:

@@ -58,7 +58,7 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
         for i in range(len(with_terms)):
             panels.append(figure.add_subplot(below[i // across, i % across]))
         _draw_terms(panels, with_terms)
-    if len(runs) > 1:
+    if len(runs) > 1:  # a single run is named above its terms
         legend_below(figure, looks)
     return figure
 
@@ -147,7 +147,7 @@ def _layer_looks(count: int) -> list[Look]:
     looks = []
     for i in range(count):
         depth = i / max(1, count - 1)
-        colour = to_hex(shades(0.85 * (1 - depth)))
+        colour = to_hex(shades(0.85 * (1 - depth)))  # the lightest yellow vanishes on white
         looks.append(Look(colour, MARKERS[i % len(MARKERS)], LINES[0]))
     return looks
 

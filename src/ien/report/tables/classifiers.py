@@ -91,16 +91,16 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
     for row in rows:
         shares.update(row.channel_shares)
         machines.update(record.machine for record in row.records)
+    # most rows are from one machine, and a speed says something beside theirs only
     usual_machine, _ = machines.most_common(1)[0]
 
     def speed(row: Row) -> float:
-        # speeds of different machines cannot be compared
         if any(record.machine != usual_machine for record in row.records):
             return math.nan
         return row.images_per_second
 
     columns = []
-    if len(shares) > 1:
+    if len(shares) > 1:  # else all networks have the same channels
         columns.append(Column("channels %", _channels))
     columns += [
         Column("params", counts(lambda record: record.parameters)),

@@ -66,7 +66,7 @@ class Column(NamedTuple):
 
     def cell(self, row: Row) -> str:
         value = self.value(row)
-        if isinstance(value, str):
+        if isinstance(value, str):  # written already, such as a mean with its spread
             return value
         return formatted(value, self.form)
 
@@ -113,7 +113,7 @@ def with_spread(values: Sequence[float], form: str) -> str:
     ('2.0 ± 1.0', '0.50')
     """
     mean = formatted(statistics.fmean(values), form)
-    if len(values) == 1 or mean == "–":
+    if len(values) == 1 or mean == "–":  # a seed that lacks the value leaves no mean
         return mean
     return f"{mean} ± {statistics.stdev(values):{form}}"
 

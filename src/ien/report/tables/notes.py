@@ -41,6 +41,7 @@ def source_notes(named: NamedRows, paper: Mapping[str, PaperRow], tested_with: s
         counts = f"{record.train:,} training and {record.test:,} {record.tested_on} {tested_with}"
         return f"{record.data}, {record.source}: {counts}"
 
+    # what it takes to repeat the runs
     notes.append(f"data: {_who_has_what(named, data)}")
     notes.append(f"commit: {_who_has_what(named, lambda record: record.commit or 'unknown')}")
     notes.append(f"machine: {_who_has_what(named, lambda record: record.machine)}")
@@ -54,6 +55,7 @@ def source_notes(named: NamedRows, paper: Mapping[str, PaperRow], tested_with: s
 
 def _paper_note(named: NamedRows, paper: Mapping[str, PaperRow]) -> Iterator[str]:
     for _, row in named:
+        # beside a smaller network, the paper's accuracy is no target
         if row.preset != "paper" and paper_row(row, paper):
             yield "the paper's figures are of its full-size networks; only the preset paper is that size"
             return
@@ -71,7 +73,7 @@ def _difference_notes(name: str, row: Row) -> Iterator[str]:
     fields: dict[str, None] = {}
     for record in row.records:
         fields |= dict.fromkeys(record.config)
-    fields.pop("seed", None)
+    fields.pop("seed", None)  # which has a column
     for field in fields:
         values = dict.fromkeys(str(record.config.get(field)) for record in row.records)
         if len(values) > 1:  # neither changed by hand nor the seed: the preset itself changed meanwhile
@@ -104,7 +106,7 @@ def _who_has_what(named: NamedRows, value: Callable[[Record], str]) -> str:
             seeds[value(record)].append(record.seed)
         for text, having in seeds.items():
             owner = name
-            if len(seeds) > 1:
+            if len(seeds) > 1:  # the row itself is divided
                 owner = f"{name} seed {ranges(having)}"
             owners[text].append(owner)
     if len(owners) == 1:

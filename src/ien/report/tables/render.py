@@ -77,6 +77,7 @@ def as_rich(part: Part, paper: Mapping[str, PaperRow], width: int = 80) -> Rende
     from rich.text import Text
 
     shown: list[RenderableType] = []
+    # numbers of different presets or data are no comparison: they do not share a table
     for preset, data in dict.fromkeys((row.preset, row.data) for row in part.rows):
         alike = [row for row in part.rows if (row.preset, row.data) == (preset, data)]
         for table in _tables(replace(part, rows=alike), paper):
@@ -94,7 +95,7 @@ def as_markdown(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> str:
     texts = []
     own_notes: dict[str, None] = {}
     for part in parts:
-        own_notes |= dict.fromkeys(part.notes)
+        own_notes |= dict.fromkeys(part.notes)  # each once, although parts share some
         for table in _tables(part, paper):
             names = len(set(NAME_TITLES) & set(table.header))  # text; all other columns are numbers
             lines = markdown_table([table.header, *table.lines], left=names)
@@ -151,7 +152,7 @@ def _rich_table(table: Table, columns: Sequence[int], title: str | None) -> Rich
         if name in NAME_TITLES:
             justify = "left"
         shown.add_column(
-            Text(name.replace(" ", "\n")),
+            Text(name.replace(" ", "\n")),  # narrow, so that more columns fit
             justify=justify,
             no_wrap=name != "row",  # long names wrap, numbers stay whole
             overflow="fold",
@@ -176,7 +177,7 @@ def _fitting_columns(table: Table, width: int) -> list[list[int]]:
     pieces = [[name]]
     left = room
     for i in others:
-        if width_of(i) > left and len(pieces[-1]) > 1:
+        if width_of(i) > left and len(pieces[-1]) > 1:  # a piece has one column of numbers at least
             pieces.append([name])
             left = room
         pieces[-1].append(i)
