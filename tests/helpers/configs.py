@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ien.training import Config, changed, kind_of
+from ien.training import Config, changed, differences, kind_of
 
 C = TypeVar("C", bound=Config)
 
@@ -19,3 +19,8 @@ def with_values(config: C, **values: Any) -> C:
 def network(config: Config) -> nn.Module:
     """The network of a configuration, with random weights."""
     return kind_of(config).network(config)
+
+
+def differing(config: Config, other: Config) -> set[str]:
+    """The names of the fields in which two configurations differ."""
+    return set(differences(config, other))
