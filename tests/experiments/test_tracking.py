@@ -13,7 +13,7 @@ from ien.experiments import PRESETS, config, deviations, find, paper
 from ien.experiments.queue import plan, run_name
 from ien.tracking.data import sets as tracking_sets
 from ien.tracking.siamfc_network import SiamFC
-from ien.tracking.training.task import TRACK
+from ien.tracking.training.task import TRACK_TARGETS
 from ien.training import flat
 from ien.training.schedule import learning_rate
 from tests.helpers.configs import network
@@ -125,7 +125,7 @@ def test_show_tells_the_cost_of_an_update_and_the_pairs() -> None:
     )
     small = invoke("show", "tracking/siamfc", "--set", "pairs=80", "--set", "epochs=3").output
     assert "30 steps, 240 pairs seen (1 for each pair)\n" in small and "3 sizes × 1 template\n" in small
-    assert "pairs 80 instead of none" in small and "no figures" not in small
+    assert "pairs 80 instead of none" in small and "prints no numbers" not in small
 
 
 def test_names_of_runs_do_not_depend_on_digits_or_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_what_a_run_reached_is_told_in_its_own_terms() -> None:
         f"{made['tracking'][test]['success']:.3f} / {made['tracking'][test]['precision']:.3f} on {test}"
         for test in ("otb", "rot-otb")
     ]
-    assert TRACK.outcome(made) == f"success / precision {', '.join(scores)}"
+    assert TRACK_TARGETS.outcome(made) == f"success / precision {', '.join(scores)}"
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_every_row_runs(name: str, smoke: Path) -> None:
     done = invoke("run", name, *options, "--set", "workers=0", columns=300)
     run = smoke / "runs" / name / "smoke-seed1"
     made = json.loads((run / "result.json").read_text())
-    assert f"{TRACK.outcome(made)}, kept in {run}, not recorded" in done.output
+    assert f"{TRACK_TARGETS.outcome(made)}, kept in {run}, not recorded" in done.output
     assert made["data"]["source"] == "generated" and made["accuracy"] is None
     net = ien.load(run)
     assert isinstance(net, SiamFC) and not net.training and set(made["layers"]) == set(net.taps)
@@ -179,7 +179,7 @@ def test_a_run_is_shown_measured_and_drawn_and_report_refuses_it(smoke: Path) ->
     run = smoke / "runs/tracking/ien-siamfc/smoke-seed1"
     made = json.loads((run / "result.json").read_text())
     shown = invoke("show", run, columns=300).output
-    assert f"UTC, {TRACK.outcome(made)}\n" in shown and "2 sequences to train on" in shown
+    assert f"UTC, {TRACK_TARGETS.outcome(made)}\n" in shown and "2 sequences to train on" in shown
     measured = invoke("measure", run, "--number", "4").output
     assert "conv5" in measured and "accuracy" not in measured
     for kind in ("tracking", "turning"):
