@@ -13,7 +13,7 @@ import pytest
 from ien.cli.data_sets import DOWNLOADS
 from ien.data import load, mnist, stl10, tiny_imagenet
 from ien.data.download import RemoteFile, md5
-from tests.helpers.mirror import mirror
+from tests.helpers.mirror import serving
 from tests.helpers.shell import error_of, invoke
 from tests.helpers.tiny import COUNTS, make_mnist, make_stl10, make_tiny_imagenet, tree
 
@@ -54,7 +54,8 @@ def test_an_archive_is_downloaded_and_unpacked_once(name: str, monkeypatch: pyte
     sizes = {"CLASSES": 4, "TRAIN": 6, "VAL": 3} if name == "tiny-imagenet" else {"TRAIN": 7, "TEST": 5}
     for constant, value in sizes.items():
         monkeypatch.setattr(module, constant, value)
-    with mirror(archive) as (file, asked):
+    with serving(archive.read_bytes()) as mirror:
+        file, asked = mirror.file("good", name=archive.name), mirror.asked
         monkeypatch.setitem(DOWNLOADS, name, (file,))
         monkeypatch.setattr(module, "ARCHIVE", file)
         get = ("data", "get", name, "--data", "target")
@@ -74,19 +75,17 @@ def test_an_archive_is_downloaded_and_unpacked_once(name: str, monkeypatch: pyte
         assert tree(Path("packed")) == before and len(asked) == 1
 
 
-def test_files_are_downloaded_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("a.gz").write_bytes(bytes(600_000))
-    with mirror(tmp_path / "a.gz") as (file, asked):
-        monkeypatch.setitem(DOWNLOADS, "mnist", (file,))
+def test_files_are_downloaded_and_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(bytes(600_000)) as mirror:
+        monkeypatch.setitem(DOWNLOADS, "mnist", (mirror.file("good", name="a.gz"),))
         get = ("data", "get", "mnist", "--data", "data")
         last = f"mnist: 1 files in {Path('data/mnist')}, 0.6 MB, checked"
         assert invoke(*get).stdout.splitlines()[-1] == last
         assert os.listdir("data/mnist") == ["a.gz"]
-        assert invoke(*get).stdout.splitlines()[-1] == last and len(asked) == 1
-        missing = RemoteFile("b.gz", 5, "0" * 32, (file.urls[0] + "x",))
-        monkeypatch.setitem(DOWNLOADS, "mnist", (missing,))
+        assert invoke(*get).stdout.splitlines()[-1] == last and len(mirror.asked) == 1
+        monkeypatch.setitem(DOWNLOADS, "mnist", (mirror.file("missing", name="b.gz"),))
         error = error_of(*get)
-    assert error.startswith("error: cannot download b.gz") and "put into data/mnist: b.gz (5 bytes" in error
+    assert error.startswith("error: cannot download b.gz") and "put into data/mnist: b.gz (600,000" in error
 
 
 @pytest.mark.parametrize(

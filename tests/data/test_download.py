@@ -8,91 +8,24 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from ien.data.download import RemoteFile, download, download_all
 
+from ..helpers.mirror import Mirror, serving
+
 BODY = random.Random(0).randbytes(600_000)
 HALF = len(BODY) // 2
-
-
-class Handler(BaseHTTPRequestHandler):
-    """The first folder of the address says how the mirror behaves."""
-
-    server: Mirror
-
-    def do_GET(self) -> None:
-        behaviour, wanted = self.path.split("/")[1], self.headers.get("Range")
-        self.server.asked.append((behaviour, wanted))
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
-        if behaviour == "missing":
-            return self.send_error(404)
-        if behaviour == "redirect":
-            return self.answer(302, b"", Location="ftp://127.0.0.1/file")
-        if behaviour == "norange":
-            return self.answer(200, BODY)
-        if behaviour == "refuses" and start:
-            return self.send_error(416)
-        if behaviour == "shifted" and start:
-            return self.answer(206, BODY[start + 1 :], **{"Content-Range": f"bytes {start + 1}-"})
-        if behaviour == "short":
-            return self.answer(200, b"please log in")
-        if behaviour == "chatty":  # says nothing of the length, and sends too much
-            self.send_response(200)
-            self.end_headers()
-            return self.send(BODY + b"and more")
-        body = bytes(len(BODY)) if behaviour == "wrong" else BODY
-        ranged = {"Content-Range": f"bytes {start}-{len(BODY) - 1}/{len(BODY)}"} if start else {}
-        sent = HALF if behaviour in ("truncated", "stalls") else len(BODY)
-        self.answer(206 if start else 200, body[start:], sent - start, **ranged)
-        if behaviour == "stalls":
-            self.server.released.wait(30)
-
-    def answer(self, status: int, body: bytes, sent: int | None = None, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.send(body[:sent])
-
-    def send(self, body: bytes) -> None:
-        try:
-            self.wfile.write(body)
-            self.wfile.flush()
-        except ConnectionError:
-            pass  # the other side has seen enough
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class Mirror(ThreadingHTTPServer):
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str | None]] = []
-        self.released = threading.Event()
-
-    def file(self, *behaviours: str, name: str = "file.gz") -> RemoteFile:
-        address = f"http://127.0.0.1:{self.server_port}"
-        urls = tuple(f"{address}/{behaviour}/{name}" for behaviour in behaviours)
-        return RemoteFile(name, len(BODY), hashlib.md5(BODY).hexdigest(), urls)
 
 
 @pytest.fixture
 def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
     monkeypatch.setenv("no_proxy", "*")
-    with Mirror() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(BODY) as server:
         yield server
-        server.released.set()
-        server.shutdown()
-        thread.join()
 
 
 def names_in(folder: Path) -> list[str]:

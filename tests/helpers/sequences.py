@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from ien.data import data_folder
+from tests.helpers import real
 
-REAL = data_folder()
-needs_otb = pytest.mark.skipif(not (REAL / "otb").is_dir(), reason="there is no otb/ in IEN_DATA")
-needs_got10k = pytest.mark.skipif(not (REAL / "got10k").is_dir(), reason="there is no got10k/ in IEN_DATA")
+REAL = real.DATA
+needs_otb = real.needs("otb")
+needs_got10k = real.needs("got10k")
 
 
 def box_lines(count: int, start: int = 0) -> str:
