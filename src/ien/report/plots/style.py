@@ -83,9 +83,10 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
 def styled() -> Iterator[None]:
     """Draw in the house style while the block runs, whatever the user's own settings are."""
     try:
+        import adjustText  # type: ignore[import-untyped]  # noqa: F401
         import matplotlib
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError('plotting needs matplotlib: pip install "ien[plots]"') from error
+        raise ModuleNotFoundError(f'plotting needs {error.name}: pip install "ien[plots]"') from error
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the user's own settings come back with the end of the block
         matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]

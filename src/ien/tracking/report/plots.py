@@ -100,8 +100,7 @@ def plot_turning(tests: Mapping[str, Mapping[str, Angles]]) -> Figure:
         onward.set_title(f"{plain(test, 20)}: overlap by angle")
         names = []
         for name, score in scores.items():
-            first = [one._replace(degrees=360.0) for one in score.by_orientation if one.degrees == 0]
-            _draw(around, *_line([*score.by_orientation, *first]), looks[name], name, every=6)
+            _draw(around, *_line(_around(score.by_orientation)), looks[name], name, every=6)
             _draw(onward, *_line(score.by_angle), looks[name], name, every=6)
             names.append((plain(name, 28), score.by_angle[-1].overlap, looks[name]))
         _angle_axes(around, onward, list(scores.values()))
@@ -122,7 +121,7 @@ def scores_by_test(rows: Sequence[Row]) -> dict[str, dict[str, Tracked]]:
         if not runs:
             continue
         for test in runs[0].tests:
-            mean = averaged([run.tests[test] for run in runs])
+            mean = averaged([run.tests[test] for run in runs])  # all seeds have the same tests
             found.setdefault(shown_test(test), {})[name] = mean
     return found
 
@@ -137,11 +136,11 @@ def _looks(tests: Mapping[str, Mapping[str, Any]]) -> dict[str, Look]:
 
 def _rotating(tests: Mapping[str, Mapping[str, Angles]]) -> dict[str, dict[str, Angles]]:
     """Keep the tests and trackers whose targets rotate."""
-    rotating = {}
+    rotating: dict[str, dict[str, Angles]] = {}
     for test, scores in tests.items():
-        trackers = {name: score for name, score in scores.items() if score.by_orientation and score.by_angle}
-        if trackers:
-            rotating[test] = trackers
+        for name, score in scores.items():
+            if score.by_orientation and score.by_angle:
+                rotating.setdefault(test, {})[name] = score
     if not rotating:
         raise ValueError(
             "there is nothing to plot: give at least one tracker whose targets rotate in a test, "
@@ -154,7 +153,8 @@ def _angle_axes(around: Axes, onward: Axes, scores: Sequence[Angles]) -> None:
     farthest = max(BIN_WIDTH, *(score.by_angle[-1].degrees for score in scores))
     highest = 0.0
     for score in scores:
-        highest = max(highest, *(one.overlap for one in score.by_angle))
+        for one in score.by_angle:
+            highest = max(highest, one.overlap)
     # a tick every quarter turn, or at a multiple of it, so that there are eight at most
     apart = 90 * 2 ** max(0, math.ceil(math.log2(farthest / 630)))
     around.set(ylabel="mean overlap", ylim=(0, min(1, math.ceil(10 * highest + 0.5) / 10)))
@@ -169,6 +169,15 @@ def _draw(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look, name: 
     axes.plot(x, y, label=plain(name), **small, **look._asdict())
 
 
+def _around(bins: Sequence[Bin]) -> list[Bin]:
+    """Return the bins with that of 0° at 360° again, if there is one."""
+    around = list(bins)
+    for one in bins:
+        if one.degrees == 0:
+            around.append(one._replace(degrees=360.0))
+    return around
+
+
 def _line(bins: Sequence[Bin]) -> tuple[list[float], list[float]]:
     return [one.degrees for one in bins], [one.overlap for one in bins]
 
@@ -179,5 +188,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     labels = row_labels(rows)
     for i, label in enumerate(labels):
         earlier = labels[:i].count(label)
-        names.append(f"{label} ({earlier + 1})" if earlier else label)
+        if earlier:
+            label = f"{label} ({earlier + 1})"
+        names.append(label)
     return names

@@ -82,7 +82,7 @@ class Tracking(NamedTuple):
         }
         unbeaten = []
         for name, (success, precision) in baselines.items():
-            if own.success > success and own.precision > precision:
+            if own.success > success and own.precision > precision:  # level is not above
                 continue
             unbeaten.append(
                 f"{name} ({success:.3f} / {precision:.3f}; it has {own.success:.3f} / {own.precision:.3f})"
@@ -102,8 +102,12 @@ def tracking_of(record: Record) -> Tracking | None:
 
 def trackings(row: Row) -> list[Tracking]:
     """Return the scores of each seed of a row; none if it is not of a tracker."""
-    found = [tracking_of(record) for record in row.records]
-    return [tracking for tracking in found if tracking is not None]
+    found = []
+    for record in row.records:
+        tracking = tracking_of(record)
+        if tracking is not None:
+            found.append(tracking)
+    return found
 
 
 def averaged(scores: Sequence[Tracked]) -> Tracked:
@@ -117,7 +121,7 @@ def averaged(scores: Sequence[Tracked]) -> Tracked:
         if isinstance(value, float):
             means[name] = statistics.fmean(values)
         elif name.endswith("_curve"):
-            means[name] = tuple(statistics.fmean(points) for points in zip(*values, strict=True))
+            means[name] = tuple(map(statistics.fmean, zip(*values, strict=True)))  # point by point
         elif name.startswith("by_"):
             means[name] = _mean_bins(values)
         else:
@@ -153,14 +157,15 @@ def _channel_share(feature_groups: str, width: float, backbone: str, group: str)
     """
     own = FeatureGroups.of(feature_groups)
     twin = FeatureGroups.of(len(parse_group(group)))
-    own_channels = sum(own.channels(count) for count in num_groups(own, width, backbone))
-    twin_channels = sum(twin.channels(count) for count in num_groups(twin, width, backbone))
+    # each layer has so many feature groups, whose members are its channels
+    own_channels = sum(map(own.channels, num_groups(own, width, backbone)))
+    twin_channels = sum(map(twin.channels, num_groups(twin, width, backbone)))
     return own_channels / twin_channels
 
 
 def _tracking(found: Mapping[str, object]) -> Tracking:
     names = [name for name in found if name not in BASELINES]
-    names.sort(key=lambda name: name.startswith("rot-"))
+    names.sort(key=lambda name: name.startswith("rot-"))  # False comes first
     if not names:
         raise ValueError("tracking should hold the scores of a test, such as otb; it holds none")
     tests, still, untrained = {}, {}, {}
@@ -177,6 +182,9 @@ def _baseline(found: Mapping[str, object], kind: str, test: str) -> Baseline:
 
 def _tracked(found: Mapping[str, object]) -> Tracked:
     sequences = read_field(found, "sequences", kind=dict)
+    frames = 0
+    for name in sequences:
+        frames += read_field(sequences, name, "frames", kind=int)
     return Tracked(
         success=read_share(found, "success"),
         precision=read_share(found, "precision"),
@@ -189,14 +197,14 @@ def _tracked(found: Mapping[str, object]) -> Tracked:
         success_curve=read_curve(found, "success_curve", count=21),
         precision_curve=read_curve(found, "precision_curve", count=51),
         sequences=len(sequences),
-        frames=sum(read_field(sequences, name, "frames", kind=int) for name in sequences),
+        frames=frames,
         by_orientation=_bins(found, "by_orientation"),
         by_angle=_bins(found, "by_angle"),
     )
 
 
 def _bins(found: Mapping[str, object], name: str) -> tuple[Bin, ...]:
-    if found.get(name) is None:
+    if found.get(name) is None:  # nothing rotates in this test
         return ()
     bins = []
     for entry in read_field(found, name, kind=list):
@@ -217,5 +225,6 @@ def _mean_bins(runs: Sequence[Sequence[Bin]]) -> tuple[Bin, ...]:
     means = []
     for degrees in sorted(alike):
         bins = alike[degrees]
-        means.append(Bin(degrees, statistics.fmean(one.overlap for one in bins), bins[0].frames))
+        overlaps = [one.overlap for one in bins]
+        means.append(Bin(degrees, statistics.fmean(overlaps), bins[0].frames))
     return tuple(means)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -54,6 +55,7 @@ class Trackers:
         for test in tests:
             tables.append(_scores(title, test, rows, paper))
         tables.append(_costs(title, rows))
+        # a test and the same sequences rotated share a table
         for test in tests:
             if not test.startswith("rot-"):
                 together = [name for name in (test, f"rot-{test}") if name in tests]
@@ -85,6 +87,7 @@ def _first(row: Row) -> Tracking:
 
 
 def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> Table:
+    # from a score of one run to the cell of a row
     def spread(score: Callable[[Tracked], float]) -> Callable[[Row], str]:
         return lambda row: with_spread([score(of.tests[test]) for of in trackings(row)], ".3f")
 
@@ -92,7 +95,10 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
         return lambda row: statistics.fmean(score(of.tests[test]) for of in trackings(row))
 
     def is_above_both(row: Row) -> str:
-        return "no" if any(of.not_above(test) for of in trackings(row)) else "yes"
+        for of in trackings(row):  # every seed must be
+            if of.not_above(test):
+                return "no"
+        return "yes"
 
     columns = [
         *NAME_COLUMNS,
@@ -104,10 +110,10 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
         columns.append(Column("angle error °", mean(lambda score: score.orientation_error), ".1f"))
     else:
         columns.append(Column("above both", is_above_both))
-    if test == PAPERS_TEST:
+    if test == PAPERS_TEST:  # the only one that the paper prints
         columns.append(Column("paper succ.", lambda row: _printed(row, paper).success, ".2f"))
         columns.append(Column("paper prec.", lambda row: _printed(row, paper).precision, ".2f"))
-    tested = [row for row in rows if test in _first(row).tests]
+    tested = [row for row in rows if test in _first(row).tests]  # rows of a demo have other tests
     return table_of(f"{title}Success and precision on {shown_test(test)}", tested, columns)
 
 
@@ -137,8 +143,7 @@ def _baselines(title: str, tests: Sequence[str], rows: Sequence[Row]) -> Table:
         header += [f"{shown_test(test)} success", f"{shown_test(test)} precision"]
     tested = [row for row in rows if tests[0] in _first(row).tests]
     lines: list[list[str]] = []
-    for preset, data in dict.fromkeys((row.preset, row.data) for row in tested):
-        alike = [row for row in tested if (row.preset, row.data) == (preset, data)]
+    for (preset, data), alike in _by_data(tested).items():
         every: list[Tracking] = []
         for row in alike:
             every += trackings(row)
@@ -150,6 +155,14 @@ def _baselines(title: str, tests: Sequence[str], rows: Sequence[Row]) -> Table:
             lines.append([f"{row.label}, untrained", preset, data, *untrained])
     what = f"{title}What must be beaten: a box that never moves, and each network untrained"
     return Table(what, header, lines)
+
+
+def _by_data(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of each preset and data source."""
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.preset, row.data].append(row)
+    return found
 
 
 def _mean_scores(runs: Sequence[Mapping[str, Baseline]], tests: Sequence[str]) -> list[str]:
