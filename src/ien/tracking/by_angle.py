@@ -60,7 +60,7 @@ def overlap_by_angle(predictions: Iterable[tuple[Array, Clip]]) -> ByAngle:
     by_rotation: list[_Binned] = []
     for boxes, clip in predictions:
         if clip.angles is None or np.ptp(clip.angles) == 0:
-            continue
+            continue  # its target does not rotate
         overlaps = frame_overlaps(boxes, clip.boxes)
         known = ~np.isnan(overlaps)
         angles, overlaps = clip.angles[known], overlaps[known]

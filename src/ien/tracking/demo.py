@@ -103,6 +103,7 @@ def track_demo(run: Path, out: Path, templates: int | None, console: Console) ->
         console,
         f"strip: {strip}, {STRIP_FRAMES} of the frames: yellow is the tracker's box, white the true one",
     )
+    # what the network can do before it learns anything: some targets are easy
     with console.status("the same with the untrained network"):
         network = untrained(_tracking_config(run))
         before = track(Tracker(network, tracker.rotations), clip)
@@ -118,6 +119,7 @@ def _pictures(clip: Clip, found: Track, show_angle: bool) -> list[Image]:
     """Return some of the frames with the true box and the tracker's."""
     pictures = []
     for index in np.linspace(0, len(clip) - 1, STRIP_FRAMES).round().astype(int).tolist():
+        # the true box first, so that the tracker's lies on top
         picture = annotate(clip.frame(index), clip.boxes[index], colour=WHITE)
         angle = float(found.angles[index]) if show_angle else None
         pictures.append(annotate(picture, found.boxes[index], angle, f"frame {index}"))

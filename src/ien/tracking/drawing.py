@@ -54,7 +54,7 @@ def annotate(
         raise ValueError(f"a box to draw must be four finite numbers x, y, w, h; got {where.tolist()}")
     rows, columns = frame.shape[:2]
     corners = _corners(where, columns, rows)
-    thickness = max(2, round(min(rows, columns) / 160))
+    thickness = max(2, round(min(rows, columns) / 160))  # to be seen in large frames too
     picture = Image.fromarray(frame)
     draw = ImageDraw.Draw(picture)
     for line_colour, rim in ((BLACK, 1), (colour, 0)):  # the rim first, then the line on it
@@ -83,7 +83,7 @@ def write_strip(path: Path, frames: Sequence[Image], columns: int = 3) -> Path:
     num_rows = math.ceil(len(frames) / columns)
     num_columns = min(columns, len(frames))
     sheet_size = (num_rows * step_down - STRIP_GAP, num_columns * step_right - STRIP_GAP, 3)
-    sheet = np.full(sheet_size, 255, np.uint8)
+    sheet = np.full(sheet_size, 255, np.uint8)  # white
     for index, frame in enumerate(frames):
         row, column = divmod(index, columns)
         top, left = row * step_down, column * step_right
@@ -135,7 +135,7 @@ def _draw_label(
     height = y1 - y0 + 2 * padding
 
     top = corners.top - thickness - height
-    if top < 0:
+    if top < 0:  # no room above
         top = corners.bottom + thickness + 1
     top = min(max(top, 0), max(rows - height, 0))
     left = min(max(corners.left, 0), max(columns - width, 0))

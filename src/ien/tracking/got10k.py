@@ -31,6 +31,7 @@ def as_got10k(tracker: TrackerLike, name: str) -> Any:
     try:
         base: Any = importlib.import_module("got10k.trackers").Tracker
     except ModuleNotFoundError as error:
+        # it may be installed without a package that it imports
         missing = (error.name or "got10k").split(".")[0]
         needed = "the got10k package"
         if missing != "got10k":

@@ -45,11 +45,11 @@ class ReSiamFC(SiamFC):
 
     def __init__(self, symmetry: Symmetry, backbone: str, width: float | Fraction, in_channels: int) -> None:
         plain = partial(siamfc, backbone, symmetry.members, width, in_channels)
-        net = on_meta(plain)
+        net = on_meta(plain)  # its structure, without weights
         steer(net, symmetry, E2CNN_DEFAULT)
         blocks = [net.get_submodule(layer) for layer in net.taps]
         super().__init__(blocks, net.feature_groups, backbone)
-        self._plain = plain
+        self._plain = plain  # builds the network to export to
 
     def export(self) -> SiamFC:
         """Return the plain network that computes the same in eval mode, with weights of its own."""

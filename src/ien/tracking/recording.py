@@ -76,6 +76,7 @@ def record(
             if watch:
                 watch(step)
 
+    # the encoder asks for the frames, one by one, and so drives the tracker
     codec = write_video(path, drawn(), frames.fps)
     return Recording(gather(steps), codec)
 
@@ -108,7 +109,7 @@ def record_with_table(
         warnings.catch_warnings(record=True) as caught,
         progress_bar(frames.name, frames.count, console=console) as advance,
     ):
-        warnings.simplefilter("always")
+        warnings.simplefilter("always")  # they are returned, as they would break the progress line
 
         def watch(step: Step) -> None:
             nonlocal done, tracker_seconds

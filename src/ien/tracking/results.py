@@ -89,10 +89,12 @@ def write_result(
     lines = []
     for x, y, width, height in (rows + COUNT_FROM_1).tolist():
         lines.append(f"{x:.3f},{y:.3f},{width:.3f},{height:.3f}\n")
+    # everything is checked before anything is written
     time_lines = _lines(f"the seconds of {name}", seconds, SECONDS, len(rows), allow_negative=False)
     angle_lines = _lines(f"the angles of {name}", angles, ANGLES, len(rows))
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    # the boxes last: a reader that finds them finds everything
     _write_column(_column_path(folder, name, SECONDS), time_lines)
     _write_column(_column_path(folder, name, ANGLES), angle_lines)
     _write(path, lines)

@@ -141,17 +141,18 @@ def score(
     >>> round(score([[0, 0, 8, 8], [4, 0, 8, 8]], [[0, 0, 8, 8], [0, 0, 8, 8]]).mean_overlap, 3)
     0.667
     """
-    boxes, true_boxes, known = _frames(predicted, truth)
+    boxes, true_boxes, known = _frames(predicted, truth)  # all frames
     if not known.any():
         raise ValueError("truth has no frame with a box that has an area, so there is nothing to score")
     speed = _speed(seconds, len(boxes))
     rotation_errors = _orientation_errors(angles, true_angles, known)
-    boxes, true_boxes = boxes[known], true_boxes[known]
+    boxes, true_boxes = boxes[known], true_boxes[known]  # from here on, frames that count
 
     overlaps = overlap(boxes, true_boxes)
     errors = centre_error(boxes, true_boxes)
     offsets = (centres(boxes) - centres(true_boxes)) / true_boxes[:, 2:]  # in sides of the true box
     normalised_errors = np.hypot(offsets[:, 0], offsets[:, 1])
+    # None, and not NaN, where nothing is known: records are JSON
     orientation_error = within_45 = None
     if rotation_errors.size:
         orientation_error = float(rotation_errors.mean())
@@ -254,6 +255,7 @@ def _frames(predicted: ArrayLike, truth: ArrayLike) -> tuple[Array, Array, NDArr
         raise ValueError(
             f"predicted has NaN{in_frame(nan)}: a tracker gives a box for every frame (repeat its last one)"
         )
+    # a tracker is given the first box, so what it returned for that frame does not count
     boxes = np.concatenate([true_boxes[:1], boxes[1:]])
     return boxes, true_boxes, has_area(true_boxes)
 
@@ -322,7 +324,7 @@ def _mean_of(scores: Mapping[str, Score], field: str) -> float | None:
             values.append(value)
     if not values:
         return None
-    if lacking:
+    if lacking:  # a mean over some sequences could not be compared with any other
         raise ValueError(
             f"{field} is known for some sequences but not for {', '.join(lacking)}: "
             f"score all with it, or none"

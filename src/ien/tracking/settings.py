@@ -83,6 +83,7 @@ def settings_for(backbone: str | None, changes: Mapping[str, Any]) -> Settings:
 
     for name, value in settings._asdict().items():
         allowed = _RANGES[name]
+        # to Python, True is a number
         is_number = isinstance(value, allowed.kind) and not isinstance(value, bool)
         if not is_number or not allowed.low <= value <= allowed.high:
             raise ValueError(f"{name} must be {allowed.needed}; got {value!r}")

@@ -84,6 +84,7 @@ def siamfc(
     for i, (before, after) in enumerate(pairwise(channels)):
         kernel, stride = KERNEL_SIZES[i], STRIDES[i]
         convs.append(nn.Conv2d(before, after, kernel, stride, groups=conv_groups[i]))
+    # as published: SiamFC trains from scratch, and not from ImageNet's weights
     for conv in convs:
         nn.init.xavier_uniform_(conv.weight)
         nn.init.zeros_(conv.bias)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def open_source(path: str | os.PathLike[str], fps: float | None = None, start: i
         start: Number of frames to skip.
     """
     place = Path(path).expanduser()
-    clip = _sequence(place)
+    clip = _sequence(place)  # tried first: such a folder would also do as a folder of images
     if clip is None:
         return Source(footage(place, fps, start), None)
     return Source(footage(clip, fps, start), _without_first(clip, start))

@@ -1,4 +1,12 @@
-"""The tracker: a network, a first frame and its box → the box in each next frame."""
+"""The tracker: a network, a first frame and its box → the box in each next frame.
+
+An update has four steps:
+
+    1. cut out what surrounds the last box, at several sizes
+    2. correlate its features with those of every template
+    3. the highest peak of all gives the size, and the template, which gives the angle
+    4. the highest position of that response, weighed with a window, gives the new centre
+"""
 
 from __future__ import annotations
 
@@ -98,7 +106,7 @@ class Tracker:
             image: The first frame, (H, W, 3) uint8 RGB.
             box: x, y, w, h in pixels; x and y are counted from 0.
         """
-        self._target = None
+        self._target = None  # if the box is refused, no update may follow the earlier target
         check_image(image)
         first_box = _checked_box(image, box)
         sides = first_box[2:]
@@ -138,28 +146,31 @@ class Tracker:
                 f"{target.frame[0]}×{target.frame[1]}: resize it, or call init again"
             )
 
+        # 1. the surroundings at several sizes
         options = self.settings
         exponents = np.arange(options.scales) - options.scales // 2  # -1, 0, 1
         factors = float(options.scale_step) ** exponents
         sides = target.scale * target.exemplar_side * factors * (options.search / options.exemplar)
         pictures = crop(image, target.centre, sides, options.search, target.fill)
+
+        # 2. to 4. the responses, the best of them, and its highest position
         responses = self._responses(target, pictures)
         template, size_index = self._best(responses, target.template)
         response = responses[template, size_index]
-        peak = _peak(response, options.window)
+        row, column = _peak(response, options.window)
+        score = float(torch.sigmoid(response[row, column].double()))
 
         # from positions of the fine response to pixels of the picture, then to pixels of the frame
-        row, column = peak
         middle = (len(response) - 1) / 2
         fine_offset = np.array([column, row]) - middle
         offset = fine_offset / options.upsample * self._stride
         moved = target.centre + offset * sides[size_index] / options.search
         target.centre = np.clip(moved, 0, target.frame - 1)
+
+        # a size that was found once may be an accident: follow it by a part only
         growth = 1 + options.scale_damping * (factors[size_index] - 1)
         target.scale = float(np.clip(target.scale * growth, *target.scale_limits))
         target.template = template
-
-        score = float(torch.sigmoid(response[peak].double()))
         return Update(target.box, score, template * 360 / self.rotations)
 
     def _templates(self, image: Image, target: _Target) -> Tensor:
@@ -180,8 +191,8 @@ class Tracker:
         return self._features(middles)
 
     def _features(self, pictures: Tensor) -> Tensor:
-        self.model.eval()
-        like = next(self.model.parameters(), pictures)
+        self.model.eval()  # the caller may have trained it in between
+        like = next(self.model.parameters(), pictures)  # a model need not have parameters
         pictures = pictures.to(like.device, like.dtype).contiguous()
         return _check_finite(self.model(pictures))
 

@@ -75,9 +75,9 @@ def follow(
         frames = map(frames.frame, range(len(frames)))
     if box is None:
         raise ValueError("give box=(x, y, w, h), where the target is in the first frame")
-    index = -1
+    index = -1  # stays so if there is no frame
     for index, image in enumerate(frames):
-        start = time.perf_counter()
+        start = time.perf_counter()  # the frame is read already
         try:
             if index == 0:
                 first_box = as_boxes(box, "box")

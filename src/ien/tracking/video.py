@@ -114,6 +114,7 @@ def _clip_footage(clip: Clip, fps: float | None, start: int) -> Footage:
 
 def _folder_footage(path: Path, fps: float | None, start: int) -> Footage:
     folder = path
+    # a sequence of OTB has its frames in img/
     if not image_names(path) and (path / "img").is_dir():
         folder = path / "img"
     names = image_names(folder)
@@ -142,6 +143,7 @@ def _video_footage(path: Path, start: int) -> Footage:
         stream = _video_stream(path, container)
         length = _length(container, stream)
         rate = _stream_rate(stream)
+    # a duration is only an estimate: if that is all there is, the last frame decides
     _check_start(str(path), start, length.frames if length.exact else None)
     count = None
     if length.frames is not None:
@@ -170,6 +172,7 @@ def _decoded(path: Path, start: int) -> Iterator[Image]:
                 given += 1
                 if given > start:
                     yield _as_rgb(frame)
+    # the headers may promise more than the file holds: only now is it known
     if not given:
         raise ValueError(f"no frame of {path} decodes: the file is damaged or cut off; copy it again")
     _warn_if_short(path, given, damaged, length)
@@ -243,6 +246,7 @@ def _encode(av: Any, path: Path, frames: Iterator[Image], encoder: str, rate: Fr
         raise ValueError("there are no frames to write: give at least one") from None
     check_image(first)
     rows, columns = first.shape[:2]
+    # faststart puts the index first, so that browsers can show the video before it is loaded
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         stream = container.add_stream(encoder, rate=rate)
         stream.width = columns + columns % 2
@@ -261,7 +265,7 @@ def _encode(av: Any, path: Path, frames: Iterator[Image], encoder: str, rate: Fr
                 )
             even = np.pad(image, ((0, rows % 2), (0, columns % 2), (0, 0)), "edge")
             container.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
-        container.mux(stream.encode())
+        container.mux(stream.encode())  # the frames that the encoder still holds
 
 
 def _has_encoder(av: Any, name: str) -> bool:

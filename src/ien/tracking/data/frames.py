@@ -110,6 +110,7 @@ def read_numbers(path: Path, columns: int) -> Array:
         ValueError: It is empty or damaged, or a line has something else.
     """
     try:
+        # some tools write a byte order mark
         lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no {path}: put it there") from None
@@ -117,7 +118,7 @@ def read_numbers(path: Path, columns: int) -> Array:
         raise ValueError(f"{path} is damaged ({error}): replace it") from None
 
     needed = "1 number" if columns == 1 else f"{columns} numbers"
-    if not lines:
+    if not lines:  # OTB itself has such a file
         raise ValueError(f"{path} is empty: it needs {needed} on each line")
     rows = []
     for number, line in enumerate(lines, 1):

@@ -247,11 +247,11 @@ class _RotatedFrames:
 
 
 def _canvas(size: tuple[int, int]) -> tuple[int, Point]:
-    """Return the side of the square canvas, and the pivot: the point of the frame put at its middle.
+    """Return the side of the canvas, and the pivot: the point of the frame put at its middle.
 
-    The canvas is as wide as the diagonal, so that it loses no corner. For quarter turns to move pixels
-    onto pixels, both coordinates of the pivot must be whole numbers on a canvas of odd side, or both
-    halves on one of even side. The nearer of the two to the middle of the frame is taken.
+    The canvas is as wide as the diagonal, so that it loses no corner. For quarter turns to move
+    pixels onto pixels, both coordinates of the pivot must be whole numbers on a canvas of odd side,
+    or both halves on one of even side. The nearer of the two to the middle of the frame is taken.
     """
     rows, columns = size
     middle = ((columns - 1) / 2, (rows - 1) / 2)

@@ -84,6 +84,7 @@ def load_clips(
     if name not in SETS:
         raise ValueError(f"there is no set of clips {name!r}; {nearest(name, SETS)}")
     if name == "synthetic-clips":
+        # seeds of clips to train on and to test on never meet, whatever the seed of the run
         train_count, test_count = GENERATED_COUNTS
         train = _generated(1000 * seed, train_count)
         if test_on == "validation":
@@ -128,6 +129,7 @@ def digest(clips: Iterable[Clip]) -> str:
         parts.append(clip.boxes.tobytes() + clip.visible.tobytes())
         if isinstance(clip.frames, Files):
             lines = []
+            # reading the files would take minutes; a changed one hardly keeps its size
             for index in range(len(clip)):
                 path = clip.frames[index]
                 lines.append(f"{path.name} {os.path.getsize(path)}\n")
@@ -147,7 +149,7 @@ def _validation_split(train: list[Clip]) -> tuple[list[Clip], dict[str, list[Cli
     kept = len(train) - held_out(len(train))
     if kept < 1:
         raise ValueError(f"test_on=validation leaves none of {len(train)} sequences to train on")
-    for clip in train[kept:]:
+    for clip in train[kept:]:  # a tracker cannot start without a box
         if np.isnan(clip.boxes[0]).any():
             raise ValueError(
                 f"{clip.name} is among the last tenth of the sequences but has no box in its first frame, "

@@ -82,6 +82,7 @@ class TrackingConfig(Config):
         if FeatureGroups.of(self.network.feature_groups).sizes == (1,):
             return 1
         group = next(iter(self.objective.groups))
+        # the largest rotation group that is part of the group
         most = 1
         for count in range(1, len(group) + 1):
             if set(rotation(count).elements) <= set(group.elements):

@@ -83,7 +83,7 @@ def evaluate_tracker(
     for group in config.objective.measured_groups:
         reports.append(measure(network, pictures, group, *taps, batch_size=8, floors=False))
     return {
-        "accuracy": None,
+        "accuracy": None,  # a record has these fields, whatever the task
         "accuracy_with_copies": None,
         "tracking": results,
         "layers": layer_errors(reports),
@@ -97,6 +97,7 @@ def track_tests(folder: Path, tracker: Tracker, tests: Tests, say: Say) -> Resul
 
     What the same weights left there is read instead.
     """
+    # testing takes long, and may be stopped: a stamp tells whose boxes are in the folder
     weights = _digest_of(tracker.model)
     stamp = folder / "weights.txt"
     if not stamp.exists() or stamp.read_text() != weights:
@@ -160,7 +161,7 @@ def update_cost(tracker: Tracker) -> dict[str, int]:
 
 def update_speed(tracker: Tracker, clip: Clip, rounds: int = 20) -> float:
     """Return updates per second, the best of many rounds: other work only ever slows it down."""
-    tracker.init(clip.frame(0), clip.boxes[0])
+    tracker.init(clip.frame(0), clip.boxes[0])  # the templates are not part of an update
     image = clip.frame(min(1, len(clip) - 1))
     fastest = math.inf
     for _ in range(rounds):

@@ -110,7 +110,7 @@ class TrackingTask:
             responses = full_precision(responses)
             task_loss = balanced_loss(responses)
         originals = responses[: len(exemplars)].detach()
-        hits = hits_target(originals).sum() * (count > 0)
+        hits = hits_target(originals).sum() * (count > 0)  # those of a pair that does not count are 0
         return Forward(task_loss + equivariance, [task_loss, *terms], hits, count, total)
 
 
@@ -131,6 +131,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
 
     def describe(self, config: TrackingConfig, data: Clips) -> Description:
         train, tests = sequences(config, data)
+        # the tests belong to the digest: other tests would give another record
         all_clips = list(train)
         for clips in tests.values():
             all_clips += clips
@@ -183,6 +184,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
         say: Callable[[str], None],
     ) -> dict[str, Any]:
         tests = sequences(config, data).tests
+        # two pictures are enough to check that the exported network computes the same
         first_clips = next(iter(tests.values()))[:1]
         some = search_crops(first_clips)[:2].to(config.machine.device)
         plain = exported(network, some)
