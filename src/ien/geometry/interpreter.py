@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from ..loss.capture import tensors_in
 from .dimensions import COLUMNS, LOST_AXIS, ROWS, length, places, row_or_column
 from .exactness import with_real_tensors
-from .facts import Call, Facts, facts_of, is_out_of_sight, lost_places, no_places, set_facts, value_of
+from .facts import Call, Facts, facts_of, is_out_of_sight, no_places, set_facts, value_of
 from .notes import Notes, NotExact, Result, Rule
 from .rules_combine import COMBINE_RULES
 from .rules_rearrange import ELEMENTWISE, REARRANGE_RULES, elementwise
@@ -57,7 +57,8 @@ def _check_output(notes: Notes, tensor: Tensor) -> None:
     notes.report_pending(facts)  # nothing can repair it any more
     if len(facts.dims) != 4:
         return
-    if row_or_column(facts.dims[-2]) == COLUMNS or row_or_column(facts.dims[-1]) == ROWS:
+    first, second = map(row_or_column, facts.dims[-2:])
+    if first == COLUMNS or second == ROWS:
         reason = "rows and columns of the output are swapped"
         notes.report(facts, "position", "transpose", reason, "transpose it back")
 
@@ -80,10 +81,13 @@ class _Operations(TorchDispatchMode):
         if self.is_paused or not (results or traits.written):
             return output
         self.notes.num_operations += 1
+        operands = list(tensors_in([args, kwargs]))
         shapes = [tuple(each.shape) for each in results]
-        call = Call(traits.name, func, arguments, list(tensors_in([args, kwargs])), shapes)
-        _assign(self.notes, call, results, apply_rule(self.notes, call), traits)
-        for tensor, value in zip(results, _constant_values(call, args, kwargs, traits), strict=False):
+        call = Call(traits.name, func, arguments, operands, shapes)
+        facts = apply_rule(self.notes, call)
+        _assign(self.notes, call, results, facts, traits)
+        values = _constant_values(call, args, kwargs, traits)
+        for tensor, value in zip(results, values, strict=False):
             facts_of(tensor).value = value
         return output
 
@@ -104,6 +108,7 @@ class _Functions(TorchFunctionMode):
         if self.operations.is_paused or not is_followed_here:
             return func(*args, **kwargs)
 
+        # the operations inside are not looked at
         self.operations.is_paused = True
         try:
             output = func(*args, **kwargs)
@@ -111,19 +116,26 @@ class _Functions(TorchFunctionMode):
             self.operations.is_paused = False
 
         notes = self.operations.notes
-        call = Call(func.__name__, func, {}, list(tensors_in([args, kwargs])), [tuple(output.shape)])
-        x = call.operand
-        if LOST_AXIS in x.places:
-            result: Result = lost_places(output.shape)
+        name = func.__name__
+        operands = list(tensors_in([args, kwargs]))
+        call = Call(name, func, {}, operands, [tuple(output.shape)])
+        if LOST_AXIS in call.operand.places:
+            result: Result = call.lost_results()
         elif is_circular_pad:
             amounts = args[1] if len(args) > 1 else kwargs["pad"]
             result = pad(notes, call, amounts, "circular")
-        elif places(x.dims[1:2]):  # the response norm goes along dimension 1
-            result = notes.report_unknown(call, x)
         else:
-            result = elementwise(notes, call)
-        _assign(notes, call, [output], result, _Traits(func.__name__, {}, False, None))
+            result = _response_norm(notes, call)
+        _assign(notes, call, [output], result, _Traits(name, {}, False, None))
         return output
+
+
+def _response_norm(notes: Notes, call: Call) -> Result:
+    """Normalisation over neighbours along dimension 1, which must be channels."""
+    x = call.operand
+    if places(x.dims[1:2]):
+        return notes.report_unknown(call, x)
+    return elementwise(notes, call)
 
 
 class _Traits(NamedTuple):
@@ -180,8 +192,10 @@ def _constant_values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> lis
         if value is None or value.numel() > MAX_CONSTANT_ELEMENTS:
             return []
         values[id(tensor)] = value
+    # run the operation once more, with the values in place of the fake tensors
     args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (args, kwargs))
-    return list(tensors_in(with_real_tensors(call.func)(*args, **kwargs)))
+    output = with_real_tensors(call.func)(*args, **kwargs)
+    return list(tensors_in(output))
 
 
 def apply_rule(notes: Notes, call: Call) -> Result:

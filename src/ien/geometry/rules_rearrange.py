@@ -265,7 +265,8 @@ def _narrow(notes: Notes, call: Call, x: Facts, i: int, start: int, stop: int, s
     if axis:
         args = (("dim", DIM_OF_AXIS[axis]), ("start", start), ("stop", stop), ("step", step))
         sliced = _with_dim(x, i, dimension(axis, count))
-        return notes.apply(x, Step("slice", _slice_map, args), sliced.dims)
+        step_on_map = Step("slice", _slice_map, args)
+        return notes.apply(x, step_on_map, sliced.dims)
     # flattened places, perhaps after a class token: whole segments can be cut off
     if step == 1:
         piece = cut(d, start, stop)

@@ -43,9 +43,11 @@ def _conv(notes: Notes, call: Call) -> Result:
         return _conv_on_no_map(notes, call, x)
     kernel = call.args["weight"]
     _check_fixed_kernel(notes, x, kernel, weight.name)
-    size = tuple(kernel.shape[-2:])
+    # groups of channels do not matter: a step has one channel
     options = call.options("weight", "bias", "groups")
-    return _apply_to_map(notes, call, Step("conv", call.func, (("kernel", size), *options)))
+    size = tuple(kernel.shape[-2:])
+    step = Step("conv", call.func, (("kernel", size), *options))
+    return _apply_to_map(notes, call, step)
 
 
 def _check_fixed_kernel(notes: Notes, x: Facts, kernel: Tensor, name: str) -> None:
@@ -67,15 +69,18 @@ def _conv_on_no_map(notes: Notes, call: Call, x: Facts) -> Result:
     if places(x.dims[1:]):
         return notes.report_unknown(call, x, "it runs along the order of the positions")
     notes.report_pending(x)
-    return x.with_dims((x.dims[0], *no_places(call.shape[1:]).dims))
+    others = no_places(call.shape[1:])
+    return x.with_dims((x.dims[0], *others.dims))
 
 
 def _pool(notes: Notes, call: Call) -> Result:
-    return _apply_to_map(notes, call, Step("pool", call.func, call.options()))
+    step = Step("pool", call.func, call.options())
+    return _apply_to_map(notes, call, step)
 
 
 def _resize(notes: Notes, call: Call) -> Result:
-    return _apply_to_map(notes, call, Step("resize", call.func, call.options()))
+    step = Step("resize", call.func, call.options())
+    return _apply_to_map(notes, call, step)
 
 
 def _apply_to_map(notes: Notes, call: Call, step: Step) -> Result:
@@ -168,7 +173,8 @@ def pad(notes: Notes, call: Call, amounts: Sequence[int], mode: str, value: floa
         return x.with_dims(dims)
     value = max(-MAX_PADDING_VALUE, min(MAX_PADDING_VALUE, value))
     args = (("pad", left_right_top_bottom), ("mode", mode), ("value", value))
-    return notes.apply(x, Step("pad", F.pad, args), dims)
+    step = Step("pad", F.pad, args)
+    return notes.apply(x, step, dims)
 
 
 def _constant_pad(notes: Notes, call: Call) -> Result:
@@ -209,7 +215,8 @@ def _move(notes: Notes, call: Call) -> Result:
     step_args: list[tuple[str, Any]] = [("dims", tuple(moved_axes))]
     if "shifts" in args:
         step_args.append(("shifts", tuple(shifts)))
-    return notes.apply(x, Step("move", call.func, tuple(step_args)), x.dims)
+    step = Step("move", call.func, tuple(step_args))
+    return notes.apply(x, step, x.dims)
 
 
 _RESIZES = (
