@@ -31,10 +31,8 @@ class Dataset:
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.train_x.shape[1:]))
         dtype = str(self.train_x.dtype).removeprefix("torch.")
-        return (
-            f"Dataset({self.name}, {self.source}: {len(self.train_x):,} train and {len(self.test_x):,} test "
-            f"images {shape} {dtype}, {self.classes} classes)"
-        )
+        counts = f"{len(self.train_x):,} train and {len(self.test_x):,} test images"
+        return f"Dataset({self.name}, {self.source}: {counts} {shape} {dtype}, {self.classes} classes)"
 
 
 def to_float(x: Tensor) -> Tensor:

@@ -80,8 +80,8 @@ def generate(images: Tensor, labels: Tensor, seed: int, train: int, test: int) -
     if total > len(images):
         raise ValueError(f"{train} + {test} different digits cannot be drawn from {len(images)}")
     # a stream for each purpose: drawing more for one leaves the other as it is
-    order = torch.randperm(len(images), generator=generator(NAME, "digits", seed, bits=64))
-    chosen = order[:total]
+    digits = generator(NAME, "digits", seed, bits=64)
+    chosen = torch.randperm(len(images), generator=digits)[:total]
     angles = generator(NAME, "angles", seed, bits=64)
     degrees = 360 * torch.rand(total, generator=angles, dtype=torch.float64)
     parts = []
@@ -89,8 +89,14 @@ def generate(images: Tensor, labels: Tensor, seed: int, train: int, test: int) -
         # float64: a rounding that differs between machines is then next to impossible
         rotated = rotate(images[some].double(), turns)
         parts.append(rotated.round_().clamp_(0, 255).to(torch.uint8))
-    x, y = torch.cat(parts), labels[chosen]
-    return {"train_x": x[:train], "train_y": y[:train], "test_x": x[train:], "test_y": y[train:]}
+    x = torch.cat(parts)
+    y = labels[chosen]
+    return {
+        "train_x": x[:train],
+        "train_y": y[:train],
+        "test_x": x[train:],
+        "test_y": y[train:],
+    }
 
 
 def find_original(folder: Path) -> tuple[Path, ...]:
@@ -128,7 +134,12 @@ def cache_name(folder: Path, seed: int | Literal["*"]) -> str:
 def _read_original(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     train_x, train_y = _read_amat(paths[0], TRAIN)
     test_x, test_y = _read_amat(paths[1], TEST)
-    return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
+    return {
+        "train_x": train_x,
+        "train_y": train_y,
+        "test_x": test_x,
+        "test_y": test_y,
+    }
 
 
 def _read_amat(path: Path, rows: int) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,12 @@ def rot_tim(
         return _build(name, train, test, image_size)
 
     settings = f"seed{seed}-{classes}classes-{image_size}px"
-    about = {"seed": seed, "image_size": image_size, "reflect": reflect, "classes": chosen}
+    about = {
+        "seed": seed,
+        "image_size": image_size,
+        "reflect": reflect,
+        "classes": chosen,
+    }
     train = classes * len(source.train[chosen[0]])
     test = 2 * classes * len(source.val[chosen[0]])
     layout = layout_of(train, test, (3, image_size, image_size))
@@ -117,7 +122,12 @@ class _Plan(NamedTuple):
     def chunks(self) -> Iterator[_Plan]:
         for start in range(0, len(self.paths), CHUNK):
             some = slice(start, start + CHUNK)
-            yield _Plan(self.paths[some], self.labels[some], self.degrees[some], self.flips[some])
+            yield _Plan(
+                self.paths[some],
+                self.labels[some],
+                self.degrees[some],
+                self.flips[some],
+            )
 
 
 def _plan(files: Files, chosen: Sequence[str], seed: int, part: str, rotations: int, reflect: bool) -> _Plan:
@@ -130,13 +140,17 @@ def _plan(files: Files, chosen: Sequence[str], seed: int, part: str, rotations: 
     for label, name in enumerate(chosen):  # labels follow the order of the class ids
         paths.extend(files[name])
         labels.extend([label] * len(files[name]))
-    order = torch.randperm(len(paths), generator=_stream(f"{part} order", seed)).repeat(rotations)
+    order = torch.randperm(len(paths), generator=_stream(f"{part} order", seed))
+    order = order.repeat(rotations)
     count = len(order)
-    degrees = 360 * torch.rand(count, generator=_stream(f"{part} angles", seed), dtype=torch.float64)
+    angles = _stream(f"{part} angles", seed)
+    degrees = 360 * torch.rand(count, generator=angles, dtype=torch.float64)
     flips = torch.full((count,), UPRIGHT)
     if reflect:
         flips = torch.randint(3, (count,), generator=_stream(f"{part} flips", seed))
-    return _Plan([paths[k] for k in order.tolist()], torch.tensor(labels)[order], degrees, flips)
+    ordered_paths = [paths[k] for k in order.tolist()]
+    ordered_labels = torch.tensor(labels)[order]
+    return _Plan(ordered_paths, ordered_labels, degrees, flips)
 
 
 def _build(title: str, train: _Plan, test: _Plan, image_size: int) -> dict[str, Tensor]:
@@ -150,7 +164,12 @@ def _build(title: str, train: _Plan, test: _Plan, image_size: int) -> dict[str, 
                 pixels.copy_(_make(chunk, image_size))
                 advance(len(pixels))
             images.append(made)
-    return {"train_x": images[0], "train_y": train.labels, "test_x": images[1], "test_y": test.labels}
+    return {
+        "train_x": images[0],
+        "train_y": train.labels,
+        "test_x": images[1],
+        "test_y": test.labels,
+    }
 
 
 def _make(plan: _Plan, image_size: int) -> Tensor:
@@ -159,7 +178,8 @@ def _make(plan: _Plan, image_size: int) -> Tensor:
     x = read_images(plan.paths).double()
     if image_size != SIZE:  # before the rotation, which then resamples fewer pixels
         x = F.interpolate(x, (image_size, image_size), mode="bilinear", antialias=True)
-    x = rotate(x, plan.degrees).round_().clamp_(0, 255).to(torch.uint8)
+    x = rotate(x, plan.degrees).round_().clamp_(0, 255)
+    x = x.to(torch.uint8)
     x *= _disc(image_size)
     for flip, axis in ((LEFT_TO_RIGHT, 3), (UPSIDE_DOWN, 2)):
         some = plan.flips == flip

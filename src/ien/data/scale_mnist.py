@@ -98,12 +98,13 @@ def generate(images: Tensor, labels: Tensor, seed: int, sizes: Sizes, rotated: b
     """
     chosen = torch.cat(stratified(labels, sizes, seed))
     count = len(chosen)
-    uniform = torch.rand(count, generator=generator(NAME, "factors", seed, bits=64), dtype=torch.float64)
+    stream = generator(NAME, "factors", seed, bits=64)
+    uniform = torch.rand(count, generator=stream, dtype=torch.float64)
     factors = MIN_FACTOR + (1 - MIN_FACTOR) * uniform
     degrees = torch.zeros(count, dtype=torch.float64)
     if rotated:
-        turns = torch.rand(count, generator=generator(NAME, "angles", seed, bits=64), dtype=torch.float64)
-        degrees = 360 * turns
+        stream = generator(NAME, "angles", seed, bits=64)
+        degrees = 360 * torch.rand(count, generator=stream, dtype=torch.float64)
 
     parts = []
     chunks = zip(chosen.split(CHUNK), degrees.split(CHUNK), factors.split(CHUNK), strict=True)
@@ -111,9 +112,15 @@ def generate(images: Tensor, labels: Tensor, seed: int, sizes: Sizes, rotated: b
         # float64: a rounding that differs between machines is then next to impossible
         made = rotate_and_scale(images[some].double(), angle, factor)
         parts.append(made.round_().clamp_(0, 255).to(torch.uint8))
-    x, y = torch.cat(parts), labels[chosen]
+    x = torch.cat(parts)
+    y = labels[chosen]
     train = sizes.train + sizes.validation
-    return {"train_x": x[:train], "train_y": y[:train], "test_x": x[train:], "test_y": y[train:]}
+    return {
+        "train_x": x[:train],
+        "train_y": y[:train],
+        "test_x": x[train:],
+        "test_y": y[train:],
+    }
 
 
 def stratified(labels: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,7 +143,8 @@ def stratified(labels: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, Tensor,
     ends = torch.stack([test, train, validation]).cumsum(0)  # (3, labels)
 
     # deal out each label's images in random order: the first to test, the next to train and so on
-    drawn = torch.randperm(len(labels), generator=generator(NAME, "digits", seed, bits=64))
+    stream = generator(NAME, "digits", seed, bits=64)
+    drawn = torch.randperm(len(labels), generator=stream)
     drawn = drawn[labels[drawn].argsort(stable=True)]  # label by label
     label = labels[drawn]
     starts = counts.cumsum(0) - counts
@@ -145,7 +153,8 @@ def stratified(labels: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, Tensor,
     part[drawn] = (rank >= ends[:, label]).sum(0)  # 0 test, 1 train, 2 validation, 3 none
 
     # mixed again: in the order drawn, each part would hold one label after the other
-    order = torch.randperm(len(labels), generator=generator(NAME, "order", seed, bits=64))
+    stream = generator(NAME, "order", seed, bits=64)
+    order = torch.randperm(len(labels), generator=stream)
     part = part[order]
     return order[part == 1], order[part == 2], order[part == 0]
 

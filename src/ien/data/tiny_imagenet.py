@@ -46,8 +46,8 @@ class TinyImageNet:
     @property
     def whole(self) -> bool:
         """Whether this is all that was published, and not a part of it."""
-        train_counts = {len(files) for files in self.train.values()}
-        val_counts = {len(files) for files in self.val.values()}
+        train_counts = set(map(len, self.train.values()))
+        val_counts = set(map(len, self.val.values()))
         return len(self.train) == CLASSES and train_counts == {TRAIN} and val_counts == {VAL}
 
     @property
@@ -177,7 +177,10 @@ def _val_files(place: Path, classes: Iterable[str]) -> Files:
             f"{annotations} is incomplete: it does not name {len(unnamed)} of the {len(paths)} files "
             f"in val/images, such as {unnamed[0]}. {_remedy(place)}"
         )
-    return {name: tuple(sorted(files)) for name, files in found.items()}
+    ordered = {}
+    for name, files in found.items():
+        ordered[name] = tuple(sorted(files))
+    return ordered
 
 
 def _check_counts(place: Path, part: str, files: Files) -> None:
