@@ -84,16 +84,18 @@ def open_runs(folders: Sequence[Path | str], data: str | None = None, count: int
     """Open several finished runs, each once and with a name of its own; see :func:`open_run`."""
     if not folders:
         raise ValueError("name at least one run folder, such as runs/rot-mnist/ien-r4/small-seed1")
-    given: dict[Path, Path] = {}
+    given: set[Path] = set()
+    last_parts = set()
+    runs = []
+    names = []
     for folder in map(Path, folders):
         place = folder.resolve()  # a run may be given by two different paths
         if place in given:
             raise ValueError(f"{folder} was given twice: name each run once")
-        given[place] = folder
-    runs = [open_run(folder, data, count) for folder in given.values()]
-
-    names = [run.name for run in runs]
-    last_parts = {folder.name for folder in given.values()}
+        given.add(place)
+        last_parts.add(folder.name)
+        runs.append(open_run(folder, data, count))
+        names.append(runs[-1].name)
     for i, run in enumerate(runs):
         if names.count(run.name) > 1:
             where = str(run.folder)

@@ -232,7 +232,10 @@ def _record(path: Path, content: Json) -> Record:
     versions = read_field(content, "versions", kind=dict)
     # which elements resample: those of the groups that were measured, joined by +
     exact = _exact_elements(str(config.get("measured", "")) or read_field(config, "group", kind=str))
-    layers = read_field(content, "layers", kind=dict)
+    found = read_field(content, "layers", kind=dict)
+    layers = {}
+    for name in found:
+        layers[name] = _layer(read_field(found, name, kind=dict), exact)
     return Record(
         path=path,
         experiment=read_field(config, "experiment", kind=str),
@@ -251,7 +254,7 @@ def _record(path: Path, content: Json) -> Record:
         finished=finished,
         accuracy=accuracy,
         accuracy_with_copies=with_copies,
-        layers={name: _layer(read_field(layers, name, kind=dict), exact) for name in layers},
+        layers=layers,
         parameters=read_field(content, "parameters", kind=int),
         trained_parameters=read_field(content, "trained_parameters", kind=int),
         macs=read_number(content, "macs"),

@@ -12,7 +12,12 @@ from ..models import NAMES as MODELS
 from ..models import channel_share
 from .records import Layer, Record
 
-__all__ = ["Row", "ranges", "summarise"]
+__all__ = ["Row", "by_preset_and_data", "ranges", "summarise"]
+
+
+Changes = tuple[tuple[str, str], ...]
+Key = tuple[str, str, str, str, Changes]
+"""Experiment, preset, data source, tested set and changed settings: what the records of a row share."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Row:
     preset: str
     source: str
     tested_on: str
-    changes: tuple[tuple[str, str], ...]
+    changes: Changes
     records: tuple[Record, ...]
     superseded: tuple[Record, ...] = ()
     """Older records of seeds that were recorded again."""
@@ -105,19 +110,21 @@ def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]
         records: In any order.
         order: Experiments whose rows come first, in this order; the others follow by name.
     """
-    # experiment, preset, source, tested set and changes to the records that have them in common
-    alike: dict[tuple[str, str, str, str, tuple[tuple[str, str], ...]], list[Record]] = defaultdict(list)
+    alike: dict[Key, list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: (record.finished, str(record.path))):
         key = record.experiment, record.preset, record.source, record.tested_on, record.changes
         alike[key].append(record)
 
     rows = []
     for key, runs in alike.items():
-        # runs are in the order in which they finished, so the last of a seed stays
-        newest = {record.seed: record for record in runs}
-        kept = [newest[seed] for seed in sorted(newest)]
-        # a copy of a record is not another one
-        superseded = [record for record in runs if record != newest[record.seed]]
+        newest: dict[int, Record] = {}
+        superseded = []
+        for record in runs:  # in the order in which they finished
+            earlier = newest.get(record.seed)
+            if earlier is not None and earlier != record:  # a copy of a record is not another one
+                superseded.append(earlier)
+            newest[record.seed] = record
+        kept = sorted(newest.values(), key=lambda record: record.seed)
         rows.append(Row(*key, tuple(kept), tuple(superseded)))
 
     known = list(order)
@@ -129,6 +136,14 @@ def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]
         return place, row.experiment, row.changes, row.preset, row.data
 
     return sorted(rows, key=rank)
+
+
+def by_preset_and_data(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of each preset and data source: numbers of different ones are no comparison."""
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.preset, row.data].append(row)
+    return found
 
 
 def ranges(seeds: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from ...measuring.measure import measure
 from ...measuring.report import Report
 from ..opened import OpenedRun, open_runs
 from ..palette import colours_of
+from ..plots.style import styled
 from ..records import Record
 from ..rows import summarise
 from .explorer import SHOWN_IMAGES, SHOWN_MAPS, Exploration, Sweep, explore, groups_of, sweeps_of
@@ -81,7 +82,8 @@ def write_runs_page(
     say = progress or _say_nothing
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the file to write, such as {path / 'report.html'}")
-    _check_matplotlib()
+    with styled():  # says what is missing before the work begins
+        pass
     runs = _with_equal_images(open_runs(folders, data, measured))
 
     reports = []
@@ -100,16 +102,6 @@ def write_runs_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_bytes(text.encode()))
     return path
-
-
-def _check_matplotlib() -> None:
-    """Say that it is missing before the work begins."""
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'the page of runs needs matplotlib: pip install "ien[plots]"', name=error.name
-        ) from error
 
 
 def _say_nothing(text: str) -> None:
@@ -207,8 +199,6 @@ def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[st
 
 def _as_address(figure: Figure) -> str:
     """Write a figure as SVG in a data URI."""
-    from ..plots.style import styled
-
     buffer = io.BytesIO()
     with styled():  # some settings of the style count when a figure is written
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})

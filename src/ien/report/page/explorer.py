@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -281,8 +282,8 @@ def _explore_image(
     chosen: Mapping[str, Tensor],
 ) -> tuple[Json, Tensor]:
     """Return maps and errors of every layer, and the probabilities, of one image under all elements."""
-    frames: dict[str, list[Tensor]] = {name: [] for name in original}
-    errors: dict[str, list[Tensor]] = {name: [] for name in original}
+    frames: dict[str, list[Tensor]] = defaultdict(list)
+    errors: dict[str, list[Tensor]] = defaultdict(list)
     outputs = []
     for sweep in sweeps:
         for g in sweep.g.split(BATCH):  # (BATCH,): all at once would need too much memory

@@ -161,6 +161,8 @@ def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
     lines = []
     # dashes as well as colours tell layers apart
     for k, (name, points) in enumerate(curves.items()):
-        path = " ".join(f"{x(place):.1f},{y(error):.1f}" for place, error in points)
-        lines.append(Line(name, CYCLE[k % len(CYCLE)], DASHES[k % len(DASHES)], path))
+        places = []
+        for place, error in points:
+            places.append(f"{x(place):.1f},{y(error):.1f}")
+        lines.append(Line(name, CYCLE[k % len(CYCLE)], DASHES[k % len(DASHES)], " ".join(places)))
     return Drawing(axis.name, WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM, across, upward, lines)

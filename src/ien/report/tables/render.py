@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ..._text import markdown_table
-from ..rows import Row
+from ..rows import Row, by_preset_and_data
 from .classifiers import Classifiers
 from .columns import NAME_COLUMNS, PaperRow, Table
 from .layers import layer_names, layer_tables
@@ -77,9 +77,7 @@ def as_rich(part: Part, paper: Mapping[str, PaperRow], width: int = 80) -> Rende
     from rich.text import Text
 
     shown: list[RenderableType] = []
-    # numbers of different presets or data are no comparison: they do not share a table
-    for preset, data in dict.fromkeys((row.preset, row.data) for row in part.rows):
-        alike = [row for row in part.rows if (row.preset, row.data) == (preset, data)]
+    for (preset, data), alike in by_preset_and_data(part.rows).items():
         for table in _tables(replace(part, rows=alike), paper):
             title: str | None = f"{table.title} ({preset}, {data})"
             for columns in _fitting_columns(table, width):

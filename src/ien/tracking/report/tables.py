@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ...report.records import Record
-from ...report.rows import Row
+from ...report.rows import Row, by_preset_and_data
 from ...report.tables.columns import (
     NAME_COLUMNS,
     Column,
@@ -143,7 +142,7 @@ def _baselines(title: str, tests: Sequence[str], rows: Sequence[Row]) -> Table:
         header += [f"{shown_test(test)} success", f"{shown_test(test)} precision"]
     tested = [row for row in rows if tests[0] in _first(row).tests]
     lines: list[list[str]] = []
-    for (preset, data), alike in _by_data(tested).items():
+    for (preset, data), alike in by_preset_and_data(tested).items():
         every: list[Tracking] = []
         for row in alike:
             every += trackings(row)
@@ -155,14 +154,6 @@ def _baselines(title: str, tests: Sequence[str], rows: Sequence[Row]) -> Table:
             lines.append([f"{row.label}, untrained", preset, data, *untrained])
     what = f"{title}What must be beaten: a box that never moves, and each network untrained"
     return Table(what, header, lines)
-
-
-def _by_data(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Return the rows of each preset and data source."""
-    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        found[row.preset, row.data].append(row)
-    return found
 
 
 def _mean_scores(runs: Sequence[Mapping[str, Baseline]], tests: Sequence[str]) -> list[str]:

@@ -1,0 +1,70 @@
+"""The scripts in ``docs/figures``: what they draw are the numbers of the records."""
+
+from __future__ import annotations
+
+import runpy
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ien.report import Row, collect, summarise
+
+pytest.importorskip("matplotlib")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Row]:
+    found = summarise(collect(ROOT / "results", "study/*", "rot-mnist/*", "rot-tim/*"))
+    return {row.experiment: row for row in found if row.preset == "small" and not row.changes}
+
+
+def drawn(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "figures"))
+    return runpy.run_path(str(ROOT / "docs" / "figures" / script))["draw"]()
+
+
+def mean_error(row: Row) -> float:
+    return statistics.fmean(100 - 100 * record.accuracy for record in row.records)
+
+
+def test_sizes_are_mean_error_rates_by_training_images(
+    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (axes,) = drawn("study_sizes.py", monkeypatch).axes
+    lines = [line for line in axes.lines if len(line.get_ydata()) == 3 and line.get_linestyle() != "None"]
+    names = ("n500-e2cnn", "n2000-e2cnn")
+    expected = [mean_error(rows[f"study/{name}"]) for name in names] + [mean_error(rows["rot-mnist/e2cnn"])]
+    assert any(np.allclose(line.get_ydata(), expected) for line in lines)
+    assert axes.yaxis.get_inverted()  # fewer errors are higher
+
+
+def test_rows_have_their_accuracy_and_their_largest_error(
+    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = drawn("study_rows.py", monkeypatch).axes
+    places = {label.get_text(): y for label, y in zip(left.get_yticklabels(), left.get_yticks(), strict=True)}
+    assert len(places) == len({name for name in places}) > 40
+    name = "rot-mnist/ien-r4"
+    points = [line for line in left.lines if list(line.get_ydata()) == [places[name]]]
+    assert any(np.allclose(point.get_xdata(), mean_error(rows[name])) for point in points)
+    largest = [max(layer.relative for layer in record.layers.values()) for record in rows[name].records]
+    points = [line for line in right.lines if list(line.get_ydata()) == [places[name]]]
+    assert any(np.allclose(point.get_xdata(), statistics.fmean(largest)) for point in points)
+
+
+@pytest.mark.slow
+def test_the_tradeoff_has_a_panel_for_each_network(
+    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panels = drawn("tradeoff.py", monkeypatch).axes
+    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
+        *("rot-tim, resnet18", "rot-mnist, cnn6", "rot-tim, vgg")
+    ]
+    row = rows["rot-mnist/het-ien"]
+    (point,) = [line for line in panels[1].lines if line.get_label() == "het-ien"]
+    expected = row.layer(list(row.records[0].layers)[-1]).relative, row.accuracy[0]
+    assert np.allclose((point.get_xdata()[0], point.get_ydata()[0]), expected)
