@@ -17,7 +17,7 @@ RESULTS = HERE.parents[1] / "results"
 
 
 def rows(*experiments: str, preset: str = "small") -> dict[str, Row]:
-    """Return the rows of these experiments by label, such as ``study/n500-cnn-aug (rotate=true)``."""
+    """Return the rows of experiments by label, such as ``study/n500-cnn-aug (rotate=true)``."""
     found = {}
     for row in summarise(collect(RESULTS, *experiments)):
         if row.preset == preset:

@@ -1,4 +1,4 @@
-"""Accuracy and the largest relative error of a layer, one line for each row of the study: study-rows.png."""
+"""Accuracy and the largest relative error of a layer, row by row of the study: study-rows.png."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def draw() -> Figure:
 
 
 def lines() -> tuple[dict[float, tuple[str, bool]], dict[str, float]]:
-    """Return place to heading and whether it is a section's, and row to place, counted from above."""
+    """Return place to heading (and whether it is a section's), and row to place, from above."""
     headings: dict[float, tuple[str, bool]] = {}
     names: dict[str, float] = {}
     y = 0.0

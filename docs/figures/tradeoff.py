@@ -52,7 +52,7 @@ def last_error(row: Row) -> float:
 
 
 def error_axis(axes: Axes, errors: list[float]) -> list[float]:
-    """Make the horizontal axis; returns where each error is drawn, those of rounding at the left."""
+    """Make the horizontal axis; returns where errors are drawn, those of rounding at the left."""
     shown = [error for error in errors if error >= EXACT]
     left = min(shown) / 6
     places = [error if error >= EXACT else left for error in errors]

@@ -1,4 +1,4 @@
-"""One fixed colour for each method, in plots, on pages and in the figures of the documents alike."""
+"""One fixed colour for each method: in plots, on pages and in the figures of the documents."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 __all__ = ["COLOURS", "CYCLE", "METHODS", "colour_of", "colours_of", "method_of"]
 
-# The colours of Okabe and Ito, which colour-blind readers can tell apart; without their yellow, which
-# vanishes on white.
+# The colours of Okabe and Ito, which colour-blind readers can tell apart; without their yellow,
+# which vanishes on white.
 COLOURS = {
     "blue": "#0072B2",
     "vermilion": "#D55E00",

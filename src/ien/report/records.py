@@ -86,12 +86,12 @@ class Record:
 def collect(folder: Path | str, *experiments: str) -> list[Record]:
     """Read the records in a folder and below it, in the order of their paths.
 
-    Every ``*.json`` file counts, except in a run folder (one that holds a ``config.json``), where only
-    ``result.json`` does. Names that begin with a dot are left out.
+    Every ``*.json`` file counts, except in a run folder (one that holds a ``config.json``), where
+    only ``result.json`` does. Names that begin with a dot are left out.
 
     Args:
         folder: Where to look.
-        experiments: Patterns such as ``rot-mnist/*``; records that match none are left out. None: all.
+        experiments: Only records that match one of these, such as ``rot-mnist/*``. None: all.
 
     Raises:
         FileNotFoundError: There is no such record.

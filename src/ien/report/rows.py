@@ -17,7 +17,7 @@ __all__ = ["Row", "by_preset_and_data", "ranges", "summarise"]
 
 Changes = tuple[tuple[str, str], ...]
 Key = tuple[str, str, str, str, Changes]
-"""Experiment, preset, data source, tested set and changed settings: what the records of a row share."""
+"""What the records of a row share: experiment, preset, data source, tested set and changes."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Row:
 
     @property
     def channel_shares(self) -> list[float]:
-        """Channels relative to feature groups all of the largest size, for each different network."""
+        """Channels relative to feature groups all of the largest size, for each network."""
         shares: list[float] = []
         for record in self.records:
             share = _channel_share(record.config)
@@ -103,8 +103,8 @@ class Row:
 def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]:
     """Put records that may be averaged into rows.
 
-    Records share a row when experiment, preset, data source, tested set and changed settings are equal.
-    If a seed was recorded twice, the record that finished last counts.
+    Records share a row when experiment, preset, data source, tested set and changed settings are
+    equal. If a seed was recorded twice, the record that finished last counts.
 
     Args:
         records: In any order.
@@ -139,7 +139,7 @@ def summarise(records: Iterable[Record], order: Sequence[str] = ()) -> list[Row]
 
 
 def by_preset_and_data(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Return the rows of each preset and data source: numbers of different ones are no comparison."""
+    """Return the rows of each preset and data source, which alone can be compared."""
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         found[row.preset, row.data].append(row)

@@ -91,11 +91,11 @@ def explore(
     maps: int = SHOWN_MAPS,
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
-    """Run every model on a few test images at the angles and factors of :func:`sweeps_of` their groups.
+    """Run every model on a few test images, at the angles and factors of their groups' sweeps.
 
     Args:
         runs: Trained runs that classify the same images.
-        variances: For each run, the variance of each layer's pooled maps: errors are relative to it.
+        variances: Of each layer's pooled maps, for each run: errors are relative to them.
         images: How many images to show.
         maps: How many maps of each layer to show.
         progress: Called with a line of text about what is going on.
@@ -148,7 +148,7 @@ def groups_of(runs: Sequence[OpenedRun]) -> list[Group]:
 
 
 def sweeps_of(groups: Sequence[Group]) -> list[Sweep]:
-    """Return a sweep over all angles unless the groups only scale, and one over factors if any scales.
+    """Return a sweep over angles unless all groups only scale, and one over factors if any does.
 
     >>> [sweep.values[-1] for sweep in sweeps_of([ien.group("rot4"), ien.group("scale0.5")])]
     [355.0, 2.0]
@@ -213,7 +213,7 @@ def _steps(groups: Sequence[Group]) -> Iterator[object]:
 
 
 def _factors(own: set[float]) -> list[float]:
-    """Space factors about evenly on a logarithmic scale, on both sides of 1, with ``own`` among them."""
+    """Space factors about evenly by their logarithm around 1, with ``own`` among them."""
     reach = max(abs(math.log(min(own))), abs(math.log(max(own))))
     step = reach / FACTORS_PER_SIDE
 
@@ -281,7 +281,7 @@ def _explore_image(
     sweeps: Sequence[Sweep],
     chosen: Mapping[str, Tensor],
 ) -> tuple[Json, Tensor]:
-    """Return maps and errors of every layer, and the probabilities, of one image under all elements."""
+    """Return maps, errors and probabilities of one image under all elements."""
     frames: dict[str, list[Tensor]] = defaultdict(list)
     errors: dict[str, list[Tensor]] = defaultdict(list)
     outputs = []
@@ -352,7 +352,7 @@ def _sweep_content(sweeps: Sequence[Sweep]) -> list[Json]:
 
 
 def _picture(x: Tensor) -> Json:
-    """Write an image (C, H, W) in [0, 1] as bytes: its first three channels, or the first one alone."""
+    """Write an image (C, H, W) in [0, 1] as bytes: three channels, or the first one alone."""
     channels = 3 if len(x) >= 3 else 1
     x = _at_most(x[:channels][None], MAX_IMAGE_SIZE)[0]
     pixels = (x.clamp(0, 1) * 255).round().to(torch.uint8)

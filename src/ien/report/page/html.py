@@ -14,7 +14,7 @@ __all__ = ["fill"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 LOWEST_HEAT = -4
-"""The power of ten of the relative errors that are not shaded at all; those of 1 and above are most."""
+"""Relative errors of this power of ten are not shaded at all, those of 1 and above most."""
 
 
 def fill(template: str, script: str | None = None, **values: object) -> str:
@@ -22,7 +22,7 @@ def fill(template: str, script: str | None = None, **values: object) -> str:
 
     Args:
         template: The name of a file in ``templates/``, such as ``runs.html``.
-        script: The only script that the page may run, as the name of a file there; None for no script.
+        script: The only script that the page may run, a file there too; None for no script.
         values: What the template shows. A name that it uses and that is missing is an error.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -24,10 +24,10 @@ Curve = dict[float, float]
 
 @styled()
 def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
-    """Draw the error of a layer, and accuracy if there are labels, against the angle: closed curves.
+    """Draw the error of a layer, and accuracy if there are labels, around the circle.
 
-    0° is up, angles grow counter-clockwise, and quarter turns are marked. The identity has no error, so
-    the curves of errors pass it by.
+    0° is up, angles grow counter-clockwise, and quarter turns are marked. The identity has no error,
+    so the curves of errors pass it by.
 
     Args:
         reports: Name of the run to its report under many angles, such as rot72.
@@ -58,9 +58,10 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
 
 @styled()
 def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
-    """Draw the error of a layer with its floor (dotted), and accuracy if there are labels, by scale factor.
+    """Draw the error of a layer, and accuracy if there are labels, against the scale factor.
 
-    The axis is logarithmic, with 1 in the middle: there is no error there, and the curves have a gap.
+    Dotted lines are the floors. The axis is logarithmic, with 1 in the middle: the identity has no
+    error, so the curves of errors have a gap there.
 
     Args:
         reports: Name of the run to its report under several factors, such as scale0.5,0.7,1.4,2.
@@ -115,7 +116,7 @@ def _draw_accuracies(axes: Any, accuracies: Mapping[str, Curve], looks: Mapping[
 
 
 def _circles(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[Any]]:
-    """Make circles beside each other, 0° at the top, and the names below; placed by hand, in inches."""
+    """Make circles beside each other, 0° at the top, and the names below, placed in inches."""
     from matplotlib.figure import Figure
 
     width, radius = 4.5 * count, 1.6
@@ -138,7 +139,7 @@ def _circles(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[Any]]:
 
 
 def _common_layer(reports: Mapping[str, Report], layer: str | None) -> str:
-    """Return ``layer``, or of those in all reports the last one that was measured at most elements."""
+    """Return ``layer``, or of those in all reports the last one measured at most elements."""
     first, *others = reports.values()
     common = list(first.layers)
     for report in others:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["ROUNDING", "ErrorAxis", "closed_curve", "factor_axis", "log_ticks", "percent_ticks", "rings"]
 
 ROUNDING = 1e-8
-"""Relative errors below it are those of rounding in float32: they are drawn on one line, as such."""
+"""Relative errors below it are rounding in float32: they are drawn on one line, as such."""
 BAND = 5.0
 """How many times higher than its lower end the band for errors of rounding ends."""
 MAX_TICKS = 8
 
 
 def log_ticks(low: float, high: float, count: int = MAX_TICKS) -> dict[float, str]:
-    """Return the ticks of a logarithmic axis: powers of ten, and on a short one 2 and 5 between them.
+    """Return the ticks of a logarithmic axis: powers of ten, with 2 and 5 between them if few.
 
     >>> list(log_ticks(0.005, 20)), list(log_ticks(0.15, 0.7))
     ([0.01, 0.1, 1.0, 10.0], [0.2, 0.5])
@@ -41,7 +41,7 @@ def log_ticks(low: float, high: float, count: int = MAX_TICKS) -> dict[float, st
 
 
 class ErrorAxis(NamedTuple):
-    """A logarithmic axis of relative errors, with a band at its low end for those that are rounding."""
+    """A logarithmic axis of relative errors, with a band at its low end for rounding."""
 
     low: float
     high: float

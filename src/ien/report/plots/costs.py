@@ -26,9 +26,9 @@ POINT_WIDTH = 11
 
 @styled()
 def plot_costs(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy against multiply-accumulates for one image, with the spread over the seeds as a bar.
+    """Draw accuracy against multiply-accumulates for one image, one point for each row.
 
-    The edge of a point has the colour of its method. The darker its inside, the larger its relative
+    Bars are the spread over the seeds. The edge of a point has the colour of its method. The darker its inside, the larger its relative
     error, averaged over the layers.
 
     Args:

@@ -41,9 +41,9 @@ Panel = dict[str, Line]
 
 @styled()
 def plot_errors(reports: Mapping[str, Report]) -> Figure:
-    """Draw the relative error of each layer, one line for each run, with intervals and floors (dotted).
+    """Draw the relative error of each layer, one line for each run.
 
-    Quarter turns and flips have one panel and all other elements another, if there are both.
+    Bars are confidence intervals, dotted lines the floors. Quarter turns and flips have one panel and all other elements another, if there are both.
 
     Args:
         reports: Name of the run to what :func:`ien.measure` returned.
@@ -70,7 +70,7 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
         for name, line in panel.items():
             places = {}
             for x, layer in enumerate(layers):
-                places[float(x)] = line.get(layer, Point())  # a gap where this run has no such layer
+                places[float(x)] = line.get(layer, Point())  # a gap if it has no such layer
             draw_errors(axes, axis, places, looks[name], plain(name))
         _mark_missing(axes, axis, layers, panel)
     all_axes[0].set_ylabel("relative error")  # one axis for all panels

@@ -1,4 +1,4 @@
-"""Feature maps of an image in all orientations, as computed and aligned back: the paper's figure."""
+"""Feature maps of an image in all orientations, as computed and aligned back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ImageViews(NamedTuple):
     """One image under every element, the identity first."""
 
     images: Maps
-    """(n, H, W) for one channel, (n, H, W, 3) for three; the mean of any other number of channels."""
+    """(n, H, W) for one channel, (n, H, W, 3) for three; else the mean of all channels."""
     aligned: Maps
     """The same moved back; NaN where pixels left the frame."""
 
@@ -58,7 +58,7 @@ class LayerMaps(NamedTuple):
     channel: int
     """Which of the pooled maps: the one that varies most on the untransformed image."""
     relative: float
-    """The relative error of the layer on this image, over all its channels: the mean over the elements."""
+    """The relative error of all channels of the layer on this image, the mean over the elements."""
 
 
 def feature_maps(
@@ -104,10 +104,10 @@ def plot_features(
 ) -> Figure:
     """Draw an image in all orientations, and what the layers of each run make of it.
 
-    Left as computed, right aligned back, where an equivariant layer shows equal pictures: one block for
-    each layer, one line for each run. A line shows the pooled map that varies most on the image as it
-    is, on one scale of colours, and the relative error of the layer on this image. Grey is what left the
-    frame.
+    This is the figure of the paper. Left as computed, right aligned back, where an equivariant layer
+    shows equal pictures: one block for each layer, one line for each run. A line shows the pooled map
+    that varies most on the image as it is, on one scale of colours, and the relative error of the
+    layer on this image. Grey is what left the frame.
 
     Args:
         runs: Trained runs with the same test images.

@@ -112,7 +112,7 @@ def label_points(
 
 
 def _visible(name: str) -> str:
-    """Return a name that matplotlib does not leave out: it hides those that begin with an underscore."""
+    """Return a name that matplotlib shows: it leaves out those that begin with an underscore."""
     if name.startswith("_"):
         return f" {name}"
     return name

@@ -66,7 +66,7 @@ class Look(NamedTuple):
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each run in a figure: the colour of its method, and a marker and line of its own.
+    """Return the look of each run in a figure: its method's colour, its own marker and line.
 
     >>> looks_of(["cnn-aug", "ien-r4"])["ien-r4"].color
     '#0072B2'

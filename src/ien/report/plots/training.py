@@ -30,12 +30,12 @@ MAX_TICKS = 6
 
 @styled()
 def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
-    """Draw task loss, training accuracy and learning rate by epoch, and below them each layer's term.
+    """Draw task loss, training accuracy and learning rate by epoch, and each layer's term.
 
-    Every run that was trained with the equivariance loss has its own panel of terms, all on one scale.
+    Every run with the equivariance loss has its own panel of terms, all on one scale.
 
     Args:
-        folders: Run folders, finished or not, by name; a sequence is named by the last two parts of each.
+        folders: Run folders, finished or not, by name; else their last two parts are the names.
     """
     from matplotlib.figure import Figure
 

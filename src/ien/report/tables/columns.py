@@ -89,7 +89,7 @@ def table_of(title: str, rows: Sequence[Row], columns: Sequence[Column]) -> Tabl
 
 
 def paper_row(row: Row, paper: Mapping[str, PaperRow]) -> PaperRow | None:
-    """Return what the paper prints for a row; nothing for a changed one, which is another experiment."""
+    """Return what the paper prints for a row; a changed row is another experiment."""
     if row.changes:
         return None
     return paper.get(row.experiment)

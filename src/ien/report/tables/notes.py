@@ -16,7 +16,7 @@ NamedRows = Sequence[tuple[str, Row]]
 
 
 def named_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Give each row a name for the notes: its label, with preset and data where the label is not enough."""
+    """Name each row by its label, with preset and data where the label is not enough."""
     labels = [row.label for row in rows]
     named = []
     for row in rows:
@@ -76,7 +76,7 @@ def _difference_notes(name: str, row: Row) -> Iterator[str]:
     fields.pop("seed", None)  # which has a column
     for field in fields:
         values = dict.fromkeys(str(record.config.get(field)) for record in row.records)
-        if len(values) > 1:  # neither changed by hand nor the seed: the preset itself changed meanwhile
+        if len(values) > 1:  # not changed by hand: the preset itself changed meanwhile
             yield f"{name}: its runs differ in {field} ({', '.join(values)})"
 
 

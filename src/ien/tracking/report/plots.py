@@ -47,10 +47,10 @@ class Angles(Protocol):
 
 @styled()
 def plot_curves(tests: Mapping[str, Mapping[str, Curves]]) -> Figure:
-    """Draw success and precision curves on each test, one line for each tracker, named with its scores.
+    """Draw success and precision curves on each test, one line for each tracker.
 
-    The scores are the area under the success curve and, where the dotted line is, the precision at 20
-    pixels. A tracker looks the same on every test, and need not have taken part in all.
+    Names carry the scores: the area under the success curve and, where the dotted line is, the
+    precision at 20 pixels. A tracker looks the same on every test, and need not have been on all.
 
     Args:
         tests: Test to tracker to its score.
@@ -114,7 +114,7 @@ def plot_turning(tests: Mapping[str, Mapping[str, Angles]]) -> Figure:
 
 
 def scores_by_test(rows: Sequence[Row]) -> dict[str, dict[str, Tracked]]:
-    """Return the means over the seeds of each tracker on each test; rows without scores are left out."""
+    """Return the means over seeds of each tracker on each test; other rows are left out."""
     found: dict[str, dict[str, Tracked]] = {}
     for name, row in zip(_names(rows), rows, strict=True):
         runs = trackings(row)

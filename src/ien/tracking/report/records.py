@@ -74,7 +74,7 @@ class Tracking(NamedTuple):
     """The same network with its initial weights."""
 
     def not_above(self, test: str) -> list[str]:
-        """Name the baselines that the tracker does not beat in success and precision, with all scores."""
+        """Name the baselines that the tracker does not beat in both scores, with all scores."""
         own = self.tests[test]
         baselines = {
             "a box that never moves": self.still[test],
@@ -111,7 +111,7 @@ def trackings(row: Row) -> list[Tracking]:
 
 
 def averaged(scores: Sequence[Tracked]) -> Tracked:
-    """Return means over the seeds of a row, curves and bins included; NaN where a seed lacks a value."""
+    """Return means over seeds, curves and bins included; NaN where a seed lacks a value."""
     first = scores[0]
     if len(scores) == 1:
         return first
@@ -152,8 +152,8 @@ def channel_shares(row: Row) -> list[float]:
 def _channel_share(feature_groups: str, width: float, backbone: str, group: str) -> float:
     """Return the channels of all layers, relative to those of the steerable twin.
 
-    >>> _channel_share("4-2-1", 1, "alexnet-v2", "rot4"), _channel_share("1", 1, "alexnet-v2", "rot4")
-    (0.6875, 0.5)
+    >>> _channel_share("4-2-1", 1, "alexnet-v2", "rot4")
+    0.6875
     """
     own = FeatureGroups.of(feature_groups)
     twin = FeatureGroups.of(len(parse_group(group)))

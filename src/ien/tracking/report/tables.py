@@ -48,7 +48,7 @@ class Trackers:
     tested_with: ClassVar[str] = "sequences"
 
     def tables(self, title: str, rows: Sequence[Row], paper: Mapping[str, PaperRow]) -> list[Table]:
-        """Return a table for each test, one of costs, and what must be beaten; ``title`` stands before."""
+        """Return a table for each test, one of costs, and of what must be beaten."""
         tests = _tests(rows)
         tables = []
         for test in tests:
