@@ -13,7 +13,7 @@ SIDE = 63.5
 
 
 class Pixels(nn.Module):
-    """Every fourth pixel less the grey of the ground, all of one length: the target itself responds most."""
+    """Features that are pixels: every fourth, less the grey of the ground, all of one length."""
 
     stride = 4
 
@@ -44,19 +44,28 @@ def frame(
     size: tuple[int, int] = (401, 401),
     seed: int = 0,
 ) -> np.ndarray:
-    """Waves under a bell, turned counter-clockwise and scaled about ``centre``, on grey, without symmetry."""
-    draw, reach = np.random.default_rng(seed), 75 * scale
-    rows, columns = (
-        np.arange(*np.clip([int(at - reach), int(at + reach) + 2], 0, n))
-        for at, n in zip(reversed(centre), size, strict=True)
-    )
-    dx, dy = (columns - centre[0]) / scale, (rows[:, None] - centre[1]) / scale
+    """Waves under a bell, without symmetry, rotated and scaled about ``centre``, on grey."""
+    draw = np.random.default_rng(seed)
+    reach = 75 * scale
+    x0, y0 = centre
+    height, width = size
+    rows = np.arange(*np.clip([int(y0 - reach), int(y0 + reach) + 2], 0, height))
+    columns = np.arange(*np.clip([int(x0 - reach), int(x0 + reach) + 2], 0, width))
+
+    # in the target's own axes
+    dx, dy = (columns - x0) / scale, (rows[:, None] - y0) / scale
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
     u, v = cos * dx - sin * dy, sin * dx + cos * dy
+
     image = np.zeros((len(rows), len(columns), 3))
     for _ in range(8):
-        way, length, phase = 2 * np.pi * draw.random(), 18 + 14 * draw.random(), 2 * np.pi * draw.random()
-        wave = np.sin(2 * np.pi * (np.cos(way) * u + np.sin(way) * v) / length + phase)
+        direction, length, phase = (
+            2 * np.pi * draw.random(),
+            18 + 14 * draw.random(),
+            2 * np.pi * draw.random(),
+        )
+        along = np.cos(direction) * u + np.sin(direction) * v
+        wave = np.sin(2 * np.pi * along / length + phase)
         image += wave[..., None] * (draw.random(3) - 0.5) * 80
     image *= np.exp(-(u**2 + v**2) / (2 * 15**2))[..., None]
     whole = np.full((*size, 3), GREY, np.uint8)

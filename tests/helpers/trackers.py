@@ -11,7 +11,7 @@ from tests.helpers.records import change
 
 LENGTHS = {"Couple": 140, "Crossing": 120, "Diving": 215, "Man": 134, "Skiing": 81}
 RATE = 6
-"""Degrees that a target of the rotated sequences turns from one frame to the next."""
+"""Degrees by which a target of the rotated sequences rotates in a frame."""
 STILL = {"otb": (0.21, 0.25), "rot-otb": (0.11, 0.12)}
 UNTRAINED = {"otb": (0.26, 0.31), "rot-otb": (0.14, 0.16)}
 ROWS: dict[str, dict[str, Any]] = {
@@ -24,26 +24,41 @@ ROWS: dict[str, dict[str, Any]] = {
     "het-siamfc": {"feature_groups": "4-2-1", "beta": 0.1, "augment": True},
 }
 SKILL = dict(zip(ROWS, (0.2, 0.45, 0.7, 0.62, 0.5, 0.55, 0.57), strict=True))
-"""From losing a target at the first turn to keeping it through all."""
+"""From 0, losing a target as soon as it rotates, to 1, never losing it."""
 
 
 def record(
-    row: str = "ien-siamfc", seed: int = 1, tests: tuple[str, ...] = ("otb", "rot-otb"), **fields: Any
+    row: str = "ien-siamfc", seed: int = 1, tests: tuple[str, str] = ("otb", "rot-otb"), **fields: Any
 ) -> dict[str, Any]:
     """A record as a tracker's run writes it; ``data__source`` reaches inside."""
     rng = np.random.default_rng([seed, *row.encode()])
-    names = {"otb": tests[0], "rot-otb": tests[1]}
+    layers = {}
+    for i in range(1, 6):
+        layers[f"conv{i}"] = {
+            "raw": float(10 ** rng.uniform(-3, 0)),
+            "relative": float(10 ** rng.uniform(-3, 0)),
+        }
+    speed = float(rng.uniform(4, 7))
+    plain, rotated = tests
+    tracking = {
+        plain: _score(SKILL[row], False, rng),
+        rotated: _score(SKILL[row], True, rng),
+        "still": {plain: _baseline(STILL["otb"]), rotated: _baseline(STILL["rot-otb"])},
+        "untrained": {plain: _baseline(UNTRAINED["otb"]), rotated: _baseline(UNTRAINED["rot-otb"])},
+    }
     made: dict[str, Any] = {
         "format": 2,
         "config": {
-            **{
-                "task": "track",
-                "experiment": f"tracking/{row}",
-                "preset": "small",
-                "seed": seed,
-                "dataset": "got10k",
-            },
-            **{"model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "width": 0.25, **ROWS[row]},
+            "task": "track",
+            "experiment": f"tracking/{row}",
+            "preset": "small",
+            "seed": seed,
+            "dataset": "got10k",
+            "model": "siamfc",
+            "backbone": "alexnet-v2",
+            "group": "rot4",
+            "width": 0.25,
+            **ROWS[row],
         },
         "changes": {},
         "data": {"name": "got10k", "source": "subset", "train": 32, "test": 5, "tested_on": "test"},
@@ -55,64 +70,65 @@ def record(
         "images_seen": None,
         "accuracy": None,
         "accuracy_with_copies": None,
-        "layers": {
-            f"conv{i}": {"raw": float(10 ** rng.uniform(-3, 0)), "relative": float(10 ** rng.uniform(-3, 0))}
-            for i in range(1, 6)
-        },
+        "layers": layers,
         "parameters": 487_000,
         "trained_parameters": 487_000,
         "macs": 6_543_000_000,
-        "images_per_second": float(rng.uniform(4, 7)),
-        "tracking": {
-            **{name: _score(SKILL[row], turns == "rot-otb", rng) for turns, name in names.items()},
-            "still": {names[key]: _pair(value) for key, value in STILL.items()},
-            "untrained": {names[key]: _pair(value) for key, value in UNTRAINED.items()},
-        },
+        "images_per_second": speed,
+        "tracking": tracking,
     }
     change(made, fields)
     return copy.deepcopy(made)
 
 
-def _pair(values: tuple[float, float]) -> dict[str, float]:
-    return dict(zip(("success", "precision"), values, strict=True))
+def _baseline(values: tuple[float, float]) -> dict[str, float]:
+    success, precision = values
+    return {"success": success, "precision": precision}
 
 
-def _score(skill: float, turns: bool, rng: np.random.Generator) -> dict[str, Any]:
-    """Overlaps that fall with time, faster where the target turns, most between its quarter turns."""
+def _score(skill: float, rotates: bool, rng: np.random.Generator) -> dict[str, Any]:
+    """Overlaps that fall with time, faster if the target rotates, most between its quarter turns."""
     sequences: dict[str, dict[str, float]] = {}
-    around: dict[int, list[float]] = {}
-    onward: dict[int, list[float]] = {}
-    curves: list[tuple[np.ndarray, np.ndarray]] = []
+    by_orientation: dict[int, list[float]] = {}
+    by_angle: dict[int, list[float]] = {}
+    success_curves, precision_curves = [], []
+    loss_rate, dip = (3, 0.35) if rotates else (1.2, 0)
     for name, frames in LENGTHS.items():
-        turned = RATE * np.arange(frames) * turns
-        decay = np.exp(-np.arange(frames) / frames * (1 - skill) * (3 if turns else 1.2))
-        between = 1 - (0.35 if turns else 0) * np.abs(np.sin(np.deg2rad(2 * turned)))
+        angles = RATE * np.arange(frames) * rotates
+        decay = np.exp(-np.arange(frames) / frames * (1 - skill) * loss_rate)
+        between = 1 - dip * np.abs(np.sin(np.deg2rad(2 * angles)))
         overlaps = np.clip(0.8 * decay * between + rng.normal(0, 0.05, frames), 0, 1)
         errors = np.abs(60 * (1 - overlaps) ** 2 + rng.normal(0, 3, frames))
         overlaps[0], errors[0] = 1, 0
         success = (overlaps[:, None] > np.linspace(0, 1, 21)).mean(0)
         precision = (errors[:, None] <= np.arange(51)).mean(0)
-        curves.append((success, precision))
+        success_curves.append(success)
+        precision_curves.append(precision)
         sequences[name] = {
-            **{"success": float(success.mean()), "precision": float(precision[20])},
-            **{"overlap": float(overlaps.mean()), "frames": frames},
+            "success": float(success.mean()),
+            "precision": float(precision[20]),
+            "overlap": float(overlaps.mean()),
+            "frames": frames,
         }
-        for degrees, overlap in zip(turned, overlaps.tolist(), strict=True):
-            place = int(degrees / 15 + 0.5)
-            around.setdefault(15 * (place % 24), []).append(overlap)
-            onward.setdefault(15 * place, []).append(overlap)
-    success, precision = (np.mean([curve[k] for curve in curves], axis=0) for k in (0, 1))
+        for degrees, overlap in zip(angles, overlaps.tolist(), strict=True):
+            index = int(degrees / 15 + 0.5)
+            by_orientation.setdefault(15 * (index % 24), []).append(overlap)
+            by_angle.setdefault(15 * index, []).append(overlap)
+    success, precision = np.mean(success_curves, axis=0), np.mean(precision_curves, axis=0)
     return {
-        **{"success": float(success.mean()), "precision": float(precision[20])},
-        **{"precision_auc": float(precision.mean()), "normalised_precision": float(rng.uniform(0.2, 0.6))},
-        **{"overlap": float(rng.uniform(0.2, 0.6)), "centre_error": float(rng.uniform(10, 60))},
-        **{
-            "orientation_error": float(rng.uniform(20, 80)) if turns else None,
-            "fps": float(rng.uniform(4, 7)),
-        },
-        **{"success_curve": success.tolist(), "precision_curve": precision.tolist(), "sequences": sequences},
-        "by_orientation": _bins(around) if turns else None,
-        "by_angle": _bins(onward) if turns else None,
+        "success": float(success.mean()),
+        "precision": float(precision[20]),
+        "precision_auc": float(precision.mean()),
+        "normalised_precision": float(rng.uniform(0.2, 0.6)),
+        "overlap": float(rng.uniform(0.2, 0.6)),
+        "centre_error": float(rng.uniform(10, 60)),
+        "orientation_error": float(rng.uniform(20, 80)) if rotates else None,
+        "fps": float(rng.uniform(4, 7)),
+        "success_curve": success.tolist(),
+        "precision_curve": precision.tolist(),
+        "sequences": sequences,
+        "by_orientation": _bins(by_orientation) if rotates else None,
+        "by_angle": _bins(by_angle) if rotates else None,
     }
 
 

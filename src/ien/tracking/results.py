@@ -81,6 +81,12 @@ def write_result(
 
     Returns:
         The file of boxes.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_result(folder, "Man", [[0, 1, 30, 40]])
+    ...     path.read_text(), read_result(folder, "Man").boxes.tolist()
+    ('1.000,2.000,30.000,40.000\\n', [[0.0, 1.0, 30.0, 40.0]])
     """
     path = _path(folder, name)
     rows = as_boxes(boxes, "boxes")

@@ -181,6 +181,10 @@ def summarise(scores: Mapping[str, Score]) -> Score:
 
     Raises:
         ValueError: There are none, or an angle or a speed is known for some sequences only.
+
+    >>> perfect = score([[0, 0, 8, 8]] * 2, [[0, 0, 8, 8]] * 2)
+    >>> summarise({"Man": perfect, "Couple": perfect}).frames
+    4
     """
     if not scores:
         raise ValueError("there is nothing to summarise: give the score of at least one sequence")

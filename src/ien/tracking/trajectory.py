@@ -68,6 +68,11 @@ def follow(
     Raises:
         ValueError: There is no frame or no box, or the tracker refuses a frame, whose number is
             given.
+
+    >>> from ien.tracking.data.synthetic import synthetic
+    >>> tracker = ien.tracking.Tracker(ien.tracking.siamfc(width=1 / 16))
+    >>> [step.image.shape for step in follow(tracker, synthetic(0, frames=2))]
+    [(240, 320, 3), (240, 320, 3)]
     """
     if isinstance(frames, Clip):
         if box is None:
@@ -111,6 +116,11 @@ def track(
 
     Returns:
         Boxes, scores, angles and seconds of all frames.
+
+    >>> from ien.tracking.data.synthetic import synthetic
+    >>> tracker = ien.tracking.Tracker(ien.tracking.siamfc(width=1 / 16))
+    >>> track(tracker, synthetic(0, frames=3)).boxes.shape
+    (3, 4)
     """
     total = len(frames) if isinstance(frames, Clip | Sized) else None
     steps = []
@@ -148,6 +158,12 @@ def write_csv(path: str | os.PathLike[str], track: Track, first: int = 0) -> Pat
         path: The file; it is written completely or not at all.
         track: What :func:`track` returns.
         first: Number of the first frame.
+
+    >>> import tempfile
+    >>> found = Track(np.ones((1, 4)), np.ones(1), np.zeros(1), np.ones(1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_csv(f"{folder}/a.csv", found).read_text().splitlines()[1]
+    '0,1.000,1.000,1.000,1.000,1.000000,0.000,1.000000'
     """
     lines = ["frame,x,y,w,h,score,angle,seconds\n"]
     for index in range(len(track.boxes)):

@@ -62,6 +62,10 @@ def footage(source: str | os.PathLike[str] | Clip, fps: float | None = None, sta
     Raises:
         FileNotFoundError: There is no such file, or there are no images in the folder.
         ValueError: The file does not decode as a video, or ``fps`` or ``start`` do not fit it.
+
+    >>> from ien.tracking.data.synthetic import synthetic
+    >>> footage(synthetic(0, frames=3), fps=25, start=1).count
+    2
     """
     if isinstance(source, Clip):
         return _clip_footage(source, fps, start)
