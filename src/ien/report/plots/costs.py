@@ -28,8 +28,8 @@ POINT_WIDTH = 11
 def plot_costs(rows: Sequence[Row]) -> Figure:
     """Draw accuracy against multiply-accumulates for one image, one point for each row.
 
-    Bars are the spread over the seeds. The edge of a point has the colour of its method. The darker its inside, the larger its relative
-    error, averaged over the layers.
+    Bars are the spread over the seeds. The edge of a point has the colour of its method. The darker
+    its inside, the larger its relative error, averaged over the layers.
 
     Args:
         rows: Rows of classifiers whose multiply-accumulates are known.
