@@ -58,8 +58,9 @@ def annotate(
     picture = Image.fromarray(frame)
     draw = ImageDraw.Draw(picture)
     for line_colour, rim in ((BLACK, 1), (colour, 0)):  # the rim first, then the line on it
-        outline = (corners.left - rim, corners.top - rim, corners.right + rim, corners.bottom + rim)
-        draw.rectangle(outline, outline=line_colour, width=thickness + 2 * rim)
+        first = (corners.left - rim, corners.top - rim)
+        last = (corners.right + rim, corners.bottom + rim)
+        draw.rectangle([first, last], outline=line_colour, width=thickness + 2 * rim)
         if angle is not None:
             _draw_hand(draw, where, angle, thickness, rim, line_colour)
     if label:
@@ -116,7 +117,8 @@ def _draw_hand(draw: Any, box: Array, angle: float, thickness: int, rim: int, co
     x, y = centres(box).tolist()
     length = 0.42 * float(box[2:].min())
     radians = math.radians(angle)
-    across, up = length * math.sin(radians), length * math.cos(radians)
+    across = length * math.sin(radians)
+    up = length * math.cos(radians)
     tip = (x - across, y - up)
     draw.line([(x, y), tip], fill=colour, width=thickness + 2 * rim)
     radius = thickness + rim

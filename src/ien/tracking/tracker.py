@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..groups.families import rotation
-from .data.boxes import Array, as_boxes, centres, has_area
+from .data.boxes import Array, as_boxes, boxes_at, centres, has_area
 from .data.crops import Image, check_image, crop, exemplar_side, mean_colour
 from .settings import settings_for
 from .siamfc_network import respond_all
@@ -256,8 +256,7 @@ class _Target:
 
     @property
     def box(self) -> Array:
-        sides = self.sides * self.scale
-        return np.concatenate([self.centre - (sides - 1) / 2, sides])
+        return boxes_at(self.centre, self.sides * self.scale)
 
 
 def _checked_box(image: Image, box: ArrayLike) -> Array:

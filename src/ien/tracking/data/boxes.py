@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["COUNT_FROM_1", "Array", "as_boxes", "centres", "has_area", "in_frame"]
+__all__ = ["COUNT_FROM_1", "Array", "as_boxes", "boxes_at", "centres", "has_area", "in_frame"]
 
 Array = NDArray[np.float64]
 COUNT_FROM_1 = np.array([1.0, 1.0, 0.0, 0.0])
@@ -43,6 +43,15 @@ def as_boxes(values: ArrayLike, name: str) -> Array:
 def centres(boxes: Array) -> Array:
     """Return the middle (..., 2) of each box, x + (w - 1) / 2 and y + (h - 1) / 2, in pixels."""
     return boxes[..., :2] + (boxes[..., 2:] - 1) / 2
+
+
+def boxes_at(middles: Array, sides: Array) -> Array:
+    """Return the boxes (..., 4) with these centres and these sides, both (..., 2).
+
+    >>> boxes_at(np.array([4.5, 2.0]), np.array([10.0, 5.0])).tolist()
+    [0.0, 0.0, 10.0, 5.0]
+    """
+    return np.concatenate([middles - (sides - 1) / 2, sides], -1)
 
 
 def has_area(boxes: Array) -> NDArray[np.bool_]:

@@ -49,7 +49,8 @@ def crop(
     count = len(lengths)
     steps = (lengths / size)[:, None]  # (B, 1): pixels from one sample to the next
     offsets = steps * (np.arange(size) - (size - 1) / 2)  # (B, size)
-    x, y = middles[:, :1] + offsets, middles[:, 1:] + offsets  # (B, size)
+    x = middles[:, :1] + offsets  # (B, size)
+    y = middles[:, 1:] + offsets  # (B, size)
     height, width = image.shape[:2]
     rows, row_weights = _taps(y, steps, height)  # (B * size, taps)
     columns, column_weights = _taps(x, steps, width)
@@ -94,8 +95,9 @@ def exemplar_side(boxes: ArrayLike, context: float = 0.5) -> Array:
 
 def mean_colour(image: Image) -> Array:
     """Return the mean (3,) over all pixels, 0 to 255."""
-    total = image.sum(0, dtype=np.uint32).sum(0, dtype=np.float64)
-    return np.asarray(total / (len(image) * len(image[0])))
+    rows, columns = image.shape[:2]
+    total = image.sum(0, dtype=np.uint32).sum(0, dtype=np.float64)  # integers first: exact and fast
+    return np.asarray(total / (rows * columns))
 
 
 def check_image(image: object) -> None:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from ..._files import whole_or_nothing
-from .boxes import COUNT_FROM_1, centres
+from .boxes import COUNT_FROM_1, boxes_at, centres
 from .clip import Array, Clip
 
 __all__ = ["cos_sin", "rotated", "upright_sides", "write"]
@@ -47,7 +47,7 @@ def rotated(clip: Clip, turns_per_second: float = 0.5, fps: float = 30) -> Clip:
     [0.0, 6.0, 12.0]
     """
     rate = 360 * turns_per_second
-    if not (math.isfinite(rate) and rate >= 0 and math.isfinite(fps) and fps > 0):
+    if not 0 <= rate < math.inf or not 0 < fps < math.inf:
         raise ValueError(
             f"turns_per_second must be 0 or more and fps above 0; got {turns_per_second} and {fps}"
         )
@@ -57,8 +57,9 @@ def rotated(clip: Clip, turns_per_second: float = 0.5, fps: float = 30) -> Clip:
     frames = _RotatedFrames(clip, degrees, size, side, pivot)
 
     boxes = frames.boxes()
-    after_end = boxes[:, :2] > side - 0.5
-    before_start = boxes[:, :2] + boxes[:, 2:] < 0.5
+    start, end = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    after_end = start > side - 0.5
+    before_start = end < 0.5
     boxes[(after_end | before_start).any(1)] = np.nan  # less than half a pixel of it is in view
     angles = degrees
     if clip.angles is not None:
@@ -105,7 +106,9 @@ def cos_sin(degrees: Array | float) -> tuple[Array, Array]:
     index = quarters.astype(np.int64) % 4
     exact_cos = np.array([1.0, 0, -1, 0])
     exact_sin = np.array([0.0, 1, 0, -1])
-    return np.where(is_quarter, exact_cos[index], cos), np.where(is_quarter, exact_sin[index], sin)
+    cos = np.where(is_quarter, exact_cos[index], cos)
+    sin = np.where(is_quarter, exact_sin[index], sin)
+    return cos, sin
 
 
 def write(
@@ -193,7 +196,7 @@ class _RotatedFrames:
         before = self.source.boxes
         sides = upright_sides(before[:, 2:], self.degrees)
         middles = self.moved(centres(before), self.degrees)
-        return np.concatenate([middles - (sides - 1) / 2, sides], 1)
+        return boxes_at(middles, sides)
 
     def moved(self, points: Array, degrees: Array) -> Array:
         """Return where points (T, 2) of the frame lie on the canvas.
@@ -233,8 +236,9 @@ class _RotatedFrames:
         shift_x = across * (self.pivot[0] + 0.5) - 1
         shift_y = down * (self.pivot[1] + 0.5) - 1
         grid = torch.empty(1, self.side, self.side, 2)
-        torch.add(cos * across * x + shift_x, -sin * across * y, out=grid[0, ..., 0])
-        torch.add(sin * down * x + shift_y, cos * down * y, out=grid[0, ..., 1])
+        grid_x, grid_y = grid[0, ..., 0], grid[0, ..., 1]
+        torch.add(cos * across * x + shift_x, -sin * across * y, out=grid_x)
+        torch.add(sin * down * x + shift_y, cos * down * y, out=grid_y)
 
         # Pillow takes as long, and truncates instead of rounding, which darkens
         fill = torch.from_numpy(_rounded_mean(image)).float()[:, None, None]  # (3, 1, 1)

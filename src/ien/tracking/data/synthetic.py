@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .boxes import boxes_at
 from .clip import Array, Clip
 from .rot_otb import cos_sin, upright_sides
 
@@ -70,7 +71,8 @@ def synthetic(
         streams.append(np.random.Generator(np.random.PCG64([seed, part])))
     ground, first_distractor, above, *more = streams
     drift = 0.5 * (ground.random(2) * 2 - 1)
-    backdrop = _texture(ground, 0.08 * min(size), 0.3 * min(size), 30)
+    shorter = min(size)
+    backdrop = _texture(ground, 0.08 * shorter, 0.3 * shorter, 30)
 
     target = _object(above, frames, size, turning, scaling, speed)
     others = []
@@ -81,8 +83,7 @@ def synthetic(
             other = replace(other, texture=texture)
         others.append(other)
 
-    sides = target.upright
-    boxes = np.concatenate([target.centres - (sides - 1) / 2, sides], 1)
+    boxes = boxes_at(target.centres, target.upright)
     scene = _Scene((size[0], size[1]), frames, backdrop, drift, (*others, target))
     return Clip(f"synthetic-{seed}", scene, boxes, angles=target.degrees)
 
@@ -245,11 +246,14 @@ def _draw(thing: _Object, index: int, image: Array) -> None:
 
     # in the object's own axes, from its centre
     cos, sin = map(float, cos_sin(degrees))
-    u = cos * (x - x0) - sin * (y - y0)[:, None]
-    v = sin * (x - x0) + cos * (y - y0)[:, None]
+    dx, dy = x - x0, (y - y0)[:, None]
+    u = cos * dx - sin * dy
+    v = sin * dx + cos * dy
     half_width, half_height = (thing.sides * scale / 2).tolist()
     if thing.round:
-        inside = (1 - np.hypot(u / half_width, v / half_height)) * min(half_width, half_height)
+        # about how many pixels lie between here and the border
+        radius = np.hypot(u / half_width, v / half_height)  # 1 on the border
+        inside = (1 - radius) * min(half_width, half_height)
         cover = np.clip(inside + 0.5, 0, 1)
     else:
         cover_u = np.clip(half_width + 0.5 - np.abs(u), 0, 1)
