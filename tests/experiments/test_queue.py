@@ -96,7 +96,7 @@ def test_a_recorded_row_is_skipped_but_for_another_configuration() -> None:
     assert RECORD.read_bytes() == before and not Path("runs").exists()
 
 
-def test_a_run_asked_for_by_itself_is_made_again_where_only_its_record_is_left() -> None:
+def test_a_single_run_is_made_again_where_only_its_record_is_left() -> None:
     run("rot-mnist/cnn")
     before, accuracy = RECORD.read_bytes(), json.loads(RECORD.read_text())["accuracy"]
     shutil.rmtree("runs")

@@ -7,17 +7,12 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 
 import ien
-from ien._files import generator
 from ien.experiments import config, deviations, find, paper
-from ien.training import change, flat
-from ien.training.classify import CLASSIFY, augmented
-from ien.training.evaluate import evaluate
+from ien.training import flat
 from ien.training.network import objective_of
-from ien.training.schedule import learning_rate
-from tests.helpers.configs import network, with_values
+from tests.helpers.configs import network
 from tests.helpers.shell import invoke
 from tests.helpers.tiny import make_stl10
 
@@ -34,7 +29,7 @@ ERRORS = {
 DIGITS = ("cnn", "cnn-aug", "ss-cnn", "dss", "sesn-scalar", "sesn-vector", "ien")
 
 
-def test_there_is_every_row_of_the_papers_table_and_the_fair_comparisons_beside_them() -> None:
+def test_there_is_every_row_of_the_paper_and_the_fair_comparisons() -> None:
     rows = [f"scale-mnist/{size}-{row}" for size in (28, 56) for row in DIGITS]
     rows += [f"stl10/{row}" for row in ("wrn", "cnn-aug", "ss-cnn", "dss", "sesn-a", "ien")]
     rows += [f"rot-scale-mnist/{row}" for row in ("cnn-aug", "ien-rotation", "ien-scale", "ien-both")]
@@ -106,121 +101,6 @@ def test_the_rows_about_two_groups_differ_in_their_loss_only() -> None:
     assert differing == {"experiment", "group", "samples", "beta", "normalize"}
 
 
-def test_each_seed_of_a_row_on_scaled_digits_is_a_realisation_of_its_own() -> None:
-    first = with_values(config("scale-mnist/28-cnn", "smoke"), seed=1)
-    again, other = with_values(first, max_lr=0.1), with_values(first, seed=2)
-    same, also, different = (CLASSIFY.load(each, "embedded").train_x for each in (first, again, other))
-    assert torch.equal(same, also) and not torch.equal(same, different)
-    fixed = [CLASSIFY.load(with_values(each, data_seed=3), "embedded").train_x for each in (first, other)]
-    assert torch.equal(*fixed)
-
-
-def test_the_learning_rate_falls_in_steps() -> None:
-    steps = with_values(config("scale-mnist/28-ien", "paper"), max_lr=0.01)
-    rates = [learning_rate(steps, epoch * 7 + 3, 7) for epoch in range(60)]
-    assert rates == pytest.approx([0.01] * 20 + [0.001] * 20 + [0.0001] * 20)
-
-
-def test_a_shorter_run_keeps_the_shape_of_its_steps() -> None:
-    shorter = change(config("scale-mnist/28-ien", "paper"), ["epochs=6"])
-    assert shorter.schedule.steps_after == "2,4" and shorter.schedule.step_epochs == (2, 4)
-    assert [change(shorter, [f"epochs={n}"]).schedule.steps_after for n in (2, 1)] == ["1", "1"]
-    with pytest.raises(ValueError, match=r"steps_after \(20,40\) must lie within the 6 epochs"):
-        change(shorter, ["steps_after=20,40"])
-    with pytest.raises(ValueError, match="steps_after must list epochs, such as 20,40; got 'soon'"):
-        change(shorter, ["steps_after=soon"])
-
-
-def test_what_happens_to_an_image_does_not_depend_on_the_processes_that_share_its_batch() -> None:
-    settings = with_values(config("stl10/ien", "small"), rotate=True, rescale=2.0, transform=True)
-    x, colour = torch.rand(10, 3, 24, 24), torch.rand(3)
-    whole = augmented(settings, x, 10, slice(0, 10), (3, 4), colour)
-    parts = [augmented(settings, x[s], 10, s, (3, 4), colour) for s in (slice(0, 6), slice(6, 10))]
-    assert torch.equal(torch.cat(parts), whole)
-    assert not torch.equal(augmented(settings, x, 10, slice(0, 10), (3, 5), colour), whole)
-
-
-def test_training_images_are_changed_as_the_configuration_says() -> None:
-    plain = with_values(config("stl10/wrn", "small"), shift=0, mirror=False, cutout=0)
-    x, colour = torch.rand(400, 1, 12, 12) + 1, torch.zeros(1)  # zeros only where something was cut off
-
-    def changed(**settings: object) -> torch.Tensor:
-        return augmented(with_values(plain, **settings), x, 400, slice(0, 400), (0, 0), colour)
-
-    assert torch.equal(changed(), x)
-    mirrored = (changed(mirror=True) == x.flip(3)).all((1, 2, 3))
-    assert 150 < int(mirrored.sum()) < 250
-    turned = changed(transform=True, group="rot4")
-    places = torch.stack([(turned == x.rot90(k, (2, 3))).all((1, 2, 3)) for k in range(4)])
-    assert places.sum(1).tolist() == [100] * 4 and places.sum(0).tolist() == [1] * 400
-    shifted = changed(shift=2)
-    empty = (shifted == 0).all(3).sum(2).flatten()  # rows
-    assert set(empty.tolist()) == {0, 1, 2}
-    holes = (changed(cutout=4) == 0).sum((1, 2, 3))
-    assert int(holes.max()) == 16 and int(holes.min()) == 4  # whole, and with its centre in a corner
-    scaled = augmented(
-        with_values(plain, rescale=2.0), torch.ones(400, 1, 64, 64), 400, slice(0, 400), (0, 0), colour
-    )
-    factors = 0.5 + 1.5 * torch.rand(400, generator=generator(plain.seed, "factors", 0, 0))
-    sides = (scaled[:, 0, 32] > 0.5).sum(1) / 64
-    assert (sides - factors.clamp(max=1)).abs().max() < 1.5 / 64
-
-
-def test_several_groups_train_together_and_are_measured_together() -> None:
-    both = with_values(config("rot-scale-mnist/ien-both", "smoke"), threads=1)
-    net = network(both).eval()
-    objective = objective_of(both, net)
-    groups = both.objective.group.split("+")
-    assert objective is not None and [str(group) for group in objective.groups] == groups
-    assert objective.views == 3
-    weighted = objective_of(with_values(both, group="rot4+0.5*scale0.8,1.25"), net)
-    assert weighted is not None and list(weighted.groups.values()) == [1.0, 0.5]
-    x, y = torch.randint(256, (24, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (24,))
-    together = evaluate(both, net, x, y)
-    apart = [evaluate(with_values(both, group=group, measured=""), net, x, y) for group in groups]
-    # trained for one, measured for both
-    alone = with_values(both, group="rot4", measured=both.objective.group)
-    assert evaluate(alone, net, x, y) == together
-    for name, layer in together["layers"].items():
-        parts = [each["layers"][name] for each in apart]
-        for measure in ("raw", "relative"):
-            assert layer[measure] == pytest.approx(sum(part[measure] for part in parts) / 2)
-        assert layer["per_element"] == parts[0]["per_element"] | parts[1]["per_element"]
-        assert set(layer["per_element"]) == {"90°", "180°", "270°", "×0.8", "×1.25"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"group": "rot4+scale0.9", "average": True}, "average=true needs a single group, such as rot4"),
-        ({"measured": "rot8", "average": True}, "measures under it; got group rot4, measured rot8"),
-        ({"group": "rot4+rot4"}, "groups must differ and have positive weights"),
-        ({"group": "rot4+0*flip"}, "groups must differ and have positive weights"),
-        ({"group": "rot4+much*flip"}, r"cannot read 'much\*flip' in 'rot4\+much\*flip'"),
-        ({"model": "e2cnn-cnn6", "group": "rot4+flip"}, "under rot4.flip needs feature groups of 4"),
-        ({"group": "rot4+rot1"}, "one element, the identity"),
-        ({"group": "rot4+scale0.9", "samples": 2}, r"samples must be 1 to 1 for rot4\+scale0.9"),
-        ({"measured": "rot4+turn"}, "cannot read group 'turn'"),
-        ({"schedule": "steps"}, "steps_after must list rising epochs, such as 20,40; got ''"),
-        ({"schedule": "steps", "steps_after": "5,5"}, "must list rising epochs"),
-        ({"schedule": "steps", "steps_after": "5,3"}, "must list rising epochs"),
-        ({"model": "cnn3"}, "image_size must be 28 or 56 for cnn3; got 64"),
-    ],
-)
-def test_groups_that_cannot_be_are_told(changes: dict[str, object], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        with_values(config("rot-mnist/cnn-aug", "small"), **changes)
-
-
-@pytest.mark.parametrize("factors", ["0.4", "0.4,1.5"])
-@pytest.mark.parametrize("beta", ["0", "1"])
-def test_a_factor_that_leaves_nothing_to_compare_is_told_before_training(factors: str, beta: str) -> None:
-    shrink = ("--set", f"group=scale{factors}", "--set", f"beta={beta}", "--preset", "smoke")
-    done = invoke("run", "rot-mnist/cnn-aug", *shrink, "--data", "embedded", "--threads", "1", code=2)
-    assert "'conv6'" in done.output and "2×2" in done.output
-    assert not list(Path("runs").rglob("metrics.jsonl"))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scale")
@@ -228,6 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_every_row_runs(name: str, folder: Path) -> None:
     digits = "mnist" in name
@@ -243,6 +124,7 @@ def test_every_row_runs(name: str, folder: Path) -> None:
     assert all(0 <= layer["raw"] < math.inf for layer in record["layers"].values())
 
 
+@pytest.mark.slow
 def test_the_table_shows_error_rates_beside_the_papers(folder: Path) -> None:
     for name in ("scale-mnist/28-ien", "scale-mnist/28-cnn", "rot-scale-mnist/ien-both"):
         test_every_row_runs(name, folder)  # at once where it is finished

@@ -74,7 +74,7 @@ def test_what_the_tables_say_of_parameters_is_counted(net: str, matches: bool) -
     assert ("does not hold" in note) != matches
 
 
-def test_the_powers_of_ten_fall_as_beta_rises_and_are_lowest_when_built_in() -> None:
+def test_the_powers_of_ten_fall_as_beta_rises() -> None:
     figures = {**paper("rot-tim"), **paper("r2-tim")}
     for dataset, net, group in ACCURACY:
         rows = [
@@ -134,6 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", find("rot-tim/*", "r2-tim/*"))
 def test_every_row_runs(name: str, folder: Path) -> None:
     if "e2cnn" in name:

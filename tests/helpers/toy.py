@@ -15,13 +15,16 @@ import torch
 import torch._dynamo  # which the first optimizer loads: here once for all processes
 import torch.utils.flop_counter
 from rich.console import Console
+from torch import nn
 
 import ien.cli.app
 import ien.data
 import ien.training.loop
 from ien.data import Dataset
-from ien.training import Config, run
+from ien.training import ALONE, Config, run
 from ien.training import run_folder as run_folder
+from ien.training.classify import CLASSIFY, ClassifyTask
+from ien.training.loop import Trained
 
 loop = ien.training.loop
 
@@ -41,6 +44,29 @@ def config(**changes: Any) -> Config:
     settings: dict[str, Any] = {"dataset": "toy", "width": 1 / 32, "batch_size": 16, "device": "cpu"}
     settings |= {"epochs": 3, "cycle_epochs": 2, "threads": 1} | changes
     return Config.of("rot-mnist/ien-r4", "smoke", **settings)
+
+
+def task(data: Dataset | None = None, **changes: Any) -> ClassifyTask:
+    """The task of a toy run."""
+    return CLASSIFY.prepare(config(**changes), data or dataset(), ALONE)
+
+
+def trained(folder: Path, data: Dataset | None = None, **changes: Any) -> Trained:
+    """A toy run without its test, or the rest of one."""
+    folder.mkdir(exist_ok=True)
+    return loop.train(folder, task(data, **changes))
+
+
+def run_in(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The record of a toy run, which goes on in silence."""
+    return run(folder, config(**changes), "embedded", console=Console(file=io.StringIO()))
+
+
+def assert_same(weights: nn.Module, others: nn.Module) -> None:
+    """All weights and statistics are equal, bit for bit."""
+    expected = others.state_dict()
+    for name, weight in weights.state_dict().items():
+        assert torch.equal(weight, expected[name]), name
 
 
 def start(function: Callable[..., None], *arguments: Any) -> Any:
@@ -63,7 +89,7 @@ def train(folder: Path, point: str = "", changes: dict[str, Any] | None = None) 
     ien.data.DATASETS |= DATASETS
     if point:
         cut(*POINTS[point])
-    run(folder, config(**changes or {}), "embedded", console=Console(file=io.StringIO()))
+    run_in(folder, **changes or {})
 
 
 def command(folder: Path, arguments: list[str], step: int = 0, signals: Sequence[int] = ()) -> None:

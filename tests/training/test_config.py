@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ien import experiments
 from ien.tracking.training.config import TrackingConfig
 from ien.training import Config, changed, differences, entries, flat
 from ien.training.task import KINDS, config_from_json, kind_named, kind_of
@@ -53,13 +52,6 @@ def test_every_field_has_one_name_and_a_help_text(kind: str) -> None:
     for name, entry in known.items():
         assert entry.name == name and "\n" not in entry.help
         assert entry.help or name in ("experiment", "preset")
-
-
-@pytest.mark.parametrize("preset", experiments.PRESETS)
-def test_every_experiment_survives_json(preset: str) -> None:
-    for name in experiments.names():
-        config = experiments.config(name, preset)
-        assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 def test_a_third_survives_json_to_the_last_bit() -> None:

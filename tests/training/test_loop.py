@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
 import random
-import shutil
 import signal
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,19 +16,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from safetensors.torch import load_file
-from torch import nn
 
 import ien.data
 from ien._files import generator
 from ien.data import Dataset
-from ien.training import ALONE, Config, Diverged, Stopped, run
+from ien.training import Config, Diverged, Stopped, flat
 from ien.training import run_folder as run_folder
-from ien.training.classify import CLASSIFY, ClassifyTask
-from ien.training.loop import take_step, train
-from ien.training.network import compile_blocks, plain_of
+from ien.training.classify import ClassifyTask
+from ien.training.loop import take_step
+from ien.training.network import plain_of
 from tests.helpers import toy
+from tests.helpers.toy import task, trained
 
 pytestmark = pytest.mark.usefixtures("toy_data")
 
@@ -40,11 +37,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted") / "run"
     assert toy.finish(toy.start(toy.train, folder)) == 0
     return folder
-
-
-def trained(folder: Path, data: Dataset | None = None, **changes: Any) -> nn.Module:
-    folder.mkdir(exist_ok=True)
-    return train(folder, CLASSIFY.prepare(toy.config(**changes), data or toy.dataset(), ALONE))[0]
 
 
 def assert_same_end(folder: Path, other: Path) -> None:
@@ -74,8 +66,7 @@ def test_two_runs_are_equal_to_the_bit_whatever_the_global_generator(tmp_path: P
     second = trained(tmp_path / "b")
     a, b = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in "ab")
     assert a == b and len(a.splitlines()) == 3
-    for name, tensor in first.state_dict().items():
-        assert torch.equal(tensor, second.state_dict()[name]), name
+    toy.assert_same(first.network, second.network)
 
 
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
@@ -113,11 +104,7 @@ def test_without_a_weight_the_loss_has_no_terms(tmp_path: Path, changes: dict[st
 
 
 def test_steps_are_those_of_a_bare_loop() -> None:
-    config = toy.config(weight_decay=1e-2)
-    setup, twin = (
-        CLASSIFY.prepare(config, toy.dataset(), ALONE),
-        CLASSIFY.prepare(config, toy.dataset(), ALONE),
-    )
+    setup, twin = task(weight_decay=1e-2), task(weight_decay=1e-2)
     batch = torch.arange(5, 21)
     objective = ien.EquivarianceLoss("rot4", [f"conv{i}" for i in range(1, 7)], 4)
     optimizer = torch.optim.Adam(twin.network.parameters(), weight_decay=1e-2)
@@ -133,22 +120,10 @@ def test_steps_are_those_of_a_bare_loop() -> None:
         torch.testing.assert_close(weight, twin.network.get_parameter(name), rtol=0, atol=1e-6)
 
 
-def test_norms_and_biases_can_be_left_out_of_the_weight_decay() -> None:
-    setup = CLASSIFY.prepare(toy.config(decay_weights_only=True), toy.dataset(), ALONE)
-    decayed, others = ({id(p) for p in group["params"]} for group in setup.optimizer.param_groups)
-    names = {name for name, p in setup.network.named_parameters() if id(p) in decayed}
-    assert names == {
-        *(f"conv{i}.0.weight" for i in range(1, 7)),
-        "classifier.0.weight",
-        "classifier.3.weight",
-    }
-    assert len(decayed) + len(others) == len(list(setup.network.parameters()))
-    assert [group["weight_decay"] for group in setup.optimizer.param_groups] == [1e-7, 0]
-
-
 # --- killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", toy.POINTS)
 def test_killed_anywhere_and_resumed_ends_as_if_never_killed(
     tmp_path: Path, uninterrupted: Path, point: str
@@ -160,43 +135,20 @@ def test_killed_anywhere_and_resumed_ends_as_if_never_killed(
     assert_same_end(folder, uninterrupted)
 
 
-@pytest.mark.parametrize("kills", [1, 4])
-def test_killed_at_random_moments_ends_as_if_never_killed(
-    tmp_path: Path, uninterrupted: Path, kills: int
-) -> None:
-    folder, chance, codes = tmp_path / "run", random.SystemRandom(), []
-    for _ in range(kills):
-        epochs, delay = chance.randrange(toy.config().epochs), chance.uniform(0, 0.03)
-        print(f"killed {delay:.4f} s after epoch {epochs}")  # shown where the test fails
-        process = toy.start(toy.train, folder)
-        while process.is_alive() and not (folder / "config.json").exists():
-            process.join(0.001)
-        metrics = folder / "metrics.jsonl"
-        while (
-            process.is_alive() and (metrics.read_bytes() if metrics.exists() else b"").count(b"\n") < epochs
-        ):
-            process.join(0.001)
-        process.join(delay)
-        process.kill()
-        codes.append(toy.finish(process))
-    assert codes[0] == -signal.SIGKILL and set(codes) <= {0, -signal.SIGKILL}
-    assert toy.finish(toy.start(toy.train, folder)) == 0
-    assert_same_end(folder, uninterrupted)
-
-
 # --- stopped
 
 
 def arguments_of(config: Config, out: Path) -> list[str]:
     """How ``ien run`` is told this configuration of the toy, on one thread."""
     names = ("dataset", "batch_size", "epochs", "cycle_epochs", "device", "train_images", "test_images")
-    settings = [f"--set={name}={getattr(config, name)}" for name in names]
+    settings = [f"--set={name}={flat(config)[name]}" for name in names]
     places = ["--data=embedded", f"--out={out}", f"--results={out}"]
     return ["run", config.experiment, "--preset=smoke", "--threads=1", *settings, *places]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
-def test_a_polite_signal_saves_in_the_middle_of_an_epoch_and_says_how_to_go_on(
+def test_a_polite_signal_saves_within_an_epoch_and_says_how_to_go_on(
     tmp_path: Path, uninterrupted: Path, name: int
 ) -> None:
     arguments = arguments_of(toy.config(), tmp_path)
@@ -212,6 +164,7 @@ def test_a_polite_signal_saves_in_the_middle_of_an_epoch_and_says_how_to_go_on(
     assert_same_end(folder, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_at_once_with_the_last_checkpoint(tmp_path: Path) -> None:
     twice = [signal.SIGINT, signal.SIGINT]
     process = toy.start(toy.command, tmp_path, arguments_of(toy.config(), tmp_path), 9, twice)
@@ -220,23 +173,6 @@ def test_a_second_interrupt_ends_at_once_with_the_last_checkpoint(tmp_path: Path
     assert f"resume with: ien resume {folder}" in (tmp_path / "output.txt").read_text()
     state = run_folder.load_checkpoint(folder)
     assert state is not None and (state["epoch"], state["step"]) == (1, 0)
-
-
-def test_an_interrupt_while_testing_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    module = sys.modules["ien.training.run"]
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "evaluate", interrupted)
-        with pytest.raises(Stopped, match=str(tmp_path)):
-            run(tmp_path, toy.config(), "embedded", console=Console(file=io.StringIO()))
-    state = run_folder.load_checkpoint(tmp_path)
-    assert state is not None and state["epoch"] == 3
-    record = run(tmp_path, toy.config(), "embedded", console=Console(file=io.StringIO()))
-    assert record["config"]["epochs"] == 3 and (tmp_path / "model.safetensors").exists()
 
 
 def test_handlers_of_signals_are_given_back(tmp_path: Path) -> None:
@@ -267,17 +203,17 @@ def test_a_nan_image_stops_the_first_epoch_and_names_step_and_term(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def bad_from(number: int, index: int, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the losses of the ``number``-th step hold ``value`` at ``index``."""
+def after_step(number: int, change: Callable[[ClassifyTask, torch.Tensor], None], patch: Any) -> None:
+    """Let ``change`` spoil the task or the sums of the ``number``-th step."""
     calls = itertools.count(1)
 
-    def step(*arguments: Any) -> torch.Tensor:
-        values = take_step(*arguments)
+    def step(some: ClassifyTask, *arguments: Any) -> torch.Tensor:
+        values = take_step(some, *arguments)
         if next(calls) == number:
-            values[index] = value
+            change(some, values)
         return values
 
-    monkeypatch.setattr("ien.training.loop.take_step", step)
+    patch.setattr("ien.training.loop.take_step", step)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +228,7 @@ def test_a_bad_loss_keeps_checkpoint_and_metrics_of_the_last_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int, value: float, what: str
 ) -> None:
     trained(tmp_path / "good", epochs=3)
-    bad_from(9, index, value, monkeypatch)
+    after_step(9, lambda some, sums: sums[index].fill_(value), monkeypatch)
     with pytest.raises(Diverged, match=rf"{what} in step 3 of epoch 2; \S*last.pt holds the last good state"):
         trained(tmp_path / "bad", epochs=3)
     good, bad = ((tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("good", "bad"))
@@ -305,15 +241,10 @@ def test_a_bad_loss_keeps_checkpoint_and_metrics_of_the_last_epoch(
 def test_weights_that_the_last_step_spoils_are_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = itertools.count(1)
+    def spoil(some: ClassifyTask, sums: torch.Tensor) -> None:
+        some.network.conv2[0].weight.data[0, 0, 0, 0] = math.nan
 
-    def step(setup: ClassifyTask, *arguments: Any) -> torch.Tensor:
-        values = take_step(setup, *arguments)
-        if next(calls) == 12:  # the last step of the second epoch; its loss is finite
-            setup.network.conv2[0].weight.data[0, 0, 0, 0] = math.nan
-        return values
-
-    monkeypatch.setattr("ien.training.loop.take_step", step)
+    after_step(12, spoil, monkeypatch)  # the last step of the second epoch; its loss is finite
     with pytest.raises(Diverged, match=r"the weight conv2.0.weight became nan in step 6 of epoch 2"):
         trained(tmp_path)
     state = run_folder.load_checkpoint(tmp_path)
@@ -341,7 +272,7 @@ def test_layout_and_precision_change_the_losses_only_a_little(
 ) -> None:
     short = {"epochs": 1, "cycle_epochs": 1}
     trained(tmp_path / "a", **short)
-    network = trained(tmp_path / "b", **short, **changes)
+    network = trained(tmp_path / "b", **short, **changes).network
     a, b = losses(tmp_path / "a"), losses(tmp_path / "b")
     assert a != b and all(abs(ours / theirs - 1) < tolerance for ours, theirs in zip(b, a, strict=True))
     assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
@@ -355,33 +286,38 @@ def test_compiled_blocks_learn_the_same(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # as it is, and shall be afterwards
     short = {"epochs": 1, "cycle_epochs": 1, "batch_size": 20}  # batches of 20 and of 19
     trained(tmp_path / "a", **short)
-    network = trained(tmp_path / "b", **short, compile=True)
+    network = trained(tmp_path / "b", **short, compile=True).network
     a, b = losses(tmp_path / "a"), losses(tmp_path / "b")
     assert all(abs(ours / theirs - 1) < 1e-3 for ours, theirs in zip(b, a, strict=True))
     assert "forward" in vars(network.conv1) and "forward" not in vars(plain_of(network).conv1)
     torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
-def test_a_compiled_block_has_the_same_loss() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ELU()))
-    objective, x, g = (
-        ien.EquivarianceLoss("rot4", ["0"], 4),
-        torch.rand(4, 1, 8, 8),
-        torch.tensor([1, 2, 2, 3]),
-    )
-    expected = objective(model, x, g=g).loss
-    compile_blocks(model)
-    loss = objective(model, x, g=g).loss
-    loss.backward()
-    assert abs(loss.item() - expected.item()) < 1e-5 and model[0][0].weight.grad.isfinite().all()
+def stopped_at(number: int, monkeypatch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> None:
+    """Train until a signal arrives in the ``number``-th step."""
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        after_step(number, lambda *arguments: signal.raise_signal(signal.SIGINT), patch)
+        trained(folder, **changes)
 
 
-@pytest.mark.parametrize("changes", [{"batch_size": 2, "train_images": 3}])
-def test_a_batch_of_one_image_is_refused_where_batchnorm_needs_more(
-    tmp_path: Path, changes: dict[str, Any]
+ORBITS = {"orbits": True, "action": "regular", "start": "equivariant", "subset": 20}
+TIED = {"start": "equivariant", "tied": True, "beta": 0.0}
+
+
+@pytest.mark.parametrize("settings", [ORBITS, TIED], ids=["orbits of a subset", "tied"])
+def test_stopped_anywhere_and_resumed_ends_as_if_never_stopped(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match="single image, too few for BatchNorm: set it to 4 or more"):
-        trained(tmp_path, augment=False, beta=0.0, **changes)
-    trained(tmp_path, **changes)  # with its copy an image is not alone
+    settings = {**settings, "epochs": 2, "cycle_epochs": 1}
+    whole = trained(tmp_path / "whole", **settings)
+    stopped_at(2, monkeypatch, tmp_path / "cut", **settings)
+    stopped_at(6, monkeypatch, tmp_path / "cut", **settings)  # of those left: in the second epoch
+    state = run_folder.load_checkpoint(tmp_path / "cut")
+    assert state is not None and (state["epoch"], state["step"]) == (1, 2)
+    resumed = trained(tmp_path / "cut", **settings)
+    assert (tmp_path / "cut" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()
+    toy.assert_same(whole.network, resumed.network)
+    again = trained(tmp_path / "cut", **settings)  # nothing is left to do
+    assert whole.images_seen == resumed.images_seen == again.images_seen == 12 * 32

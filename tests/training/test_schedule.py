@@ -97,3 +97,19 @@ def test_a_decay_that_is_given_or_that_no_schedule_had_is_left_as_it_is() -> Non
 def test_a_cycle_of_one_step_is_a_number() -> None:
     config = change(PAPER, ["epochs=1"])
     assert learning_rate(config, 0, 1) == 1e-5 and learning_rate(config, 1, 1) == 1e-5
+
+
+def test_the_learning_rate_falls_in_steps() -> None:
+    steps = change(experiments.config("scale-mnist/28-ien", "paper"), ["max_lr=0.01"])
+    rates = [learning_rate(steps, epoch * 7 + 3, 7) for epoch in range(60)]
+    assert rates == pytest.approx([0.01] * 20 + [0.001] * 20 + [0.0001] * 20)
+
+
+def test_a_shorter_run_keeps_the_shape_of_its_steps() -> None:
+    shorter = change(experiments.config("scale-mnist/28-ien", "paper"), ["epochs=6"])
+    assert shorter.schedule.steps_after == "2,4" and shorter.schedule.step_epochs == (2, 4)
+    assert [change(shorter, [f"epochs={n}"]).schedule.steps_after for n in (2, 1)] == ["1", "1"]
+    with pytest.raises(ValueError, match=r"steps_after \(20,40\) must lie within the 6 epochs"):
+        change(shorter, ["steps_after=20,40"])
+    with pytest.raises(ValueError, match="steps_after must list epochs, such as 20,40; got 'soon'"):
+        change(shorter, ["steps_after=soon"])

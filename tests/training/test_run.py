@@ -1,0 +1,104 @@
+"""One run from start to end: its record, its network, and what is said on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import ien
+from ien.training import Stopped, run, run_folder
+from tests.helpers import toy
+from tests.helpers.toy import run_in
+
+pytestmark = pytest.mark.usefixtures("toy_data")
+
+SHORT = {"epochs": 1, "cycle_epochs": 1}
+
+
+def test_the_record_says_how_it_came_about(tmp_path: Path) -> None:
+    config = toy.config(augment=False, beta=0.0, **SHORT)
+    record = run(tmp_path, config, "embedded", changes={"beta": 0.0}, console=Console(file=io.StringIO()))
+    assert record == json.loads((tmp_path / "result.json").read_text())
+    counts = {"train": 96, "test": 40, "tested_on": "test"}
+    assert record["data"] == {"name": "toy", "source": "random", **counts}
+    assert record["changes"] == {"beta": 0.0} and record["config"] == config.to_json()
+    assert record["versions"].keys() == {"ien", "torch", "numpy", "python"}
+    assert ", 1 threads, " in record["machine"] and record["trained_parameters"] == record["parameters"]
+    assert 0 <= record["accuracy"] <= 1 and record["images_per_second"] > 0
+    assert record["images_seen"] == 96
+
+
+def test_a_row_of_averaged_predictions_tests_the_weights_of_another_run(tmp_path: Path) -> None:
+    settings = {"orbits": True, "beta": 0.0, **SHORT}
+    first = run_in(tmp_path / "base", **settings)
+    config = toy.config(**settings, average=True, weights_of="rot-mnist/cnn-aug")
+    torch.set_num_threads(2)
+    console = Console(file=io.StringIO())
+    second = run(tmp_path / "average", config, "embedded", weights=tmp_path / "base", console=console)
+    assert torch.get_num_threads() == 1  # as the configuration says
+    assert second["macs"] == 4 * first["macs"] and second["layers"] == first["layers"]
+    assert second["images_seen"] == first["images_seen"] == 6 * 32
+    assert not (tmp_path / "average" / "last.pt").exists() and second["seconds"] == 0
+    x = torch.rand(2, 1, 28, 28)
+    assert torch.equal(ien.load(tmp_path / "average")(x), ien.load(tmp_path / "base")(x))
+
+
+def test_a_finished_run_is_not_repeated_and_loads_as_a_plain_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = run_in(tmp_path, **SHORT)
+    network = toy.trained(tmp_path, **SHORT).network  # is trained already
+    model = ien.load(tmp_path)
+    assert isinstance(model, nn.Module) and not any(module.training for module in model.modules())
+    x = torch.rand(5, 1, 28, 28)
+    assert torch.equal(model(x), network.eval()(x))
+    assert torch.equal(ien.load(str(tmp_path))(x), model(x))
+    monkeypatch.setattr(sys.modules["ien.training.run"], "train", None)
+    assert run_in(tmp_path, **SHORT) == record
+
+
+@pytest.mark.slow
+def test_a_steerable_run_loads_as_a_plain_net_without_its_library(tmp_path: Path) -> None:
+    pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
+    settings = {"model": "e2cnn-cnn6", "beta": 0.0, **SHORT}
+    record = run_in(tmp_path / "run", **settings)
+    network = toy.trained(tmp_path / "run", **settings).network
+    x = torch.rand(4, 1, 28, 28)
+    code = (
+        "import sys, torch, ien\n"
+        "x = torch.load(sys.argv[2], weights_only=True)\n"
+        "torch.save(ien.load(sys.argv[1])(x), sys.argv[2])\n"
+        "print([name for name in sys.modules if name.startswith('e2cnn')])"
+    )
+    torch.save(x, tmp_path / "x.pt")
+    command = [sys.executable, "-c", code, str(tmp_path / "run"), str(tmp_path / "x.pt")]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed == "[]\n"
+    output = torch.load(tmp_path / "x.pt", weights_only=True)
+    torch.testing.assert_close(output, network.eval()(x).detach(), rtol=1e-4, atol=1e-5)
+    assert record["trained_parameters"] < record["parameters"]
+    assert max(layer["relative"] for layer in record["layers"].values()) < 1e-9
+
+
+def test_an_interrupt_while_testing_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ien.training.classify.evaluate", interrupted)
+        with pytest.raises(Stopped, match=str(tmp_path)):
+            run_in(tmp_path)
+    state = run_folder.load_checkpoint(tmp_path)
+    assert state is not None and state["epoch"] == 3
+    run_in(tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
