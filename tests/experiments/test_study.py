@@ -53,7 +53,8 @@ def compute(name: str, preset: str, count: int, *settings: str) -> tuple[int, in
     (x, y), _ = images(planned, data)
     network: Any = SimpleNamespace(taps=[], feature_groups=FeatureGroups.of(planned.network.feature_groups))
     optimizer: Any = None
-    task = ClassifyTask(planned, network, network, objective_of(planned, network), optimizer, x, y, x, ALONE)
+    objective, all_ = objective_of(planned, network), torch.arange(len(x))
+    task = ClassifyTask(planned, network, network, objective, optimizer, x, y, x, ALONE, all_)
     return planned.schedule.epochs * task.steps, planned.schedule.epochs * task.items * task.views
 
 

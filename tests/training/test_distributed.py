@@ -64,6 +64,7 @@ def one_step(config: Config, size: int, processes: Processes) -> dict[str, Any]:
         data.train_y,
         torch.zeros(1),
         processes,
+        torch.arange(len(data.train_x)),
     )
     sums = take_step(setup, torch.arange(30, 30 + size), 1, 2)
     gradients = {name: before[name] - weight.detach() for name, weight in network.named_parameters()}

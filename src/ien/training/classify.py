@@ -25,6 +25,7 @@ from .evaluate import cost, evaluate, inference_speed
 from .network import (
     autocast,
     channels_last,
+    count_views,
     create,
     exported,
     loss_names,
@@ -57,8 +58,7 @@ class Classify(TaskKind[Config, Dataset]):
         data = config.data
         taken = SETTINGS.get(data.dataset, ())
         settings = {name: getattr(data, name) for name in ("classes", "image_size") if name in taken}
-        seed = config.seed if data.data_seed is None else data.data_seed
-        return load_dataset(data.dataset, folder, seed, **settings)
+        return load_dataset(data.dataset, folder, config.seed_of_data, **settings)
 
     def source(self, config: Config, folder: str | None) -> str | None:
         # must agree with the sources that the loaders in ien.data give
@@ -76,14 +76,16 @@ class Classify(TaskKind[Config, Dataset]):
     def describe(self, config: Config, data: Dataset) -> Description:
         (x, y), (test_x, test_y) = images(config, data)
         parts = [tensor.contiguous().numpy().tobytes() for tensor in (x, y, test_x, test_y)]
-        return Description(
+        described = Description(
             name=data.name,
             source=data.source,
-            train=config.data.subset or len(x),
+            train=len(x),
             test=len(test_x),
             digest=digest(*parts)[:DIGEST_LENGTH],
-            drawn_from=len(x) if config.data.subset else None,
         )
+        if config.data.subset is not None:
+            return described._replace(train=config.data.subset, drawn_from=len(x))
+        return described
 
     def epoch_items(self, config: Config, train: int | None) -> EpochItems:
         if train is None:
@@ -110,13 +112,12 @@ class Classify(TaskKind[Config, Dataset]):
     def prepare(self, config: Config, data: Dataset, processes: Processes) -> ClassifyTask:
         device = processes.device(config.machine.device)
         (x, y), _ = images(config, data)
-        subset = _subset(config, len(x))
-        seen = x if subset is None else x[subset]
-        some = to_float(seen[:TRIAL_IMAGES]).to(device)
+        chosen = _chosen(config, len(x))
+        some = to_float(x[chosen[:TRIAL_IMAGES]]).to(device)
         network, start = trainable(config, device, some)
         colour = torch.zeros(x.shape[1])
         if config.data.cutout:  # reading all images takes a while
-            colour = _mean_colour(seen)
+            colour = _mean_colour(x, chosen)
         # the optimizer first: a wrapper may replace norm layers
         optimizer = optimizer_of(config, network, start)
         task = ClassifyTask(
@@ -129,7 +130,7 @@ class Classify(TaskKind[Config, Dataset]):
             y.to(device),
             colour.to(device),
             processes,
-            subset,
+            chosen,
         )
         smallest = max(1, task.items // task.steps // processes.count)
         if smallest * task.views < 2:
@@ -187,8 +188,8 @@ class ClassifyTask:
     colour: Tensor
     """The mean colour of the images, (C,), which fills squares that are cut out."""
     processes: Processes
-    subset: Tensor | None = None
-    """Indices of the images to train on, in epochs as long as those of all; None for all."""
+    chosen: Tensor
+    """Indices of the images to train on: all, or a subset in epochs as long as those of all."""
 
     @property
     def steps(self) -> int:
@@ -205,7 +206,7 @@ class ClassifyTask:
     @property
     def views(self) -> int:
         """How often an image is seen in a step: the original and its views."""
-        return 1 if self.objective is None else self.objective.views
+        return count_views(self.objective)
 
     @property
     def unit(self) -> str:
@@ -261,7 +262,7 @@ class ClassifyTask:
     def _order(self, epoch: int) -> Tensor:
         """Deal out the images of an epoch: all of them in random order, then all in another, and so on."""
         # an epoch need not be a whole pass: with orbits it is shorter, with a subset it is longer
-        total = len(self.x if self.subset is None else self.subset)
+        total = len(self.chosen)
         first = epoch * self.items
         passes = range(first // total, (first + self.items - 1) // total + 1)
         orders = []
@@ -269,7 +270,7 @@ class ClassifyTask:
             orders.append(torch.randperm(total, generator=generator(self.config.seed, "order", each)))
         skipped = first - passes[0] * total  # dealt out in earlier epochs
         order = torch.cat(orders)[skipped:][: self.items]
-        return order if self.subset is None else self.subset[order]
+        return self.chosen[order]
 
 
 def images(config: Config, dataset: Dataset) -> tuple[Labelled, Labelled]:
@@ -348,18 +349,20 @@ def _check_count(dataset: Dataset, name: str, asked: int | None, available: int)
         )
 
 
-def _subset(config: Config, total: int) -> Tensor | None:
-    """Draw the indices of a subset, in rising order; a larger subset contains the smaller ones."""
+def _chosen(config: Config, total: int) -> Tensor:
+    """Return the indices of the images to train on, rising; a larger subset contains the smaller ones."""
     if config.data.subset is None:
-        return None
+        return torch.arange(total)
     order = torch.randperm(total, generator=generator(config.seed, "subset"))
     return order[: config.data.subset].sort().values
 
 
-def _mean_colour(x: Tensor) -> Tensor:
-    """Average images (N, C, H, W), which may be memory-mapped, in parts: (C,)."""
-    sums = [to_float(part).sum((0, 2, 3)) for part in x.split(1000)]
-    pixels = x.numel() / x.shape[1]  # of one channel, in all images
+def _mean_colour(x: Tensor, chosen: Tensor) -> Tensor:
+    """Average the chosen of the images (N, C, H, W), which may be memory-mapped, in parts: (C,)."""
+    sums = []
+    for part in chosen.split(1000):
+        sums.append(to_float(x[part]).sum((0, 2, 3)))  # (n, C, H, W) -> (C,)
+    pixels = len(chosen) * x.shape[2] * x.shape[3]
     return torch.stack(sums).sum(0) / pixels
 
 

@@ -107,6 +107,13 @@ class Config(Section):
         """The row of the table, without the name of the table."""
         return self.experiment.split("/")[-1]
 
+    @property
+    def seed_of_data(self) -> int:
+        """The seed of a generated data set."""
+        if self.data.data_seed is None:
+            return self.seed
+        return self.data.data_seed
+
     def _check_steerable(self) -> None:
         """The fields of a steerable network are those of one group, and are computed in float32."""
         network = self.network

@@ -23,6 +23,7 @@ __all__ = [
     "build",
     "channels_last",
     "compile_blocks",
+    "count_views",
     "create",
     "exported",
     "loss_names",
@@ -97,14 +98,22 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
     )
 
 
+def count_views(objective: EquivarianceLoss | None) -> int:
+    """Count how often an image is seen in a step: the original and its views."""
+    if objective is None:
+        return 1
+    return objective.views
+
+
 def loss_names(config: Config, objective: EquivarianceLoss | None) -> list[str]:
     """Name the parts of a step's loss: the task loss, and the term of each layer (and group)."""
     names = ["task_loss"]
     if objective is None or config.objective.beta == 0:
         return names
+    if len(objective.groups) == 1:
+        return [*names, *objective.layers]
     for group in objective.groups:
-        for layer in objective.layers:
-            names.append(layer if len(objective.groups) == 1 else f"{group} {layer}")
+        names += [f"{group} {layer}" for layer in objective.layers]
     return names
 
 

@@ -151,7 +151,7 @@ def read_versions(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Hold the folder for one process at a time; a killed process gives it back."""
+    """Hold the folder for one process at a time; a process that is killed gives it back."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as file:
         try:
@@ -162,6 +162,8 @@ def lock(folder: Path) -> Iterator[None]:
             raise ValueError(f"{folder} is in use by another process: wait for it, or stop it") from None
         except (ModuleNotFoundError, OSError):  # Windows and some network drives have no such locks
             pass
+        for leftover in folder.glob(".*.part"):  # half-written by a process that was killed
+            leftover.unlink()
         yield
 
 

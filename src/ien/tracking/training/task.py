@@ -123,8 +123,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
     can_embed = False
 
     def load(self, config: TrackingConfig, folder: str | None = None) -> Clips:
-        seed = config.seed if config.data.data_seed is None else config.data.data_seed
-        return sets.load_clips(config.data.dataset, folder, seed, config.data.test_on)
+        return sets.load_clips(config.data.dataset, folder, config.seed_of_data, config.data.test_on)
 
     def source(self, config: TrackingConfig, folder: str | None) -> str | None:
         return "generated" if config.data.dataset == "synthetic-clips" else None
