@@ -199,9 +199,11 @@ def pack(frames: Tensor) -> tuple[str, list[float | None]]:
     """
     low, high = float(frames.min()), float(frames.max())
     width = (high - low) or 1.0  # of constant frames
-    steps = ((frames.double() - low) * (255 / width)).round().to(torch.uint8)  # (n, h, w)
+    scaled = (frames.double() - low) * (255 / width)  # (n, h, w), from 0 to 255
+    steps = scaled.round().to(torch.uint8)
     steps[1:] = steps[1:] - steps[:-1]  # small, and so they compress well
-    text = base64.b64encode(zlib.compress(steps.numpy().tobytes(), 9)).decode()
+    compressed = zlib.compress(steps.numpy().tobytes(), 9)
+    text = base64.b64encode(compressed).decode()
     return text, [_rounded(low), _rounded(high)]
 
 
@@ -292,8 +294,11 @@ def _explore_image(
             outputs.append(output)
             for name, h_g in pooled.items():
                 h = original[name].expand_as(h_g)
-                errors[name].append(image_errors(h, h_g, sweep.group, g) / max(variance[name], TINY))
-                frames[name].append(_at_most(h_g[:, chosen[name]], MAX_MAP_SIZE))
+                # relative: L_G of the image over the variance of the layer
+                error = image_errors(h, h_g, sweep.group, g) / max(variance[name], TINY)
+                errors[name].append(error)
+                shown = h_g[:, chosen[name]]  # (elements, maps, H, W)
+                frames[name].append(_at_most(shown, MAX_MAP_SIZE))
 
     image: Json = {"frames": [], "ranges": [], "errors": []}
     for name in original:
@@ -356,7 +361,8 @@ def _picture(x: Tensor) -> Json:
     channels = 3 if len(x) >= 3 else 1
     x = _at_most(x[:channels][None], MAX_IMAGE_SIZE)[0]
     pixels = (x.clamp(0, 1) * 255).round().to(torch.uint8)
-    return {"size": list(pixels.shape), "pixels": base64.b64encode(pixels.numpy().tobytes()).decode()}
+    text = base64.b64encode(pixels.numpy().tobytes()).decode()
+    return {"size": list(pixels.shape), "pixels": text}
 
 
 def _at_most(h: Tensor, size: int) -> Tensor:

@@ -134,35 +134,69 @@ def _factor_ticks(places: Sequence[float]) -> list[tuple[float, str]]:
     return ticks
 
 
-def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
-    """Place curves and grid: the axis across, whole powers of ten upward."""
+class _Scale(NamedTuple):
+    """From values to the units of the drawing, in which y grows downwards."""
+
+    first: float
+    """The place at the left end of the axis."""
+    last: float
+    low: int
+    """The power of ten at its lower end."""
+    high: int
+
+    def x(self, place: float) -> float:
+        share = (place - self.first) / (self.last - self.first)
+        return LEFT + (WIDTH - LEFT - RIGHT) * share
+
+    def y(self, error: float) -> float:
+        share = (self.high - math.log10(error)) / (self.high - self.low)
+        return TOP + (HEIGHT - BOTTOM - TOP) * share
+
+
+def _scale(curves: Mapping[str, Points], axis: Axis) -> _Scale:
+    """Return a scale that holds all curves between two whole powers of ten."""
     errors: list[float] = []
     for points in curves.values():
         errors.extend(dict(points).values())
     # the small number takes an error of exactly 1 as one above 10^0
     high = math.ceil(math.log10(max(errors)) + 1e-9)
-    low = min(math.floor(math.log10(min(errors))), high - 1)
-    first, last = axis.ticks[0][0], axis.ticks[-1][0]
+    low = math.floor(math.log10(min(errors)))
+    low = min(low, high - 1)
+    first, _ = axis.ticks[0]
+    last, _ = axis.ticks[-1]
+    return _Scale(first, last, low, high)
 
-    # from values to the units of the drawing, in which y grows downwards
-    def x(place: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (place - first) / (last - first)
 
-    def y(error: float) -> float:
-        return TOP + (HEIGHT - BOTTOM - TOP) * (high - math.log10(error)) / (high - low)
-
+def _draw(curves: Mapping[str, Points], axis: Axis) -> Drawing:
+    """Place curves and grid: the axis across, whole powers of ten upward."""
+    scale = _scale(curves, axis)
     across, upward = [], []
     for place, label in axis.ticks:
-        across.append(Tick(round(x(place), 1), label))
-    every = max(1, (high - low) // 6)  # about six lines
-    for power in range(low, high + 1, every):
-        upward.append(Tick(round(y(10.0**power), 1), f"{10.0**power:g}"))
+        across.append(Tick(round(scale.x(place), 1), label))
+    every = max(1, (scale.high - scale.low) // 6)  # about six lines
+    for power in range(scale.low, scale.high + 1, every):
+        error = 10.0**power
+        upward.append(Tick(round(scale.y(error), 1), f"{error:g}"))
 
     lines = []
     # dashes as well as colours tell layers apart
     for k, (name, points) in enumerate(curves.items()):
         places = []
         for place, error in points:
-            places.append(f"{x(place):.1f},{y(error):.1f}")
-        lines.append(Line(name, CYCLE[k % len(CYCLE)], DASHES[k % len(DASHES)], " ".join(places)))
-    return Drawing(axis.name, WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM, across, upward, lines)
+            x, y = scale.x(place), scale.y(error)
+            places.append(f"{x:.1f},{y:.1f}")
+        colour = CYCLE[k % len(CYCLE)]
+        dashes = DASHES[k % len(DASHES)]
+        lines.append(Line(name, colour, dashes, " ".join(places)))
+    return Drawing(
+        axis=axis.name,
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        top=TOP,
+        bottom=HEIGHT - BOTTOM,
+        across=across,
+        upward=upward,
+        lines=lines,
+    )

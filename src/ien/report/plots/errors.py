@@ -109,9 +109,9 @@ def draw_errors(axes: Axes, axis: ErrorAxis, points: Mapping[float, Point], look
     for place, point in points.items():
         if point.interval is None or not all(map(math.isfinite, point.interval)):
             continue
-        low, high = point.interval
+        low, high = map(axis.place, point.interval)
         # a logarithmic axis has no place for an interval that reaches 0
-        ends = [max(axis.place(low), axis.low), max(axis.place(high), axis.low)]
+        ends = [max(low, axis.low), max(high, axis.low)]
         bar: dict[str, Any] = {"linewidth": 1, "marker": "_", "markersize": 6}
         axes.plot([place, place], ends, color=look.color, label=f"{name}: interval", **bar)
 

@@ -206,12 +206,15 @@ def _short_names(names: Sequence[str]) -> tuple[list[str], str]:
         first, *rest = words[0]
         return [""], "\n".join([first, " ".join(rest)]).strip()
     # as many words from the end as all have in common, but for the first word of each
-    shortest = min(map(len, words))
-    count = 0
-    while count < shortest - 1 and len({of_name[-count - 1] for of_name in words}) == 1:
-        count += 1
-    common = words[0][len(words[0]) - count :]
-    short = [plain(" ".join(of_name[: len(of_name) - count]), MAX_NAME) for of_name in words]
+    common: list[str] = []
+    for last in zip(*(reversed(of_name[1:]) for of_name in words), strict=False):
+        if len(set(last)) > 1:
+            break
+        common.insert(0, last[0])
+    short = []
+    for of_name in words:
+        own = of_name[: len(of_name) - len(common)]
+        short.append(plain(" ".join(own), MAX_NAME))
     return short, " ".join(common)
 
 

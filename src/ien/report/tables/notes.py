@@ -38,14 +38,18 @@ def source_notes(named: NamedRows, paper: Mapping[str, PaperRow], tested_with: s
     notes = list(_paper_note(named, paper))
 
     def data(record: Record) -> str:
-        counts = f"{record.train:,} training and {record.test:,} {record.tested_on} {tested_with}"
-        return f"{record.data}, {record.source}: {counts}"
+        train, test = f"{record.train:,} training", f"{record.test:,} {record.tested_on}"
+        return f"{record.data}, {record.source}: {train} and {test} {tested_with}"
 
     # what it takes to repeat the runs
-    notes.append(f"data: {_who_has_what(named, data)}")
-    notes.append(f"commit: {_who_has_what(named, lambda record: record.commit or 'unknown')}")
-    notes.append(f"machine: {_who_has_what(named, lambda record: record.machine)}")
-    notes.append(f"versions: {_who_has_what(named, _versions)}")
+    facts: dict[str, Callable[[Record], str]] = {
+        "data": data,
+        "commit": _commit,
+        "machine": _machine,
+        "versions": _versions,
+    }
+    for fact, value in facts.items():
+        notes.append(f"{fact}: {_who_has_what(named, value)}")
     for name, row in named:
         notes.extend(_superseded_note(name, row))
         notes.extend(_difference_notes(name, row))
@@ -88,6 +92,14 @@ def _trained_notes(name: str, row: Row) -> Iterator[str]:
             counts[record.trained_parameters] = None
     for count in counts:
         yield f"{name}: {short_count(count)} parameters are trained"
+
+
+def _commit(record: Record) -> str:
+    return record.commit or "unknown"
+
+
+def _machine(record: Record) -> str:
+    return record.machine
 
 
 def _versions(record: Record) -> str:

@@ -61,13 +61,7 @@ def plot_curves(tests: Mapping[str, Mapping[str, Curves]]) -> Figure:
     figure = Figure(figsize=(9, 0.6 + 3.4 * len(tests)), layout="constrained")
     panels = figure.subplots(len(tests), 2, squeeze=False)
     for (success, precision), (test, scores) in zip(panels, tests.items(), strict=True):
-        success.set_title(f"success on {plain(test)}")
-        success.set(xlim=(0, 1), ylim=(0, 1))
-        success.set(xlabel="overlap threshold", ylabel="share of frames with more")
-        precision.set_title(f"precision on {plain(test)}")
-        precision.set(xlim=(0, 50), ylim=(0, 1))
-        precision.set(xlabel="centre error threshold, px", ylabel="share of frames with at most")
-        precision.axvline(20, color=GREY, linewidth=0.9, linestyle=":", label="_20")
+        _curve_axes(success, precision, plain(test))
         names = []
         for name, score in scores.items():
             _draw(success, SUCCESS_THRESHOLDS, score.success_curve, looks[name], name, every=4)
@@ -147,6 +141,17 @@ def _rotating(tests: Mapping[str, Mapping[str, Angles]]) -> dict[str, dict[str, 
             "as in rot-otb"
         )
     return rotating
+
+
+def _curve_axes(success: Axes, precision: Axes, test: str) -> None:
+    success.set_title(f"success on {test}")
+    success.set(xlim=(0, 1), ylim=(0, 1))
+    success.set(xlabel="overlap threshold", ylabel="share of frames with more")
+    precision.set_title(f"precision on {test}")
+    precision.set(xlim=(0, 50), ylim=(0, 1))
+    precision.set(xlabel="centre error threshold, px", ylabel="share of frames with at most")
+    # where the precision is read off
+    precision.axvline(20, color=GREY, linewidth=0.9, linestyle=":", label="_20")
 
 
 def _angle_axes(around: Axes, onward: Axes, scores: Sequence[Angles]) -> None:
