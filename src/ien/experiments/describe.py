@@ -10,7 +10,7 @@ from torch import nn
 
 from ..report import read
 from ..training import MACHINE, Config, differences, entries, flat, kind_of
-from ..training.network import build, count_views, objective_of, plain_of
+from ..training.network import build, count_parameters, count_views, objective_of, plain_of
 from ..training.run_folder import read_config, read_data, read_result
 from ..training.schedule import epoch_length
 from .catalogue import config as preset_config
@@ -122,7 +122,7 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
 
     objective = objective_of(config, network)
     views = count_views(objective)
-    trained = sum(parameter.numel() for parameter in network.parameters())
+    trained = count_parameters(network)
     total, name, note = kind.epoch_items(config, train_images)
     steps, items = epoch_length(config, total, views, config.machine.processes)
     epochs = config.schedule.epochs

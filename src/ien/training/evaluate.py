@@ -18,6 +18,7 @@ from ..loss.layers import per_layer
 from ..measuring.measure import measure
 from ..measuring.report import Report
 from .config import Config
+from .network import count_parameters
 
 __all__ = ["REGULAR_IMAGES", "cost", "evaluate", "inference_speed", "layer_errors"]
 
@@ -35,17 +36,21 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
     taps: Any = (model.taps, model.feature_groups)
     reports = []
     for group in objective.measured_groups:
+        # all elements on all images: one pass for each group gives accuracies and errors
         reports.append(measure(model, _batches(x), group, *taps, labels=y, floors=False))
 
-    accuracies = [list((report.accuracy or {}).values()) for report in reports]
-    accuracy: float | None = accuracies[0][0]  # of the identity
-    of_views = statistics.mean(statistics.mean(values[1:]) for values in accuracies)
-    with_copies: float | None = (accuracies[0][0] + of_views) / 2
+    of_views = []
+    for report in reports:
+        identity, *others = (report.accuracy or {}).values()
+        of_views.append(statistics.mean(others))
+    accuracy: float | None = identity  # the same in all reports: it is that of the images themselves
+    with_copies: float | None = (identity + statistics.mean(of_views)) / 2
     if objective.average:
-        accuracy = reports[0].averaged_accuracy
-        # averaged over an exact group, the prediction for a view is that for the image
+        accuracy, with_copies = reports[0].averaged_accuracy, None
         (group,) = objective.groups
-        with_copies = accuracy if all(group.exact) else None
+        if all(group.exact):
+            # averaged over an exact group, the prediction for a view is that for the image
+            with_copies = accuracy
 
     layers = layer_errors(reports)
     for name, error in _regular_errors(config, model, x[:REGULAR_IMAGES]).items():
@@ -71,17 +76,21 @@ def layer_errors(reports: Sequence[Report]) -> dict[str, Any]:
 
 def _regular_errors(config: Config, model: nn.Module, x: Tensor) -> dict[str, float]:
     """Measure each layer's relative error channel by channel; nothing if a group cannot permute them."""
-    taps: Any = (model.taps, model.feature_groups)
-    sizes: set[int] = set()
-    for spec in per_layer(taps[1], taps[0]).values():
-        sizes |= set(spec.sizes)
+    layers: Any = model.taps
+    feature_groups: Any = model.feature_groups
     groups = config.objective.measured_groups
-    if sizes == {1}:
+    sizes: set[int] = set()
+    for spec in per_layer(feature_groups, layers).values():
+        sizes |= set(spec.sizes)
+    if sizes == {1}:  # nothing to permute
         return {}
     for group in groups:
         if not permutes_members(group) or not sizes <= set(regular_sizes(group)):
             return {}
-    reports = [measure(model, _batches(x), group, *taps, floors=False, action="regular") for group in groups]
+    reports = []
+    for group in groups:
+        report = measure(model, _batches(x), group, layers, feature_groups, floors=False, action="regular")
+        reports.append(report)
     errors = {}
     for name in reports[0].layers:
         errors[name] = statistics.mean(report.layers[name].relative for report in reports)
@@ -102,9 +111,9 @@ def cost(config: Config, model: nn.Module, shape: Sequence[int]) -> tuple[int, i
     batch = torch.empty(64, *shape, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         copy.deepcopy(model).to("meta").eval()(batch)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    # a multiply-accumulate is two operations
     macs = counter.get_total_flops() // 2 // len(batch)
-    return parameters, macs * _passes(config)
+    return count_parameters(model), macs * _passes(config)
 
 
 def inference_speed(config: Config, model: nn.Module, x: Tensor, rounds: int = 30) -> float:
@@ -132,5 +141,6 @@ def _passes(config: Config) -> int:
 
 
 def _batches(x: Tensor, size: int = 250) -> Iterator[Tensor]:
+    # in the layout in which most CPUs and GPUs convolve faster
     for part in x.split(size):
         yield to_float(part).contiguous(memory_format=torch.channels_last)

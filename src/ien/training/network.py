@@ -23,6 +23,7 @@ __all__ = [
     "build",
     "channels_last",
     "compile_blocks",
+    "count_parameters",
     "count_views",
     "create",
     "exported",
@@ -132,6 +133,11 @@ def optimizer_of(config: Config, network: nn.Module, start: Start | None) -> tor
     if config.objective.tied and start:
         keep_equivariant(start, optimizer)
     return optimizer
+
+
+def count_parameters(network: nn.Module) -> int:
+    """Count the numbers that a network learns."""
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:

@@ -28,10 +28,11 @@ def change(config: C, settings: Sequence[str]) -> C:
     >>> change(Config("rot-mnist/ien-r4", "paper"), ["beta=0.3", "network.width=1/8"]).network.width
     0.125
     """
+    # all at once: some values are valid only together
     values: dict[str, Any] = {}
     known = entries(type(config))
     for setting in settings:
-        name, equals, text = (part.strip() for part in setting.partition("="))
+        name, equals, text = map(str.strip, setting.partition("="))
         if not equals:
             raise ValueError(f"a setting is written field=value, such as beta=0.3; got {setting!r}")
         entry = locate(known, name)

@@ -20,6 +20,7 @@ from . import run_folder
 from .config import Config, changed
 from .distributed import ALONE, Processes
 from .loop import Stopped, Trained, train
+from .network import count_parameters
 from .progress import shown
 from .task import Description, kind_of
 
@@ -116,7 +117,7 @@ def run(
                 "seconds": round(trained.seconds, 1),
                 "images_seen": trained.images_seen,
                 **kind.test(folder, config, network, dataset, say),
-                "trained_parameters": sum(parameter.numel() for parameter in network.parameters()),
+                "trained_parameters": count_parameters(network),
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
             run_folder.write_json(folder / "result.json", record)

@@ -183,6 +183,7 @@ def append_metrics(folder: Path, metrics: dict[str, Any]) -> None:
     """Add the line of an epoch to metrics.jsonl, and make sure that it is on the disk."""
     with open(folder / "metrics.jsonl", "a") as file:
         file.write(json.dumps(metrics) + "\n")
+        # the checkpoint, which comes next, must not be there without it
         file.flush()
         os.fsync(file.fileno())
 
@@ -198,7 +199,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def cut_metrics(folder: Path, epochs: int) -> None:
     """Keep the lines of the first ``epochs`` epochs: those after the last checkpoint are written again."""
     path = folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    lines = []
+    if path.exists():
+        lines = path.read_bytes().splitlines(keepends=True)
     if len(lines) < epochs:
         raise ValueError(
             f"{path} has {len(lines)} lines for the {epochs} epochs of last.pt: restore it, or "
@@ -220,6 +223,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
         return None
     remedy = "delete it to train from the start, or restore it"
     try:
+        # torch reads a file with a wrong bit without a word: the checksums of the archive tell
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
             if damaged is not None:
@@ -230,7 +234,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
             f"{path} holds something other than tensors and numbers, and was not loaded: {remedy}"
         ) from None
     except Exception as error:  # a damaged file can provoke anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path} is truncated or damaged ({reason}): {remedy}") from None
     if not isinstance(state, dict) or not CHECKPOINT_FIELDS <= set(state):
         raise ValueError(f"{path} is not a checkpoint of ien: {remedy}")

@@ -55,16 +55,20 @@ def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
     schedule = config.schedule
     epoch = step // steps_per_epoch
     if schedule.shape == "steps":
-        passed = sum(epoch >= after for after in schedule.step_epochs)
-        return schedule.max_lr * schedule.decay**passed
+        passed = [after for after in schedule.step_epochs if epoch >= after]
+        return schedule.max_lr * schedule.decay ** len(passed)
     if schedule.shape == "exponential":
-        return schedule.max_lr * schedule.decay ** max(0, epoch - schedule.decay_after + 1)
+        decayed = max(0, epoch - schedule.decay_after + 1)
+        return schedule.max_lr * schedule.decay**decayed
+    # one-cycle
     cycle = schedule.cycle_epochs * steps_per_epoch
     rise = cycle / 4
     if step >= cycle:
         return schedule.min_lr
     if step < rise:
-        height = (1 - math.cos(math.pi * step / rise)) / 2
+        angle = math.pi * step / rise
+        height = (1 - math.cos(angle)) / 2
     else:
-        height = (1 + math.cos(math.pi * (step - rise) / (cycle - rise))) / 2
+        angle = math.pi * (step - rise) / (cycle - rise)
+        height = (1 + math.cos(angle)) / 2
     return schedule.min_lr + (schedule.max_lr - schedule.min_lr) * height
