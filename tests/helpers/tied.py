@@ -100,12 +100,17 @@ def backward(model: nn.Module, seed: int = 0) -> Tensor:
     return loss
 
 
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int = 0) -> float:
+    optimizer.zero_grad()
+    loss = backward(model, seed)
+    optimizer.step()
+    return float(loss.detach())
+
+
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 6) -> None:
     model.train()
-    for step in range(steps):
-        optimizer.zero_grad()
-        backward(model, seed=step + 1)
-        optimizer.step()
+    for seed in range(1, steps + 1):
+        step(model, optimizer, seed)
     model.eval()
 
 
