@@ -1,7 +1,5 @@
 """What the latest maps say about the next ones, where maps alone cannot tell."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -21,33 +19,30 @@ def test_channels_of_images_are_no_members_even_if_they_are_equal() -> None:
     assert report.layers["0"].relative < 1e-10
 
 
-def test_constant_maps_have_the_feature_groups_of_the_latest_ones() -> None:
-    specs = [ien.FeatureGroups.of(size) for size in (4, 2)]
-    flow, zeros = Flow(R4, specs, views_of(torch.rand(2, 1, 5, 5), R4)), torch.zeros(8, 8, 5, 5)
-    assert flow.feature_groups(zeros).blocks == ((4, 8),)  # type: ignore[union-attr]
-    assert flow.feature_groups(zeros.clone(), expected=((2, 8),)).blocks == ((2, 8),)  # type: ignore[union-attr]
-    assert flow.feature_groups(zeros.clone()).blocks == ((2, 8),)  # type: ignore[union-attr]
+@pytest.fixture
+def flow() -> Flow:
+    return Flow(R4, [ien.FeatureGroups.of(size) for size in (4, 2)], views_of(torch.rand(2, 1, 5, 5), R4))
 
 
-def test_maps_that_were_overwritten_are_looked_at_again() -> None:
-    flow = Flow(R4, [ien.FeatureGroups.of(4)], views_of(torch.rand(2, 1, 5, 5), R4))
-    h = torch.zeros(8, 4, 5, 5)
-    assert flow.feature_groups(h) is flow.feature_groups(h.view_as(h)) is not None
-    h += torch.rand(8, 4, 5, 5)
-    assert flow.feature_groups(h) is None
-    assert flow.relative_error(h) > 0.1
+def test_constant_maps_have_the_feature_groups_of_the_latest_ones(flow) -> None:
+    zeros = torch.zeros(8, 8, 5, 5)
+    assert flow.feature_groups(zeros).blocks == ((4, 8),)
+    assert flow.feature_groups(zeros.clone(), expected=((2, 8),)).blocks == ((2, 8),)
+    assert flow.feature_groups(zeros.clone()).blocks == ((2, 8),)
 
 
-def test_few_maps_are_held() -> None:
-    flow = Flow(R4, [ien.FeatureGroups.of(4)], views_of(torch.rand(2, 1, 5, 5), R4))
+def test_few_maps_are_held_and_those_overwritten_are_looked_at_again(flow) -> None:
     for _ in range(10):
-        flow.feature_groups(torch.zeros(8, 4, 5, 5))
+        h = torch.zeros(8, 4, 5, 5)
+        assert flow.feature_groups(h) is flow.feature_groups(h.view_as(h)) is not None
     assert len(flow._latest) == REMEMBERED_MAPS
+    h += torch.rand(8, 4, 5, 5)
+    assert flow.feature_groups(h) is None and flow.relative_error(h) > 0.1
 
 
 @pytest.mark.parametrize(("feature_groups", "specs"), [({"": 4, "2": 2}, "42"), ({"": 2, "2": 4}, "24")])
 @pytest.mark.parametrize("dead", ["weights", "activations"])
-def test_dead_layers_keep_the_feature_groups_they_were_given(feature_groups, specs: str, dead: str) -> None:
+def test_dead_layers_keep_the_feature_groups_they_were_given(feature_groups, specs, dead) -> None:
     convs = [nn.Conv2d(before, 8, 3) for before in (1, 8, 8)]
     net = nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.ReLU(), nn.MaxPool2d(1), convs[2])
     if dead == "weights":

@@ -12,12 +12,12 @@ from ien.tying.harmonics import harmonics, orthonormal, smoothing
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 7])
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("quarters", range(4))
-def test_patterns_rotate_as_pixels_do(size: int, flip: bool, quarters: int) -> None:
-    pixels = harmonics(size)
-    expected = torch.rot90(pixels.flip(-1) if flip else pixels, quarters, (-2, -1))
-    torch.testing.assert_close(harmonics(size, Similarity(Fraction(quarters, 4), flip)), expected)
+def test_patterns_rotate_as_pixels_do(size) -> None:
+    upright = harmonics(size)
+    for quarters in range(4):
+        for flip, patterns in enumerate([upright, upright.flip(-1)]):
+            rotated = harmonics(size, Similarity(Fraction(quarters, 4), bool(flip)))
+            torch.testing.assert_close(rotated, patterns.rot90(quarters, (-2, -1)))
 
 
 def test_a_rotated_pattern_is_its_closed_form() -> None:
@@ -33,7 +33,7 @@ def test_a_rotated_pattern_is_its_closed_form() -> None:
             assert rotated[5:10, row, column].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11])
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_smoothing_is_least_squares_and_commutes_with_rotations(size: int) -> None:
     matrix = smoothing(size, torch.device("cpu"), torch.float64)
     kernels = torch.randn(6, size, size, dtype=torch.float64)

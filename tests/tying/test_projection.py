@@ -1,7 +1,5 @@
 """The projection P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹, against loops, and to the bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,7 +19,7 @@ R4, R8 = ien.rotation(4), ien.rotation(8)
     ids=str,
 )
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_tied_weights_are_the_mean_over_the_group(group, after, before, size: int) -> None:
+def test_tied_weights_are_the_mean_over_the_group(group, after, before, size) -> None:
     channels = {4: 4, 1: 4, "4-2-1": 11, 8: 8}
     rows, columns = channels[after], channels[before]
     weight = torch.randn(rows, columns, size, size, dtype=torch.float64)
@@ -40,7 +38,7 @@ def test_tied_weights_are_the_mean_over_the_group(group, after, before, size: in
 
 
 @pytest.mark.parametrize("group", ["rot4", "rot4xflip", "flip", "rot2"])
-def test_smooth_weights_are_the_mean_of_smooth_ones(group: str) -> None:
+def test_smooth_weights_are_the_mean_of_smooth_ones(group) -> None:
     parsed = ien.group(group)
     n = len(parsed)
     weight = torch.randn(n, n, 3, 3, dtype=torch.float64)
@@ -64,7 +62,7 @@ def test_kernels_that_cannot_rotate_are_not_smoothed() -> None:
 
 
 @pytest.mark.parametrize("smooth", [False, True])
-def test_random_kernels_lose_half_their_mean_only_where_they_resample(smooth: bool) -> None:
+def test_random_kernels_lose_half_their_mean_only_where_they_resample(smooth) -> None:
     def mean_of(kernels: Tensor) -> float:
         return float(kernels.mean((-2, -1)).norm() / kernels.norm())
 
@@ -101,7 +99,7 @@ def test_tied_numbers_are_equal_to_the_bit_in_their_own_precision(group, conv_gr
 
 @pytest.mark.parametrize("shape", [(8,), (8, 1, 1), (1, 8, 1, 1), (1, 1, 1, 8)])
 @pytest.mark.parametrize("group", [R4, R8], ids=str)
-def test_numbers_per_channel_may_have_any_shape(group, shape: tuple[int, ...]) -> None:
+def test_numbers_per_channel_may_have_any_shape(group, shape) -> None:
     size = len(group)
     values = torch.rand(shape)
     tie = Tie(nn.Identity(), "", group, ((size, 8),))
@@ -137,7 +135,7 @@ def test_equal_steps_keep_equal_numbers_but_not_smooth_ones() -> None:
     ],
 )
 def test_conv_groups_are_tied_as_kernels_with_zeros_between(
-    group, conv_groups: int, after, before, smooth: bool
+    group, conv_groups, after, before, smooth
 ) -> None:
     group = ien.group(group)
     weight = torch.randn(num_channels(after), num_channels(before) // conv_groups, 3, 3, dtype=torch.float64)
