@@ -11,8 +11,6 @@ from torch import nn
 
 from ien.cli.model_file import build_model, load_weights_into
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
-
 CODE = """
 from torch import nn
 from beside import WIDTH
@@ -37,7 +35,7 @@ READY = build()
 
 
 @pytest.fixture(autouse=True)
-def code(elsewhere: None) -> None:
+def code(elsewhere):
     Path("net.py").write_text(CODE)
     Path("beside.py").write_text("WIDTH = 4")
     Path("syntax.py").write_text("def build(:\n")
@@ -47,7 +45,7 @@ def code(elsewhere: None) -> None:
     ("target", "kind"),
     [("net.py:build", nn.Linear), ("net.py:READY", nn.Linear), ("torch.nn:Identity", nn.Identity)],
 )
-def test_a_function_a_ready_model_and_a_class_in_a_module_can_be_named(target: str, kind: type) -> None:
+def test_a_function_a_ready_model_and_a_class_in_a_module_can_be_named(target, kind) -> None:
     assert isinstance(build_model(target), kind)
 
 
@@ -61,31 +59,27 @@ def test_a_function_a_ready_model_and_a_class_in_a_module_can_be_named(target: s
         ("net.py:exits", "net.py:exits raised SystemExit: 3"),
         ("syntax.py:build", "syntax.py raised SyntaxError"),
         ("no.such.module:build", "no.such.module cannot be imported: ModuleNotFoundError"),
+        ("nonet.py:build", r"there is no code file nonet\.py"),
         (":build", "in a code file: code.py:build; got ':build'"),
         ("net.py:a b", "got 'net.py:a b'"),
     ],
 )
-def test_what_names_no_model_is_refused_with_the_reason(target: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_names_no_model_is_refused_with_the_reason(target, message) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         build_model(target)
 
 
-def test_a_missing_code_file_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no code file nonet\.py"):
-        build_model("nonet.py:build")
-
-
 @pytest.mark.parametrize("key", ["", "state_dict", "model"])
-def test_weights_of_a_checkpoint_are_found(key: str) -> None:
+def test_weights_of_a_checkpoint_are_found(key) -> None:
     source, target = build_model("net.py:build"), build_model("net.py:build")
     state = source.state_dict()
     torch.save({key: state, "epoch": 3} if key else state, "checkpoint.pt")
     load_weights_into(target, Path("checkpoint.pt"))
-    assert torch.equal(source.weight, target.weight)  # type: ignore[arg-type]
+    assert torch.equal(source.weight, target.weight)
 
 
 class Evil:
-    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+    def __reduce__(self):
         return open, ("executed", "w")
 
 
@@ -99,7 +93,7 @@ class Evil:
         ("list.pt", "should hold a state_dict; it holds a list"),
     ],
 )
-def test_other_weights_are_refused_and_never_executed(name: str, message: str) -> None:
+def test_other_weights_are_refused_and_never_executed(name, message) -> None:
     save_file({"other": torch.zeros(1)}, "other.safetensors")
     Path("damaged.safetensors").write_bytes(b"not weights")
     torch.save({"x": Evil()}, "evil.pt")

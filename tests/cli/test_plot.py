@@ -15,15 +15,14 @@ pytestmark = [pytest.mark.usefixtures("elsewhere", "toy_data"), pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(tmp_path_factory):
     """Two finished toy runs, with the loss and without."""
-    folders = [tmp_path_factory.mktemp("plots") / name for name in ("ien-r4", "cnn-aug")]
-    processes = [
-        toy.start(toy.train, folder, "", {"beta": beta})
-        for folder, beta in zip(folders, (1.0, 0.0), strict=True)
-    ]
+    betas = {
+        tmp_path_factory.mktemp("plots") / name: beta for name, beta in (("ien-r4", 1.0), ("cnn-aug", 0.0))
+    }
+    processes = [toy.start(toy.train, folder, "", {"beta": beta}) for folder, beta in betas.items()]
     assert [toy.finish(process) for process in processes] == [0, 0]
-    return folders
+    return list(betas)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +35,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ("training", []),
     ],
 )
-def test_plots_of_runs_are_written_as_png_and_svg(runs: list[Path], kind: str, options: list[str]) -> None:
+def test_plots_of_runs_are_written_as_png_and_svg(runs, kind, options) -> None:
     done = invoke("plot", kind, *runs, *options, "--out", f"here/{kind}.png")
     assert done.stdout.splitlines() == [f"wrote here/{kind}.png", f"wrote here/{kind}.svg"]
     assert Path(f"here/{kind}.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in Path(f"here/{kind}.svg").read_text()
 
 
-def test_costs_are_drawn_from_records_or_run_folders(runs: list[Path]) -> None:
+def test_costs_are_drawn_from_records_or_run_folders(runs) -> None:
     invoke("plot", "costs", runs[0].parent)
     assert Path("plots/costs.png").exists() and Path("plots/costs.svg").exists()
     assert "no records of preset 'paper'" in error_of("plot", "costs", runs[0].parent, "--preset", "paper")
@@ -51,7 +50,7 @@ def test_costs_are_drawn_from_records_or_run_folders(runs: list[Path]) -> None:
     assert "there is no folder nowhere" in error_of("plot", "costs", "nowhere")
 
 
-def test_runs_of_one_name_are_told_apart_and_a_run_is_drawn_once(runs: list[Path]) -> None:
+def test_runs_of_one_name_are_told_apart_and_a_run_is_drawn_once(runs) -> None:
     copy = runs[0].parent / "copy"
     shutil.copytree(runs[0], copy, dirs_exist_ok=True)
     invoke("plot", "errors", runs[0], copy, "--number", "4", "--out", "two")
@@ -60,7 +59,7 @@ def test_runs_of_one_name_are_told_apart_and_a_run_is_drawn_once(runs: list[Path
     assert "was given twice" in error_of("plot", "errors", copy, copy)
 
 
-def test_bad_input_is_one_line(runs: list[Path]) -> None:
+def test_bad_input_is_one_line(runs) -> None:
     assert "is not a run folder" in error_of("plot", "features", ".")
     assert "conv9" in error_of("plot", "features", runs[0], "--layers", "conv9")
     assert "images 0 to 39" in error_of("plot", "features", runs[0], "--image", "40")

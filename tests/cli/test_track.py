@@ -9,7 +9,7 @@ import re
 import shutil
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -18,14 +18,14 @@ from rich.console import Console
 from ien.experiments import queue
 from ien.tracking import Tracker, footage, score, track
 from ien.tracking import demo as demo_module
-from ien.tracking.data.clips import Clip, otb
+from ien.tracking.data.clips import otb
 from ien.tracking.data.rot_otb import rotated, write
 from ien.tracking.data.synthetic import synthetic
 from ien.tracking.demo import tracker_of
 from ien.tracking.recording import record_with_table
 from ien.tracking.training.config import TrackingConfig
 from ien.tracking.video import write_video
-from ien.training import Config
+from ien.training import Config, Stopped
 from ien.training.network import build
 from ien.training.run_folder import create, read_config, save_weights
 from tests.helpers.configs import with_values
@@ -33,7 +33,7 @@ from tests.helpers.shell import error_of, invoke
 from tests.helpers.tracker_run import DATA, untrained_tracker
 
 pytest.importorskip("av", reason="videos need av: pip install 'ien[track]'")
-pytest.importorskip("PIL", reason="frames need pillow: pip install 'ien[track]'")
+Image = pytest.importorskip("PIL.Image", reason="frames need pillow: pip install 'ien[track]'")
 pytestmark = pytest.mark.usefixtures("elsewhere", "one_thread")
 
 FRAMES = 8
@@ -41,35 +41,35 @@ BOX = "40,30,24,20"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     return untrained_tracker(tmp_path_factory.mktemp("runs") / "ien", "4")
 
 
 @pytest.fixture(scope="module")
-def clip() -> Clip:
+def clip():
     return synthetic(seed=4, frames=FRAMES, size=(96, 128))
 
 
 @pytest.fixture(scope="module")
-def video(clip: Clip, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def video(clip, tmp_path_factory):
     path = tmp_path_factory.mktemp("video") / "clip.mp4"
     write_video(path, footage(clip), 12.5)
     return path
 
 
 @pytest.fixture(scope="module")
-def sequence(clip: Clip, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sequence(clip, tmp_path_factory):
     """A sequence of OTB that turns, with its angles."""
     return write(rotated(clip, turns_per_second=1), tmp_path_factory.mktemp("otb"), suffix=".png")
 
 
-def table(path: Path | str) -> dict[str, np.ndarray]:
+def table(path):
     rows = list(csv.DictReader(Path(path).read_text().splitlines()))
     columns = {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
     return columns | {"box": np.stack([columns[name] for name in "xywh"], 1)}
 
 
-def test_a_video_gives_a_video_and_the_trackers_boxes_as_a_table(video: Path, run: Path) -> None:
+def test_a_video_gives_a_video_and_the_trackers_boxes_as_a_table(video, run) -> None:
     done = invoke("track", video, "--run", run, "--box", BOX, "--out", "here/out.mp4", columns=300)
     shown, found = footage("here/out.mp4"), table("here/out.csv")
     assert shown.count == FRAMES and shown.fps == Fraction(25, 2)
@@ -84,27 +84,25 @@ def test_a_video_gives_a_video_and_the_trackers_boxes_as_a_table(video: Path, ru
     assert third.startswith("table: here/out.csv")
 
 
-def test_files_are_named_after_the_source_and_a_start_is_a_frame(video: Path, run: Path) -> None:
+def test_files_are_named_after_the_source_and_a_start_is_a_frame(video, run) -> None:
     invoke("track", video, "--run", run, "--box", BOX, "--start", "3")
     assert table("tracks/clip.csv")["frame"].tolist() == [3, 4, 5, 6, 7]
     for found, plain in zip(footage("tracks/clip.mp4"), list(footage(video))[3:], strict=True):
         assert np.abs(found[:20, -30:].astype(int) - plain[:20, -30:]).mean() < 6
 
 
-def test_images_have_the_rate_and_the_table_the_name_that_are_given(sequence: Path, run: Path) -> None:
-    options = ("--fps", "12.5", "-o", "x.mp4", "--csv", "other.csv")
-    invoke("track", sequence / "img", "--run", run, "--box", BOX, *options)
+def test_images_have_the_rate_and_the_table_the_name_that_are_given(sequence, run) -> None:
+    files = ("-o", "x.mp4", "--csv", "other.csv")
+    invoke("track", sequence / "img", "--run", run, "--box", BOX, "--fps", "12.5", *files)
     assert footage("x.mp4").fps == Fraction(25, 2) and footage("x.mp4").count == FRAMES
     assert len(table("other.csv")["frame"]) == FRAMES
 
 
 @pytest.mark.parametrize("start", [0, 2])
-def test_a_sequence_of_otb_starts_at_its_true_box_and_has_scores(
-    sequence: Path, run: Path, start: int
-) -> None:
+def test_a_sequence_of_otb_starts_at_its_true_box_and_has_scores(sequence, run, start) -> None:
     done = invoke("track", sequence, "--run", run, "--start", str(start), "-o", "x.mp4", columns=400)
     (truth,), found = otb(sequence.parent), table("x.csv")
-    true, angles = truth.boxes[start:], truth.angles[start:] - truth.angles[start]  # type: ignore[index]
+    true, angles = truth.boxes[start:], truth.angles[start:] - truth.angles[start]
     assert np.abs(found["box"][0] - true[0]).max() < 1e-3
     expected = score(found["box"], true, found["angle"], angles)
     scores, still = done.stdout.splitlines()[-2:]
@@ -116,7 +114,7 @@ def test_a_sequence_of_otb_starts_at_its_true_box_and_has_scores(
     assert "scores" not in own  # another target may be meant
 
 
-def test_boxes_that_are_not_known_are_left_out_of_the_scores(sequence: Path, run: Path) -> None:
+def test_boxes_that_are_not_known_are_left_out_of_the_scores(sequence, run) -> None:
     copy = shutil.copytree(sequence, Path("otb", "Part"))
     lines = (copy / "groundtruth_rect.txt").read_text().splitlines()
     lines[3], lines[4] = "NaN,NaN,NaN,NaN", "5,5,0,0"
@@ -125,7 +123,7 @@ def test_boxes_that_are_not_known_are_left_out_of_the_scores(sequence: Path, run
     assert "no true box in frame 3" in error_of("track", copy, "--run", run, "--start", "3")
 
 
-def test_of_two_targets_one_is_named(sequence: Path, run: Path) -> None:
+def test_of_two_targets_one_is_named(sequence, run) -> None:
     copy = shutil.copytree(sequence, Path("otb", "Two"))
     text = (copy / "groundtruth_rect.txt").read_text()
     (copy / "groundtruth_rect.txt").rename(copy / "groundtruth_rect.1.txt")
@@ -137,9 +135,7 @@ def test_of_two_targets_one_is_named(sequence: Path, run: Path) -> None:
     assert table("tracks/Two-2.csv")["box"][0][1:].tolist() == [29, 22, 20]
 
 
-def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(
-    run: Path, video: Path, tmp_path: Path
-) -> None:
+def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(run, video, tmp_path) -> None:
     plain = untrained_tracker(tmp_path / "plain", "1")
     assert tracker_of(run).rotations == 4 and tracker_of(plain).rotations == 1
     invoke("track", video, "--run", plain, "--box", BOX)
@@ -171,16 +167,14 @@ def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(
         ("VIDEO --demo", "--demo makes its own clip"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(
-    arguments: str, fragment: str, video: Path, run: Path, sequence: Path
-) -> None:
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, fragment, video, run, sequence) -> None:
     places = {"VIDEO": str(video), "RUN": str(run), "SEQUENCE": str(sequence), "BOX": BOX}
     given = [places.get(argument, argument) for argument in arguments.split()]
     assert fragment.replace("VIDEO", str(video)) in error_of("track", *given)
     assert not [path for path in Path.cwd().rglob("*") if path.is_file()]
 
 
-def test_a_run_of_a_classifier_is_refused_and_a_trackers_named(video: Path, tmp_path: Path) -> None:
+def test_a_run_of_a_classifier_is_refused_and_a_trackers_named(video, tmp_path) -> None:
     create(tmp_path / "digits", Config("rot-mnist/ien-r4", "smoke"), DATA)
     message = error_of("track", video, "--run", "digits", "--box", BOX)
     assert "digits is a run of rot-mnist/ien-r4" in message and "cnn6" in message
@@ -188,7 +182,7 @@ def test_a_run_of_a_classifier_is_refused_and_a_trackers_named(video: Path, tmp_
     assert "--run runs/tracking/row/smoke-seed1 is one, and ien run" in error_of("track", video)
 
 
-def test_a_video_that_ends_early_is_followed_as_far_as_it_goes(video: Path, run: Path) -> None:
+def test_a_video_that_ends_early_is_followed_as_far_as_it_goes(video, run) -> None:
     whole = video.read_bytes()
     Path("cut.mp4").write_bytes(whole[: len(whole) * 2 // 3])
     done = invoke("track", "cut.mp4", "--run", run, "--box", BOX)
@@ -196,9 +190,7 @@ def test_a_video_that_ends_early_is_followed_as_far_as_it_goes(video: Path, run:
     assert 1 <= len(table("tracks/cut.csv")["frame"]) < FRAMES
 
 
-def test_a_frame_of_another_size_or_a_damaged_one_is_one_line(sequence: Path, run: Path) -> None:
-    from PIL import Image
-
+def test_a_frame_of_another_size_or_a_damaged_one_is_one_line(sequence, run) -> None:
     images = Path(shutil.copytree(sequence / "img", "photos"))
     Image.new("RGB", (64, 64)).save(images / "0005.png")
     message = error_of("track", images, "--run", run, "--box", BOX)
@@ -208,18 +200,13 @@ def test_a_frame_of_another_size_or_a_damaged_one_is_one_line(sequence: Path, ru
     assert not [path for path in Path("tracks").rglob("*") if path.is_file()]
 
 
-def test_ctrl_c_ends_with_130_and_leaves_no_half_video(
-    video: Path, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Tracker, "update", interrupt)
+def test_ctrl_c_ends_with_130_and_leaves_no_half_video(video, run, monkeypatch) -> None:
+    monkeypatch.setattr(Tracker, "update", Mock(side_effect=KeyboardInterrupt))
     done = invoke("track", video, "--run", run, "--box", BOX, code=130)
     assert done.stderr == "stopped; nothing was written\n" and not list(Path("tracks").iterdir())
 
 
-def test_a_line_shows_frame_speed_score_and_angle_on_a_terminal(clip: Clip, run: Path) -> None:
+def test_a_line_shows_frame_speed_score_and_angle_on_a_terminal(clip, run) -> None:
     seen = io.StringIO()
     console = Console(file=seen, force_terminal=True, width=120)
     record_with_table(tracker_of(run), footage(clip), clip.boxes[0], Path("a.mp4"), Path("a.csv"), console)
@@ -227,11 +214,7 @@ def test_a_line_shows_frame_speed_score_and_angle_on_a_terminal(clip: Clip, run:
     assert re.search(r"synthetic-4 .+ 8/8 \d+\.\d fps  score [01]\.\d\d  angle +\d+°", plain)
 
 
-def test_the_demo_writes_video_table_and_strip_and_prints_three_scores(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from PIL import Image
-
+def test_the_demo_writes_video_table_and_strip_and_prints_three_scores(run, monkeypatch) -> None:
     trained = Path(shutil.copytree(run, "trained"))
     config = read_config(trained)
     save_weights(trained, build(with_values(config, seed=7)))  # others than it begins with
@@ -258,26 +241,18 @@ def test_the_demo_writes_video_table_and_strip_and_prints_three_scores(
     assert footage("demo/turning.mp4").count == FRAMES
 
 
-def test_the_demo_asks_for_what_it_needs_before_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_asks_for_what_it_needs_before_it_trains(monkeypatch) -> None:
     monkeypatch.setattr(queue, "run_all", lambda *arguments, **settings: pytest.fail("it trains"))
     there = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "av" else there(name))
     assert 'needs av: pip install "ien[track]"' in error_of("track", "--demo")
 
 
-def test_the_demo_trains_the_smallest_tracker_and_resumes_it(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ien.training import Stopped
+def test_the_demo_trains_the_smallest_tracker_and_resumes_it(run, monkeypatch) -> None:
+    plan = Mock(return_value=[TrackingConfig("tracking/ien-siamfc", "demo")])
 
-    asked: list[Any] = []
-
-    def plan(*arguments: Any) -> list[Config]:
-        asked.append(arguments)
-        return [TrackingConfig("tracking/ien-siamfc", "demo")]
-
-    def run_all(configs: list[Config], runs: Path, results: Path, console: Console) -> None:
-        if len(asked) == 1:
+    def run_all(configs, runs, results, console):
+        if plan.call_count == 1:
             raise Stopped(runs)
         shutil.copytree(run, runs / "trained")
 
@@ -287,4 +262,5 @@ def test_the_demo_trains_the_smallest_tracker_and_resumes_it(
     monkeypatch.setattr(queue, "run_name", lambda config: "trained")
     assert "the same command resumes" in invoke("track", "--demo", "-o", "demo", code=130).stderr
     invoke("track", "--demo", "-o", "demo")
-    assert asked == [(["tracking/ien-siamfc"], "demo", [1])] * 2 and Path("demo/turning.mp4").exists()
+    assert plan.call_args_list == [call(["tracking/ien-siamfc"], "demo", [1])] * 2
+    assert Path("demo/turning.mp4").exists()
