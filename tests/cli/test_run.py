@@ -122,6 +122,8 @@ def test_show_prefers_an_experiment_to_a_folder_of_its_name() -> None:
         ("run rot-mnist/e2cnn --precision bf16", "e2cnn-cnn6 does not support precision=bf16"),
         ("run rot-mnist/ien-r4 --seeds 1-", "write seeds as 1, 1-3 or 1,2,5; got '1-'"),
         ("run rot-mnist/ien-r4 --seeds 3-1", "got '3-1'"),
+        ("run rot-mnist/ien-r4 --seeds 1,x", "got '1,x'"),
+        ("run rot-mnist/ien-r4 --set group=rot", "rot4xflip"),
         ("run rot-mnist/ien-r4 --seed -1", "got '-1'"),
         (f"run rot-mnist/ien-r4 --seed {10**30}", "seed must be 0 to"),
         ("resume nowhere", "nowhere is not a run folder: it has no config.json"),

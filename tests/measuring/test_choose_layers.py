@@ -6,10 +6,11 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import ien
 from ien.measuring.choose_layers import choose_layers
+from tests.helpers.tied import Net
 
 IN_STYLE = OrderedDict(
     conv=nn.Conv2d(1, 4, 3, padding=1),
@@ -25,15 +26,11 @@ PLAIN = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
 TWICE = nn.Conv2d(4, 4, 3, padding=1)
 
 
-class Segmenter(nn.Module):
-    """Returns a map that none of its children returned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.interpolate(self.body(x), x.shape[-2:], mode="bilinear")
+BODY = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU())
+# returns a map that none of its children returned
+SEGMENTER = Net(
+    lambda net, x: nn.functional.interpolate(net.body(x), x.shape[-2:], mode="bilinear"), body=BODY
+)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +40,12 @@ class Segmenter(nn.Module):
         (nn.Sequential(PLAIN), ["0.0", "0.1"]),
         (nn.Sequential(nn.Sequential(PLAIN)), ["0.0.0", "0.0.1"]),
         (nn.Sequential(nn.Sequential(DEEP)), ["0.body.1"]),
-        (Segmenter(), ["body.0", "body.1", ""]),
+        (SEGMENTER, ["body.0", "body.1", ""]),
         (nn.Conv2d(1, 4, 3), [""]),
         (nn.Sequential(nn.Conv2d(1, 4, 1), TWICE, TWICE, nn.ReLU()), ["0", "3"]),
     ],
-    ids=["resnet", "lone", "lonely", "deep", "segmenter", "layer", "twice"],
 )
-def test_direct_children_and_the_last_map_are_chosen(model: nn.Module, expected: list[str]) -> None:
+def test_direct_children_and_the_last_map_are_chosen(model, expected) -> None:
     report = ien.measure(model, torch.rand(2, 1, 8, 8), "rot4")
     assert list(report.layers) == expected and report.chosen
     assert "direct children" in str(report)
@@ -57,19 +53,11 @@ def test_direct_children_and_the_last_map_are_chosen(model: nn.Module, expected:
     assert not named.chosen and "direct children" not in str(named)
 
 
-@pytest.mark.parametrize(
-    ("layers", "match"),
-    [
-        ([nn.Flatten(), nn.Linear(64, 2)], "no layer of the model returns a map"),
-        ([TWICE, TWICE, nn.Flatten()], r"runs more than once .*\(0\): use a separate module for each call"),
-    ],
-)
-def test_a_model_without_maps_to_capture_is_told_why(layers: list[nn.Module], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        choose_layers(nn.Sequential(*layers), torch.rand(2, 4, 4, 4))
-
-
-def test_a_named_layer_must_return_a_map() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+def test_what_has_no_map_to_capture_is_told_why() -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+    with pytest.raises(ValueError, match="no layer of the model returns a map"):
+        choose_layers(flat, torch.rand(2, 4, 4, 4))
+    with pytest.raises(ValueError, match=r"more than once .*\(0\): use a separate module for each call"):
+        choose_layers(nn.Sequential(TWICE, TWICE, nn.Flatten()), torch.rand(2, 4, 4, 4))
     with pytest.raises(TypeError, match=r"layer '1' returned a tensor of shape \(2, 2\).*\(B, C, H, W\)"):
-        ien.measure(model, torch.rand(2, 1, 8, 8), "rot4", ["1"])
+        ien.measure(flat, torch.rand(2, 1, 8, 8), "rot4", ["1"])

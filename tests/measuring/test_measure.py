@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ien
@@ -15,10 +15,10 @@ from tests.helpers.losses import D4, R4, R8, images, net, symmetrised
 from tests.helpers.nets import Function, classifier
 
 
-def double_loop(model: nn.Sequential, x: Tensor, group: ien.Group, size: int) -> tuple[float, float]:
+def double_loop(model, x, group, size):
     """Raw and relative error of ``model``, image by image and element by element, in NumPy."""
 
-    def pooled(z: Tensor) -> np.ndarray:
+    def pooled(z):
         maps = model(z).detach().numpy()
         return maps.reshape(len(maps), -1, size, *maps.shape[2:]).max(2)
 
@@ -29,9 +29,7 @@ def double_loop(model: nn.Sequential, x: Tensor, group: ien.Group, size: int) ->
             h, h_g = pooled(image[None]), pooled(group.act(image[None], g))
             squares = (h_g - group.act(torch.from_numpy(h), g).numpy()) ** 2
             valid = group.valid(torch.from_numpy(h), g)
-            if valid is not None:
-                squares = squares[:, :, valid[0, 0].numpy()]
-            errors.append(squares.mean())
+            errors.append(squares.mean() if valid is None else squares[:, :, valid[0, 0].numpy()].mean())
     return float(np.mean(errors)), float(np.mean(errors) / pooled(x).var())
 
 
@@ -85,7 +83,7 @@ def test_elements_without_a_valid_pixel_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e-5, 1e-9])
-def test_relative_error_and_diversity_do_not_depend_on_the_scale(factor: float) -> None:
+def test_relative_error_and_diversity_do_not_depend_on_the_scale(factor) -> None:
     model, x = net()[:1], images(8)
     nn.init.zeros_(model[0].bias)
     expected = ien.measure(model, x, R4, ["0"], 4).layers["0"]
@@ -97,7 +95,7 @@ def test_relative_error_and_diversity_do_not_depend_on_the_scale(factor: float) 
 
 
 @pytest.mark.parametrize(("bias", "constant"), [(0.0, True), (1000.0, True), (1000.0, False)])
-def test_only_maps_without_any_signal_are_constant(bias: float, constant: bool) -> None:
+def test_only_maps_without_any_signal_are_constant(bias, constant) -> None:
     model = net()[:1]
     nn.init.constant_(model[0].bias, bias)  # the variance is 1e-7 of the mean square
     if constant:
@@ -118,14 +116,11 @@ def test_half_precision_nets_are_measured_in_float32() -> None:
 def test_model_is_left_as_it_was() -> None:
     model = nn.Sequential(*net(dtype=torch.float32), nn.BatchNorm2d(8), nn.Dropout()).train()
     model[4].eval()
-    modes = [module.training for module in model.modules()]
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    x = images(4, dtype=torch.float32)
-    state = torch.get_rng_state()
+    x, modes = images(4, dtype=torch.float32), [module.training for module in model.modules()]
+    before = copy.deepcopy([model.state_dict(), torch.get_rng_state()])
     ien.measure(model, x, R4, ["4"], feature_groups=4)
+    torch.testing.assert_close([model.state_dict(), torch.get_rng_state()], before, rtol=0, atol=0)
     assert [module.training for module in model.modules()] == modes
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(KeyError, match="no layer 'conv'"):
         ien.measure(model, x, R4, ["conv"])
     assert [module.training for module in model.modules()] == modes
@@ -167,67 +162,5 @@ def test_batches_and_labels_may_come_from_a_loader() -> None:
     assert whole.accuracy == batched.accuracy and whole.averaged_accuracy == batched.averaged_accuracy
 
 
-@pytest.mark.parametrize(
-    ("model", "labels", "match"),
-    [
-        (classifier(5), torch.zeros(5).long(), r"one label per image; got \(6, 5\) and labels \(5,\)"),
-        (classifier(5), torch.zeros(7).long(), "one entry per image; got 7 labels for 6 images"),
-        (classifier(5), torch.zeros(6, 1).long(), r"got \(6, 5\) and labels \(6, 1\)"),
-        (classifier(5), torch.full((6,), 5), "labels must be 0 to 4 for scores of 5 classes; got 5 to 5"),
-        (classifier(1), torch.full((6,), 2), "labels must be 0 to 1 for scores of 2 classes; got 2 to 2"),
-        (net(), torch.zeros(6).long(), r"returns \(B, classes\), and one label per image; got \(6, 8, "),
-        (nn.Sequential(net(), Function(lambda h: (h, h))), torch.zeros(6).long(), "got a tuple and labels"),
-    ],
-)
-def test_labels_that_do_not_fit_are_an_error(model: nn.Module, labels: Tensor, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        ien.measure(model, images(6), R4, labels=labels)
-
-
 def test_maps_as_output_have_no_predictions() -> None:
     assert ien.measure(net(), images(3), R4, ["1"], 4).output is None
-
-
-# --- what cannot be measured
-
-
-def infinite_at_zero(x: Tensor) -> Tensor:
-    """Harmless on the images until a rotation fills a corner with zeros."""
-    return x + x.abs().amin((2, 3), keepdim=True).log()
-
-
-def then(function: Callable[[Tensor], Tensor]) -> nn.Sequential:
-    """A model whose layer '1' returns what the function makes of images, in four channels."""
-    return nn.Sequential(nn.Identity(), Function(lambda x: function(x).repeat(1, 4, 1, 1)))
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"images": []}, "at least two images.*got none"),
-        ({"images": torch.zeros(0, 1, 9, 9)}, "at least two images.*got none"),
-        ({"images": images(1)}, "at least two images, better a hundred.*got one"),
-        ({"model": then(lambda x: x * torch.nan)}, "layer '1' returned NaN or infinite values, so"),
-        ({"model": then(infinite_at_zero), "group": R8}, "layer '1' returned .* for images under '45°'"),
-        ({"layers": []}, "at least one layer"),
-        ({"feature_groups": {"1": 5}}, "layer '1': 8 channels cannot be split into feature groups 5"),
-        ({"group": ien.rotation(1)}, "only the identity, so there is nothing to measure"),
-        ({"action": "both"}, "both"),
-    ],
-)
-def test_what_cannot_be_measured_is_an_error_with_a_remedy(change, match) -> None:
-    arguments = {"model": net(), "images": images(2), "group": R4, "layers": ["1"], "feature_groups": 4}
-    with pytest.raises(ValueError, match=match):
-        ien.measure(**arguments | change)
-
-
-def test_a_map_too_small_for_every_element_is_named_with_the_first_batch() -> None:
-    def batches():
-        yield images(2)
-        pytest.fail("a second batch was asked for")
-
-    model = nn.Sequential(*net(), nn.AdaptiveAvgPool2d(2))
-    with pytest.raises(
-        ValueError, match=r"the 2×2 map of layer '4' is too small for scale0\.5.*milder group"
-    ):
-        ien.measure(model, batches(), "scale0.5,0.9", ["3", "4"])
