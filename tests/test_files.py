@@ -1,7 +1,5 @@
 """Files are whole or absent whatever happens, and seeds depend on nothing but their words."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

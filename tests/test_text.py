@@ -1,7 +1,5 @@
 """Texts for people: every number is readable, every table lines up, bars appear on terminals only."""
 
-from __future__ import annotations
-
 import io
 import math
 

@@ -1,7 +1,5 @@
 """The command ``ien``: what its help teaches, and what it imports."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

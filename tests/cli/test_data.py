@@ -1,7 +1,5 @@
 """``ien data rot-otb``, and what ``ien data list`` says of clips; tests/data has the image data sets."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

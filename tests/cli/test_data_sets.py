@@ -1,7 +1,5 @@
 """``ien data get`` and ``ien data list`` for data sets of images, against a server on the loopback device."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

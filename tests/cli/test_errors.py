@@ -1,7 +1,5 @@
 """User errors end in one line; errors of the program keep their traceback."""
 
-from __future__ import annotations
-
 import pytest
 import typer
 

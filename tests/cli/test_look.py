@@ -1,7 +1,5 @@
 """measure, doctor and report: on runs and on someone else's code, with good and with bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A model named as in ``code.py:build``, and weights for it: what is found, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

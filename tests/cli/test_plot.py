@@ -1,7 +1,5 @@
 """The commands ``ien plot`` on toy runs: what they write, and how they end when something is wrong."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """list, show, run, resume and table: what they print, and how they end when something is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``ien track`` as a user runs it: what it writes and says, and how it ends when something is wrong."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """The groups a user names: text forms, labels, own functions, and errors that help."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

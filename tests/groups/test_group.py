@@ -1,7 +1,5 @@
 """Groups: their action on pixels against torch, loops and closed forms; sampling; valid pixels."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import FrozenInstanceError

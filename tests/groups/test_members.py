@@ -1,7 +1,5 @@
 """The permutation of members against loops over images, feature groups and members."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

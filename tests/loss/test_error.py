@@ -1,7 +1,5 @@
 """The error of one layer against loops over valid pixels, and what it does not depend on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

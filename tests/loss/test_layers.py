@@ -1,7 +1,5 @@
 """Names of layers: which feature groups and weights each gets."""
 
-from __future__ import annotations
-
 import pytest
 
 from ien import FeatureGroups

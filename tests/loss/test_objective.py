@@ -1,7 +1,5 @@
 """The loss against NumPy sums written from the paper's equations, and its promises to a training loop."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import warnings

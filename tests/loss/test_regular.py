@@ -1,7 +1,5 @@
 """The regular action: the loss on members one by one, against loops, and on nets whose weights are tied."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Without names, measure takes the layers that a person would name."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import pytest

@@ -1,7 +1,5 @@
 """Floors against nets with averaged kernels, maps transformed by hand, and nets that reach them."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -21,9 +19,6 @@ def strided():
     torch.manual_seed(3)
     convs = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.ReLU()]
     return nn.Sequential(*convs).double()
-
-
-# --- quarter turns and flips: the grid
 
 
 @pytest.mark.parametrize(("size", "exact"), [(9, True), (10, False)])
@@ -74,9 +69,6 @@ def test_symmetric_kernels_reach_compiled_layers() -> None:
         model(x)
         with symmetric_kernels():
             assert torch.equal(model(x), expected)
-
-
-# --- all other elements: resampling
 
 
 def test_the_resampling_floor_is_the_cost_of_there_and_back() -> None:
@@ -142,17 +134,14 @@ def test_the_ruler_tells_a_layer_that_follows_scale_from_one_of_fixed_size() -> 
         assert fixed.elements[label].relative > 2 * element.relative
 
 
-def test_a_centre_alone_makes_no_floor() -> None:
+def test_a_centre_alone_and_custom_transformations_have_no_floor() -> None:
     model, x = nn.Sequential(nn.Conv2d(1, 4, 7)).double(), images(3)  # 3×3 maps
     elements = ien.measure(model, x, R8 * ien.scale([0.7, 3]), ["0"], 4).layers["0"].elements
     for label in ("45°", "×0.7", "×3"):
         assert elements[label].relative > 0 and np.isnan(elements[label].floor)
     pooled = ien.measure(nn.Sequential(nn.Conv2d(1, 4, 9)).double(), x, "scale0.7", ["0"], 4).layers["0"]
     assert pooled.size == (1, 1) and pooled.floor == 0  # nothing to resample
-
-
-def test_custom_transformations_have_no_floor() -> None:
     group = ien.custom("negative", {"invert": lambda z: 1 - z}, "identity")
-    layer = ien.measure(net(), images(3), group, ["1"], 4).layers["1"]
+    layer = ien.measure(model, x, group, ["0"], 4).layers["0"]
     element = layer.elements["invert"]
     assert layer.floor is None and element.floor is None and not element.exact

@@ -1,7 +1,5 @@
 """Images come in as a tensor or in batches; what cannot be measured is named at once."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np
@@ -103,13 +101,10 @@ def test_images_are_held_one_batch_at_a_time() -> None:
     assert report.images == 18 and most_alive <= 2
 
 
-def test_batches_are_counted_where_that_is_possible() -> None:
+def test_batches_are_counted_and_progress_goes_to_stderr_and_changes_nothing(capsys) -> None:
     assert number_of_batches(images(7), 3) == 3
     assert number_of_batches([images(3), images(4)], 64) == 2
     assert number_of_batches(iter([images(3)]), 64) is None
-
-
-def test_progress_is_not_printed_on_stdout_and_changes_nothing(capsys) -> None:
     model, x = net(), images(4)
     assert ien.measure(model, x, R4, ["1"], 4, progress=True) == ien.measure(model, x, R4, ["1"], 4)
     assert capsys.readouterr().out == ""

@@ -1,7 +1,5 @@
 """A report prints, and saves every number as JSON, Markdown and HTML."""
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 

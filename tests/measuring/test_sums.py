@@ -1,7 +1,5 @@
 """Running sums against loops over all images at once, and intervals against a bootstrap."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
