@@ -3,6 +3,7 @@
 import copy
 import pickle
 from dataclasses import FrozenInstanceError
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, tensor
 
 from ien import custom, group, rotation, scale
-from ien.groups import group as _groups
-from ien.groups import similarity as _similarity
+from ien.groups import group as groups
+from ien.groups import similarity
 from tests.helpers.groups import D4, FLIP, GROUPS, HIDE, VFLIP, assert_near, assert_same, each, hide_left
 from tests.helpers.pixels import bilinear, neighbours, turn, valid_mask
 
@@ -58,16 +59,13 @@ def test_exact_elements_equal_rot90_and_flip_bit_for_bit(exact, by_torch, arrang
         assert_same(exact.act(moved, g, inverse=True), x)
 
 
-def test_quarter_turns_stay_exact_beside_45_degrees_in_one_batch():
+def test_quarter_turns_are_counter_clockwise_and_exact_beside_45_degrees():
+    numbers = tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])[None, None]
+    assert rotation(4).act(numbers, tensor([1]))[0, 0].tolist() == [[3, 6, 9], [2, 5, 8], [1, 4, 7]]
     x, g = torch.randn(16, 3, 6, 6), torch.randperm(16) % 8
     quarters = g % 2 == 0
     expected = [torch.rot90(one, k // 2, (-2, -1)) for one, k in zip(x, g.tolist(), strict=True)]
     assert_same(rotation(8).act(x, g)[quarters], torch.stack(expected)[quarters])
-
-
-def test_90_degrees_is_counter_clockwise():
-    x = tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])[None, None]
-    assert rotation(4).act(x, tensor([1]))[0, 0].tolist() == [[3, 6, 9], [2, 5, 8], [1, 4, 7]]
 
 
 @each("moving", [rotation(8), D4, scale([0.5, 0.7, 1.5]), rotation(4) * scale([0.5]), rotation(5) * FLIP])
@@ -81,15 +79,14 @@ def test_matrices_move_points_as_act_moves_images(moving):
     assert_near(centres.double(), moving.matrices @ point, 0.02)
 
 
-@each("size", [1, 2, 7, 8, 32])
+@each("size", [1, 2, 7, 8])
 @each("mode", ["bilinear", "bicubic", "nearest"])
 @each("dtype, tolerance", [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_slow_path_equals_fast_path_on_d4(size, mode, dtype, tolerance):
     x = torch.rand(2, 3, size, size, dtype=dtype)
-    for step in [_similarity.Similarity(), *(element[0] for element in D4.elements[1:])]:
-        assert_near(
-            _similarity.resample(x, [step], [2], mode), _similarity.permute_pixels(x, step), tolerance
-        )
+    for step in [similarity.Similarity(), *(element[0] for element in D4.elements[1:])]:
+        moved = similarity.resample(x, [step], [2], mode)
+        assert_near(moved, similarity.permute_pixels(x, step), tolerance)
 
 
 @each("moving, element, matrix", RESAMPLED)
@@ -114,15 +111,12 @@ def test_nearest_takes_the_pixel_with_the_largest_weight():
 
 @each("moving", [rotation(8), rotation(8) * scale([0.7])])
 def test_a_mixed_batch_is_resampled_in_one_call(moving, monkeypatch):
-    calls, original = [], torch.nn.functional.grid_sample
-
-    def counted(x: Tensor, *args: object, **kwargs: object) -> Tensor:
-        calls.append(len(x))
-        return original(x, *args, **kwargs)
-
-    monkeypatch.setattr("torch.nn.functional.grid_sample", counted)
+    sampled = Mock(wraps=torch.nn.functional.grid_sample)
+    monkeypatch.setattr("torch.nn.functional.grid_sample", sampled)
     moving.act(torch.rand(2 * len(moving), 1, 5, 5), torch.arange(2 * len(moving)) % len(moving))
-    assert calls == [2 * (len(moving) - 4)]  # all but the quarter turns
+    assert [len(call.args[0]) for call in sampled.call_args_list] == [
+        2 * (len(moving) - 4)
+    ]  # no quarter turns
 
 
 @settings(deadline=None, max_examples=40)
@@ -143,7 +137,7 @@ def test_a_batch_is_transformed_as_its_images_one_by_one(data, n, batch, size, f
 def test_matrices_form_a_group(moving):
     matrices = moving.matrices
 
-    def distances(others: Tensor) -> Tensor:  # (len(others), n)
+    def distances(others):  # (len(others), n)
         return (others[:, None] - matrices).abs().amax((-2, -1))
 
     assert_same(matrices[0], torch.eye(2, dtype=torch.float64))
@@ -163,8 +157,8 @@ def test_equal_elements_of_a_product_are_merged():
 
 @each("a, b", [(rotation(4), FLIP), (FLIP, rotation(5)), (rotation(3), scale([0.5, 0.7]))])
 def test_element_of_a_product_has_index_i_times_len_b_plus_j(a, b):
-    expected = [a.matrices[i] @ b.matrices[j] for i in range(len(a)) for j in range(len(b))]
-    assert_near((a * b).matrices, torch.stack(expected), 1e-12)
+    expected = a.matrices[:, None] @ b.matrices  # (i, j, 2, 2)
+    assert_near((a * b).matrices, expected.flatten(0, 1), 1e-12)
 
 
 @each("a, b", [(rotation(4), FLIP), (VFLIP, rotation(4)), (rotation(4), HIDE), (HIDE, D4)])
@@ -234,10 +228,10 @@ def test_sample_is_stratified_in_contiguous_runs(moving, include_identity, n):
 @each("include_identity", [False, True])
 def test_every_place_draws_every_element_equally_often(moving, n, include_identity):
     generator, first = torch.Generator().manual_seed(1), 0 if include_identity else 1
-    draws = torch.stack([moving.sample(n, generator, include_identity) for _ in range(6000)]) - first
+    draws = torch.stack([moving.sample(n, generator, include_identity) for _ in range(2000)]) - first
     counts = torch.stack([place.bincount(minlength=len(moving) - first) for place in draws.T]).double()
     assert counts.shape == (n, len(moving) - first)
-    expected = 6000 / counts.shape[1]
+    expected = 2000 / counts.shape[1]
     assert ((counts - expected) ** 2 / expected).sum(1).max() < 35  # chi square: exceeded once in 100,000
 
 
@@ -248,9 +242,6 @@ def test_sample_follows_its_generator_and_leaves_the_global_one_alone():
     assert_same(torch.get_rng_state(), state)
     rotation(8).sample(20)
     assert not torch.equal(torch.get_rng_state(), state)
-
-
-def test_sample_is_on_the_cpu_whatever_the_default_device():
     with torch.device("meta"):
         g = rotation(4).sample(7)
     assert g.device.type == "cpu" and sorted(g.bincount().tolist()) == [0, 2, 2, 3]
@@ -281,20 +272,18 @@ def test_wrong_g_is_an_error(method, shape, g, fragment):
 
 
 @each("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_g_may_be_any_integer_type(dtype):
+def test_g_may_be_any_integer_type_and_empty(dtype):
+    assert rotation(8).act(torch.rand(0, 3, 5, 6), torch.arange(0, dtype=dtype)).shape == (0, 3, 5, 6)
     x = torch.rand(3, 1, 5, 5)
     expected = torch.stack([torch.rot90(x[0], 1, (-2, -1)), x[1], torch.rot90(x[2], 1, (-2, -1))])
     assert_same(rotation(4).act(x, tensor([1, 0, 1], dtype=dtype)), expected)
-
-
-def test_an_empty_batch_stays_empty():
-    assert rotation(8).act(torch.rand(0, 3, 5, 6), torch.arange(0)).shape == (0, 3, 5, 6)
 
 
 @each("moving", [rotation(4), D4, VFLIP, HIDE, D4 * HIDE])
 def test_exact_groups_are_valid_everywhere(moving):
     assert moving.valid(torch.rand(len(moving), 2, 6, 6), torch.arange(len(moving))) is None
     assert moving.coverage((6, 6)) == (1.0,) * len(moving)
+    assert rotation(8).coverage((2, 2)) == (1.0, 0.0) * 4  # 45° of 2×2 pixels leaves none
 
 
 @each("moving, element, matrix", RESAMPLED)
@@ -326,10 +315,6 @@ def test_valid_is_for_bilinear_and_bicubic_reads_one_pixel_further(factor):
     wider = valid_mask(factor * np.eye(2), 9, 9, before=torch.nn.functional.pad(torch.ones(7, 7), [1] * 4))
     assert 0 < wider.sum() < valid.sum()
     assert (moved[wider] - 1).abs().max() < 1e-6 < 1e-3 < (moved[valid] - 1).abs().max()
-
-
-def test_45_degrees_on_2x2_covers_nothing():
-    assert rotation(8).coverage((2, 2)) == (1.0, 0.0) * 4
 
 
 def test_valid_follows_the_chain_of_a_product_with_custom():
@@ -371,17 +356,14 @@ def test_act_leaves_its_input_alone_and_gives_new_memory(moving, g):
 
 
 @each("dtype, tolerance", [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
-def test_half_precision_is_kept(dtype, tolerance):
+def test_half_precision_is_kept_and_integers_are_an_error(dtype, tolerance):
     x, g = torch.rand(8, 2, 6, 6).to(dtype), torch.arange(8)
     moved = rotation(8).act(x, g)
     assert moved.dtype == dtype
     assert_near(moved[1].double(), bilinear(x[1].double(), turn(45)), tolerance)
     assert_same(moved[2], torch.rot90(x[2], 1, (-2, -1)))
-
-
-def test_interpolating_integers_is_an_error():
     with pytest.raises(ValueError, match=r"'45°' interpolates.*floating point, not torch\.uint8"):
-        rotation(8).act(torch.zeros(1, 1, 4, 4, dtype=torch.uint8), tensor([1]))
+        rotation(8).act(x.byte(), g)
 
 
 @each("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -408,6 +390,6 @@ def test_what_inference_mode_caches_serves_training():
 
 
 def test_caches_are_bounded():
-    names = {**vars(_similarity), **vars(_groups)}
+    names = {**vars(similarity), **vars(groups)}
     caches = {name: f.cache_info().maxsize for name, f in names.items() if hasattr(f, "cache_info")}
     assert {"_grid", "valid_pixels"} <= set(caches) and None not in caches.values()

@@ -7,12 +7,7 @@ import ien
 from ien.groups.members import member_table, permute_members, regular_sizes
 from tests.helpers.losses import CASES, D4, R4, loop_permute
 
-NAMES = ["rot4", "rot6", "rot8", "flip", "vflip", "rot2xflip", "rot4xflip", "flipxrot4", "rot3xflip"]
-
-
-NAMES += ["vflipxflip", "rot2xrot3"]
-
-
+NAMES = "rot4 rot6 rot8 flip vflip rot2xflip rot4xflip flipxrot4 rot3xflip vflipxflip rot2xrot3".split()
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -42,17 +37,14 @@ def test_an_orbit_of_an_image_is_a_feature_group_that_stays(name) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 6, 8])
-def test_rotations_shift_members_cyclically_in_every_divisor(n) -> None:
+def test_rotations_shift_members_cyclically_and_flips_a_member_for_each_element(n) -> None:
+    assert regular_sizes(D4) == (8, 1) and regular_sizes(ien.reflection()) == (2, 1)
+    assert regular_sizes(ien.rotation(2) * ien.reflection()) == (4, 1)
+    assert member_table(D4, 1).tolist() == [[0]] * 8
     group = ien.rotation(n)
     assert regular_sizes(group) == tuple(k for k in range(n, 0, -1) if n % k == 0)
     for k in regular_sizes(group):
         assert member_table(group, k).tolist() == [[(m - r) % k for m in range(k)] for r in range(n)]
-
-
-def test_flips_act_on_a_member_for_each_element_or_on_one() -> None:
-    assert regular_sizes(D4) == (8, 1) and regular_sizes(ien.reflection()) == (2, 1)
-    assert regular_sizes(ien.rotation(2) * ien.reflection()) == (4, 1)
-    assert member_table(D4, 1).tolist() == [[0]] * 8
 
 
 @pytest.mark.parametrize(("group", "spec", "mix"), CASES, ids=lambda value: str(value).replace(" ", ""))
