@@ -2,9 +2,7 @@
 
 import hashlib
 import multiprocessing
-import os
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,35 +12,37 @@ from hypothesis import strategies as st
 from ien._files import digest, generator, replace_file, seed_of, whole_or_nothing
 
 
-def write_half_and_fail(path: Path, error: BaseException) -> None:
-    path.write_text("half of")
-    raise error
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("before", [None, "the one before"])
+def failing(error):
+    """A writer that fails half way."""
+
+    def write(path):
+        path.write_text("half of")
+        raise error
+
+    return write
+
+
+@pytest.mark.parametrize("before", [{}, {"file": "old"}])
 @pytest.mark.parametrize("error", [OSError("disk full"), ValueError("no"), KeyboardInterrupt()], ids=repr)
-def test_a_writer_that_fails_leaves_everything_as_it_was(tmp_path: Path, before, error) -> None:
-    path = tmp_path / "file.json"
-    if before is not None:
-        path.write_text(before)
+def test_a_file_is_replaced_only_when_it_is_complete(tmp_path, before, error):
+    path = tmp_path / "file"
+    for name, text in before.items():
+        (tmp_path / name).write_text(text)
     with pytest.raises(type(error)), whole_or_nothing(path) as temporary:
-        write_half_and_fail(temporary, error)
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == (
-        {} if before is None else {"file.json": before}
-    )
-
-
-def test_a_file_is_replaced_only_when_it_is_complete(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    path.write_text("old")
+        failing(error)(temporary)
+    assert contents(tmp_path) == before
     with whole_or_nothing(path) as temporary:
         assert not temporary.exists() and temporary.name.startswith(".")
         temporary.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+        assert before.get("file") == (path.read_text() if path.exists() else None)
+    assert contents(tmp_path) == {"file": "new"}
 
 
-def test_what_a_killed_process_left_is_not_read_again(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_not_read_again(tmp_path):
     path = tmp_path / "file"
     with whole_or_nothing(path) as temporary:
         temporary.write_text("first")
@@ -51,32 +51,29 @@ def test_what_a_killed_process_left_is_not_read_again(tmp_path: Path) -> None:
     with whole_or_nothing(path) as again:
         assert again == temporary and not again.exists()
         again.write_text("second")
-    assert path.read_text() == "second" and list(tmp_path.iterdir()) == [path]
+    assert contents(tmp_path) == {"file": "second"} and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    def fill(texts, error=None):
+        with whole_or_nothing(tmp_path / "folder") as folder:
+            folder.mkdir()
+            for name, text in texts.items():
+                (folder / name).write_text(text)
+            if error is not None:
+                raise error
 
-    def fill(folder: Path, texts: list[str]) -> None:
-        folder.mkdir()
-        for k, text in enumerate(texts):
-            (folder / str(k)).write_text(text)
-
-    with pytest.raises(ValueError), whole_or_nothing(path) as temporary:
-        fill(temporary, ["a", "b"])
-        raise ValueError
+    with pytest.raises(ValueError):
+        fill({"0": "a"}, ValueError())
     assert list(tmp_path.iterdir()) == []
-    with whole_or_nothing(path) as temporary:
-        fill(temporary, ["a", "b"])
-    assert sorted(file.read_text() for file in path.iterdir()) == ["a", "b"]
-    # a folder that is there already is not mixed with the new one
-    with pytest.raises(OSError), whole_or_nothing(path) as temporary:
-        fill(temporary, ["c"])
-    assert sorted(file.read_text() for file in path.iterdir()) == ["a", "b"]
-    assert list(tmp_path.iterdir()) == [path]
+    fill({"0": "a", "1": "b"})
+    with pytest.raises(OSError):  # a folder that is there already is not mixed with the new one
+        fill({"2": "c"})
+    assert contents(tmp_path) == {"folder/0": "a", "folder/1": "b"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
 
 
-def write_many_times(path: Path, letter: str) -> None:
+def write_many_times(path, letter):
     for _ in range(30):
         with whole_or_nothing(path) as temporary, open(temporary, "w") as file:
             for _ in range(100):
@@ -84,7 +81,7 @@ def write_many_times(path: Path, letter: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_may_write_the_same_file(tmp_path: Path) -> None:
+def test_two_processes_may_write_the_same_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("a" * 10_000)
     context = multiprocessing.get_context("spawn")
@@ -100,28 +97,22 @@ def test_two_processes_may_write_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [OSError("disk full"), RuntimeError("PytorchStreamWriter failed")], ids=repr
 )
-def test_replace_file_names_the_file_that_could_not_be_written(tmp_path: Path, error) -> None:
+def test_replace_file_names_the_file_and_hides_no_mistake_of_the_writer(tmp_path, error):
     path = tmp_path / "last.pt"
     path.write_text("old")
     with pytest.raises(OSError, match=rf"last\.pt could not be written \({error}\); the earlier one"):
-        replace_file(path, lambda temporary: write_half_and_fail(temporary, error))
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-    replace_file(path, lambda temporary: temporary.write_text("new"))
-    assert path.read_text() == "new"
+        replace_file(path, failing(error))
+    with pytest.raises(TypeError, match="not JSON"):
+        replace_file(path, failing(TypeError("not JSON")))
     with pytest.raises(OSError, match="could not be written"):
         replace_file(tmp_path / "nowhere" / "file", lambda temporary: temporary.write_text("new"))
-
-
-def test_replace_file_does_not_hide_mistakes_of_the_writer(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="not JSON"):
-        replace_file(
-            tmp_path / "file", lambda temporary: write_half_and_fail(temporary, TypeError("not JSON"))
-        )
-    assert os.listdir(tmp_path) == []
+    assert contents(tmp_path) == {"last.pt": "old"}
+    replace_file(path, lambda temporary: temporary.write_text("new"))
+    assert contents(tmp_path) == {"last.pt": "new"}
 
 
 @given(st.lists(st.binary(max_size=20), max_size=4))
-def test_digest_is_that_of_all_parts_together(parts: list[bytes]) -> None:
+def test_digest_is_that_of_all_parts_together(parts):
     assert digest(*parts) == hashlib.sha256(b"".join(parts)).hexdigest()
 
 
@@ -129,13 +120,13 @@ WORDS = st.lists(st.one_of(st.integers(0, 10**6), st.sampled_from(["order", "noi
 
 
 @given(WORDS, st.sampled_from([16, 32, 63, 64]))
-def test_seeds_depend_on_the_words_alone_and_fit_the_bits(words: list[object], bits: int) -> None:
+def test_seeds_depend_on_the_words_alone_and_fit_the_bits(words, bits):
     seed = seed_of(*words, bits=bits)
     assert seed == seed_of(*words, bits=bits) == seed_of(*words, bits=64) >> (64 - bits)
     assert 0 <= seed < 2**bits
 
 
-def test_different_words_have_different_seeds() -> None:
+def test_different_words_have_different_seeds():
     places = [(s, purpose, e) for s in range(20) for purpose in ("order", "noise") for e in range(50)]
     places += [(*place, step) for place in places for step in (0, 1)]
     seeds = {seed_of(*place) for place in places}
@@ -143,7 +134,7 @@ def test_different_words_have_different_seeds() -> None:
     assert seed_of(1, "order", 0) == 7895824605151247553  # or recorded runs could not be repeated
 
 
-def test_generators_repeat_and_leave_the_global_ones_alone() -> None:
+def test_generators_repeat_and_leave_the_global_ones_alone():
     first = torch.rand(4, generator=generator(1, "order", 0))
     torch.manual_seed(5)
     random.seed(5)

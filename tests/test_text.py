@@ -17,39 +17,26 @@ TABLES = st.integers(1, 4).flatmap(
 
 
 @given(st.floats(-1e300, 1e300))
-def test_a_number_keeps_two_digits_and_its_sign(value: float) -> None:
+def test_a_number_keeps_two_digits_and_its_sign_and_is_a_dash_if_missing(value):
     assume(value == 0 or abs(value) > 1e-300)
-    text = number(value)
-    assert float(text) == pytest.approx(value, rel=0.051)
-    assert len(text) <= 9
-
-
-@pytest.mark.parametrize("missing", [None, math.nan])
-def test_a_missing_number_is_a_dash(missing: float | None) -> None:
-    assert number(missing) == "–"
+    assert float(number(value)) == pytest.approx(value, rel=0.051)
+    assert len(number(value)) <= 9
+    assert number(None) == number(math.nan) == "–"
 
 
 @given(st.integers(0, 10**15))
-def test_a_short_count_keeps_three_digits(count: int) -> None:
+def test_a_short_count_keeps_three_digits_and_changes_the_unit_in_time(count):
     digits, _, unit = short_count(count).partition(" ")
     assert float(digits) * 1000 ** " kMGT".index(unit or " ") == pytest.approx(count, rel=0.0051)
     assert len(digits) <= 5
-
-
-@pytest.mark.parametrize(("count", "text"), [(999, "999"), (999.6, "1 k"), (999_600, "1 M"), (math.inf, "–")])
-def test_short_counts_change_the_unit_in_time(count: float, text: str) -> None:
-    assert short_count(count) == text
+    assert [short_count(n) for n in (999, 999.6, 999_600, math.inf)] == ["999", "1 k", "1 M", "–"]
 
 
 @given(TABLES)
-def test_columns_line_up_and_lose_no_word(rows: list[list[str]]) -> None:
+def test_columns_line_up_and_markdown_cells_cannot_break_the_table(rows):
     lines = columns(rows)
     assert len({len(line) for line in lines}) == 1
     assert [line.split() for line in lines] == [" ".join(row).split() for row in rows]
-
-
-@given(TABLES)
-def test_markdown_cells_cannot_break_the_table(rows: list[list[str]]) -> None:
     lines = markdown_table(rows).splitlines()
     assert len(lines) == len(rows) + 1
     for line in lines:
@@ -57,14 +44,14 @@ def test_markdown_cells_cannot_break_the_table(rows: list[list[str]]) -> None:
         assert "<" not in line and ">" not in line
 
 
-def test_near_names_come_first_and_all_names_else() -> None:
+def test_near_names_come_first_and_all_names_else():
     names = ["resnet18", "cnn6", "cnn3"]
     assert nearest("resnet", names) == "did you mean resnet18?"
     assert nearest("cnn", names) == "did you mean cnn6, cnn3?"
     assert nearest("zzz", names) == "there are resnet18, cnn6, cnn3"
 
 
-def drawn(terminal: bool, unit: str = "items", total: float | None = 4) -> str:
+def drawn(terminal, unit="items", total=4):
     """What a bar of four steps leaves on a screen, control characters included."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=100, color_system=None)
@@ -74,25 +61,18 @@ def drawn(terminal: bool, unit: str = "items", total: float | None = 4) -> str:
     return screen.getvalue()
 
 
-def test_a_bar_shows_title_count_and_state_on_a_terminal() -> None:
+def test_a_bar_shows_title_count_and_state_on_a_terminal_alone(capsys):
     text = drawn(terminal=True)
     assert "measuring [x]" in text and "4/4" in text and "[step] 3" in text  # not taken for markup
     assert text.endswith("\x1b[2K")  # and is gone at the end
-
-
-@pytest.mark.parametrize(("unit", "total", "shown"), [("bytes", 4, "4/4 bytes"), ("items", None, "4/?")])
-def test_a_bar_counts_bytes_and_unknown_totals(unit: str, total: float | None, shown: str) -> None:
-    assert shown in drawn(True, unit, total)
-
-
-def test_nothing_is_written_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "4/4 bytes" in drawn(True, "bytes") and "4/?" in drawn(True, total=None)
     assert drawn(terminal=False) == ""
     with progress_bar("measuring", 2) as advance:  # standard error is no terminal here
         advance()
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_bar_is_taken_down_after_an_error() -> None:
+def test_a_bar_is_taken_down_after_an_error():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
     with pytest.raises(KeyError), progress_bar("measuring", 4, console=console):
