@@ -1,23 +1,50 @@
 """Every test of data has a data folder and a cache of its own."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from ..helpers.tiny import COUNTS, make_mnist
+from ien.data.scale_mnist import Sizes
+
+from ..helpers.tiny import COUNTS, make_mnist, make_stl10, make_tiny_imagenet
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folders(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("IEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("IEN_DATA", raising=False)
 
 
 @pytest.fixture
-def mnist_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with a small MNIST of 120 tagged images; labels as ``COUNTS`` says, in order."""
+def spied(monkeypatch):
+    """Has the arguments of every call of a function kept in a list; the function does its work."""
+
+    def spy(owner, name):
+        calls, function = [], getattr(owner, name)
+
+        def kept(*arguments):
+            calls.append(arguments)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, kept)
+        return calls
+
+    return spy
+
+
+@pytest.fixture
+def mnist_folder(tmp_path, monkeypatch):
+    """A data folder with an MNIST of 120 tagged images, of which 40 (+ 10) train and the others test."""
     monkeypatch.setattr("ien.data.mnist.DIGITS", COUNTS)
+    monkeypatch.setattr("ien.data.rot_mnist.TRAIN", 40)
+    monkeypatch.setattr("ien.data.rot_mnist.TEST", 70)
+    monkeypatch.setattr("ien.data.scale_mnist.SIZES", Sizes(40, 10, 60))
     make_mnist(tmp_path / "data", COUNTS)
     return tmp_path / "data"
+
+
+@pytest.fixture
+def full_folder(mnist_folder):
+    """A data folder with the sources of every data set, few images each."""
+    pytest.importorskip("PIL", reason="images are written with pillow: pip install 'ien[plots]'")
+    make_tiny_imagenet(mnist_folder)
+    make_stl10(mnist_folder)
+    return mnist_folder

@@ -1,9 +1,7 @@
 """MNIST from its idx files, and what is said of files that are damaged, missing or from elsewhere."""
 
-from __future__ import annotations
-
 import gzip
-from pathlib import Path
+import os
 
 import numpy as np
 import pytest
@@ -13,11 +11,11 @@ from ien.data import load, mnist
 from ien.data.download import md5
 
 from ..helpers import real
-from ..helpers.tiny import COUNTS, idx, write_gz
+from ..helpers.tiny import COUNTS, cache_files, idx, tagged_digits, write_gz
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-def test_idx_is_read_as_written(name: str, tmp_path: Path) -> None:
+def test_idx_is_read_as_written(name, tmp_path) -> None:
     content = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 1, 2, 3, 4, 5, 255])
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     read = mnist.read_idx(tmp_path / name, (2, 1, 3))
@@ -43,7 +41,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(("content", "match"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_idx_names_file_and_remedy(content: bytes, match: str, tmp_path: Path) -> None:
+def test_a_damaged_idx_names_file_and_remedy(content, match, tmp_path) -> None:
     (tmp_path / "some.gz").write_bytes(content)
     with pytest.raises(ValueError, match=match) as caught:
         mnist.read_idx(tmp_path / "some.gz", (3, 2))
@@ -51,13 +49,19 @@ def test_a_damaged_idx_names_file_and_remedy(content: bytes, match: str, tmp_pat
     assert "delete it and run `ien data get mnist`, or replace it" in str(caught.value)
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["folder/mnist", "folder"])
-def test_training_images_come_first(inside: bool, mnist_folder: Path) -> None:
-    x, y = mnist.mnist(mnist_folder if inside else mnist_folder / "mnist")
+@pytest.mark.parametrize("inside", ["mnist", "."])
+def test_training_images_come_first_and_a_missing_file_is_named(inside, mnist_folder) -> None:
+    place = mnist_folder / "mnist"
+    folder = mnist_folder if inside == "mnist" else place
+    x, y = mnist.mnist(folder)
     assert x.shape == (120, 1, 28, 28) and x.dtype == torch.uint8 and y.dtype == torch.int64
     assert x[:, 0, 13, 13].tolist() == list(range(1, 121))
     labels = [np.repeat(np.arange(10), counts) for counts in COUNTS.values()]
     assert y.tolist() == np.concatenate(labels).tolist()
+    (place / "t10k-labels-idx1-ubyte.gz").unlink()
+    missing = r"incomplete, without t10k-labels-idx1-ubyte\.gz\."
+    with pytest.raises(FileNotFoundError, match=f"{missing} .*put t10k-labels.*gz into {place}, or"):
+        mnist.mnist(folder)
 
 
 @pytest.mark.parametrize(
@@ -67,27 +71,22 @@ def test_training_images_come_first(inside: bool, mnist_folder: Path) -> None:
         (list(range(10)) * 10, "belongs to another data set"),
     ],
 )
-def test_labels_that_are_not_those_of_mnist_are_refused(
-    labels: list[int], match: str, mnist_folder: Path
-) -> None:
+def test_labels_that_are_not_those_of_mnist_are_refused(labels, match, mnist_folder) -> None:
     write_gz(mnist_folder / "mnist" / "train-labels-idx1-ubyte.gz", idx(np.array(labels)))
     with pytest.raises(ValueError, match=rf"train-labels-idx1-ubyte\.gz .*{match}"):
         mnist.mnist(mnist_folder)
 
 
-@pytest.mark.parametrize("name", ["rot-mnist", "scale-mnist", "rot-scale-mnist"])
 @pytest.mark.parametrize(
-    ("folder", "found"),
+    ("name", "folder", "found"),
     [
-        ("none", "the folder does not exist"),
-        ("empty", "it is empty"),
-        ("other", "it holds a, b, c, d, e, f, …"),
-        ("file", "this is not a folder"),
+        ("rot-mnist", "none", "the folder does not exist"),
+        ("scale-mnist", "empty", "it is empty"),
+        ("rot-scale-mnist", "other", "it holds a, b, c, d, e, f, …"),
+        ("rot-mnist", "file", "this is not a folder"),
     ],
 )
-def test_missing_files_are_named_with_all_remedies(
-    name: str, folder: str, found: str, tmp_path: Path
-) -> None:
+def test_missing_files_are_named_with_all_remedies(name, folder, found, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     for other in "abcdefgh":
@@ -100,15 +99,14 @@ def test_missing_files_are_named_with_all_remedies(
     assert all(file.name in message for file in mnist.FILES)
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["folder/mnist", "folder"])
-def test_an_incomplete_mnist_names_the_missing_file(inside: bool, mnist_folder: Path) -> None:
-    place = mnist_folder / "mnist"
-    (place / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"incomplete, without t10k-labels-idx1-ubyte\.gz\."
-    ) as caught:
-        mnist.mnist(mnist_folder if inside else place)
-    assert f"put t10k-labels-idx1-ubyte.gz into {place}" in str(caught.value)
+@pytest.mark.parametrize("name", ["rot-mnist", "scale-mnist"])
+def test_a_changed_source_is_not_served_from_the_cache(name, mnist_folder) -> None:
+    before = load(name, mnist_folder)
+    path = mnist_folder / "mnist" / "train-images-idx3-ubyte.gz"
+    stamp = path.stat()
+    write_gz(path, idx(255 - tagged_digits(100, 0)))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the content counts, not the date
+    assert not torch.equal(before.train_x, load(name, mnist_folder).train_x) and len(cache_files()) == 2
 
 
 @real.needs("mnist")

@@ -1,48 +1,28 @@
 """Scale-MNIST and its rotated twin, made from MNIST."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from ien.data import Dataset, load, scale_mnist, to_float
+from ien.data import load, scale_mnist, to_float
 from ien.data.mnist import mnist
 from ien.data.scale_mnist import SIZES, Sizes, generate, stratified
 
 from ..helpers import real
 from ..helpers.resampling import keys, resampled
-from ..helpers.tiny import cache_files, same, tagged_digits
+from ..helpers.tiny import source_numbers, tagged_digits
 
 FEW = Sizes(40, 10, 60)
 POOLED = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]  # 70,000 digits
 NAMES = ["scale-mnist", "rot-scale-mnist"]
 
 
-@pytest.fixture
-def folder(mnist_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("ien.data.scale_mnist.SIZES", FEW)
-    return mnist_folder
-
-
-def all_images(data: Dataset) -> Tensor:
-    return torch.cat([data.train_x, data.test_x])[:, 0]
-
-
-def numbers(data: Dataset) -> Tensor:
-    """Which source image each one is: the middle of the disc changes neither its place nor its value."""
-    return all_images(data)[:, 13, 13].long() - 1
-
-
 # who is in which part
 
 
-def largest_remainders(size: int, counts: Sequence[int]) -> list[int]:
+def largest_remainders(size, counts) -> list[int]:
     shares = [Fraction(size * count, max(sum(counts), 1)) for count in counts]
     whole = [int(share) for share in shares]
     most_left = sorted(range(len(counts)), key=lambda k: (whole[k] - shares[k], k))
@@ -54,7 +34,7 @@ def largest_remainders(size: int, counts: Sequence[int]) -> list[int]:
     [(POOLED, SIZES), ([500] * 10, Sizes(4000, 0, 1000)), ([3, 50, 0, 7, 1], Sizes(20, 10, 31))],
     ids=["mnist", "embedded", "uneven"],
 )
-def test_parts_are_stratified_exactly_and_share_nothing(counts: list[int], sizes: Sizes) -> None:
+def test_parts_are_stratified_exactly_and_share_nothing(counts, sizes) -> None:
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))]
     parts = dict(zip(Sizes._fields, stratified(labels, sizes, 0), strict=True))
@@ -67,6 +47,8 @@ def test_parts_are_stratified_exactly_and_share_nothing(counts: list[int], sizes
         left = [n - m for n, m in zip(left, found, strict=True)]
         for count, n in zip(counts, found, strict=True):  # and so of all, not only of those left
             assert abs(n - Fraction(getattr(sizes, name) * count, sum(counts))) < 1
+    with pytest.raises(ValueError, match=r"1 \+ 2 \+ \d+ different digits cannot be drawn from"):
+        stratified(labels, Sizes(1, 2, len(labels) - 2), 0)
 
 
 def test_seeds_draw_other_digits_in_an_order_that_mixes_the_labels() -> None:
@@ -82,81 +64,42 @@ def test_seeds_draw_other_digits_in_an_order_that_mixes_the_labels() -> None:
                 assert float((share - torch.tensor(POOLED) / 70_000).abs().max()) < 0.11
 
 
-def test_more_digits_than_there_are_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"3 \+ 2 \+ 6 different digits cannot be drawn from 10"):
-        stratified(torch.arange(10), Sizes(3, 2, 6), 0)
-
-
 # the images
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_validation_images_follow_the_training_images(name: str, folder: Path) -> None:
-    data = load(name, folder, seed=2)
+def test_validation_images_follow_the_training_images(name, mnist_folder) -> None:
+    data = load(name, mnist_folder, seed=2)
     assert str(data) == f"Dataset({name}, generated: 50 train and 60 test images 1×28×28 uint8, 10 classes)"
-    _, labels = mnist(folder)
-    assert numbers(data).tolist() == torch.cat(stratified(labels, FEW, 2)).tolist()
-    assert torch.equal(torch.cat([data.train_y, data.test_y]), labels[numbers(data)])
-    assert [path.name.rpartition("-")[0] for path in cache_files()] == [f"{name}-generated-seed2"]
+    _, labels = mnist(mnist_folder)
+    numbers = source_numbers(data)
+    assert numbers.tolist() == torch.cat(stratified(labels, FEW, 2)).tolist()
+    assert torch.equal(torch.cat([data.train_y, data.test_y]), labels[numbers])
 
 
-@pytest.mark.parametrize("rotated", [False, True])
-def test_images_are_those_of_a_loop_over_pixels(rotated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[Tensor, ...]] = []
-
-    def spy(x: Tensor, degrees: Tensor, factors: Tensor) -> Tensor:
-        drawn.append((x, degrees, factors))
-        return rotate_and_scale(x, degrees, factors)
-
-    rotate_and_scale = scale_mnist.rotate_and_scale
-    monkeypatch.setattr(scale_mnist, "rotate_and_scale", spy)
+def test_images_are_those_of_a_loop_over_pixels_and_the_twin_adds_angles(spied) -> None:
+    drawn = spied(scale_mnist, "rotate_and_scale")
     upright = torch.from_numpy(tagged_digits(120, 0))[:, None]
-    made = generate(upright, torch.arange(120) % 10, 0, FEW, rotated)
-    (x, degrees, factors), images = drawn[0], torch.cat([made["train_x"], made["test_x"]])
-    for k in range(0, 110, 30):
-        exact = resampled(x[k, 0].numpy(), float(degrees[k]), float(factors[k]), keys)
-        assert np.abs(images[k, 0].numpy() - exact.clip(0, 255)).max() <= 0.5 + 1e-6
-    assert bool(degrees.any()) == rotated
+    for rotated in (False, True):
+        made = generate(upright, torch.arange(120) % 10, 0, FEW, rotated)
+        images, (x, degrees, factors) = torch.cat([made["train_x"], made["test_x"]]), drawn[-1]
+        for k in range(0, 110, 30):
+            exact = resampled(x[k, 0].numpy(), float(degrees[k]), float(factors[k]), keys)
+            assert np.abs(images[k, 0].numpy() - exact.clip(0, 255)).max() <= 0.5 + 1e-6
+    (plain, zeros, same_factors), (digits, angles, factors) = drawn
+    assert torch.equal(plain, digits) and torch.equal(factors, same_factors)
+    assert not zeros.any() and angles.all()
 
 
-def test_factors_and_angles_are_uniform_and_independent(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[Tensor, Tensor]] = []
-    monkeypatch.setattr(scale_mnist, "rotate_and_scale", lambda x, d, f: drawn.append((d, f)) or x)
+def test_factors_and_angles_are_uniform_and_independent(spied) -> None:
+    drawn = spied(scale_mnist, "rotate_and_scale")
     blank = torch.zeros(12_000, 1, 1, 1, dtype=torch.uint8)
     generate(blank, torch.arange(12_000) % 10, 0, Sizes(12_000, 0, 0), True)
-    degrees, factors = (torch.cat(some).numpy() for some in zip(*drawn, strict=True))
+    _, degrees, factors = (torch.cat(some).numpy() for some in zip(*drawn, strict=True))
     assert 0.3 <= factors.min() and factors.max() < 1 and 0 <= degrees.min() and degrees.max() < 360
     for values, low, high in ((factors, 0.3, 1), (degrees, 0, 360)):
         assert np.abs(np.histogram(values, 30, (low, high))[0] - 400).max() < 100  # five standard deviations
     assert abs(np.corrcoef(degrees, factors)[0, 1]) < 0.05
-
-
-def test_the_rotated_twin_has_the_same_digits_and_factors(folder: Path) -> None:
-    plain, rotated = (load(name, folder, 1) for name in NAMES)
-    assert torch.equal(numbers(plain), numbers(rotated)) and torch.equal(plain.train_y, rotated.train_y)
-    y, x = np.mgrid[:28, :28] - 13.5
-    places = []  # of the dot, which is 9 pixels right of the centre at first
-    for data in (plain, rotated):
-        image = all_images(data).double().numpy()
-        dot = np.where(image > 160, image, 0)
-        mass = dot.sum((1, 2)).clip(1)
-        places.append(np.stack([(dot * x).sum((1, 2)) / mass, -(dot * y).sum((1, 2)) / mass], 1))
-    near = np.hypot(*places[0].T) > 4.5  # where the dot has not melted into the disc
-    assert near.sum() > 60 and np.abs(places[0][near, 1]).max() < 1
-    distance = [np.hypot(*place[near].T) for place in places]
-    assert np.abs(distance[0] - distance[1]).max() < 1.2
-    angles = np.degrees(np.arctan2(places[1][near, 1], places[1][near, 0])) % 360
-    assert (np.histogram(angles, 4, (0, 360))[0] > 5).all()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_seed_decides_and_the_global_generator_stays(name: str, folder: Path, monkeypatch) -> None:
-    state = torch.get_rng_state()
-    made = [load(name, folder, seed) for seed in range(3)]
-    assert not torch.equal(made[0].train_x, made[1].train_x) and len(cache_files()) == 3
-    assert torch.equal(torch.get_rng_state(), state)
-    monkeypatch.setenv("IEN_CACHE", str(folder / "another cache"))
-    assert same(load(name, folder, 2), made[2])
 
 
 @real.needs("mnist")

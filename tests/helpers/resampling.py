@@ -8,6 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 
+def nearest(distance: float) -> float:
+    """The kernel that takes the nearest pixel."""
+    return float(distance < 0.5)
+
+
 def linear(distance: float) -> float:
     """The kernel of bilinear interpolation."""
     return max(0.0, 1 - distance)

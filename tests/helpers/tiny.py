@@ -25,13 +25,15 @@ def cache_files() -> list[Path]:
     return sorted(cache_folder().iterdir())
 
 
-def tensors_of(data: Dataset) -> list[Tensor]:
-    return [data.train_x, data.train_y, data.test_x, data.test_y]
+def differing(a: Dataset, b: Dataset) -> list[str]:
+    """Which of the four tensors of two data sets are not the same."""
+    names = ("train_x", "train_y", "test_x", "test_y")
+    return [name for name in names if not torch.equal(getattr(a, name), getattr(b, name))]
 
 
-def same(a: Dataset, b: Dataset) -> bool:
-    """Whether two data sets have the same images and labels."""
-    return all(map(torch.equal, tensors_of(a), tensors_of(b)))
+def source_numbers(data: Dataset) -> Tensor:
+    """Which tagged digit each image is: the middle of its disc stays, rotated or scaled."""
+    return torch.cat([data.train_x, data.test_x])[:, 0, 13, 13].long() - 1
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
@@ -59,16 +61,15 @@ def make_tiny_imagenet(folder: Path, classes: int = 4, train: int = 6, val: int 
         images = place / "train" / name / "images"
         images.mkdir(parents=True)
         (images.parent / f"{name}_boxes.txt").write_text("")
-        for i in range(train + val):
+        files = [images / f"{name}_{i}.JPEG" for i in range(train)]
+        for i in range(val):
+            files.append(place / "val" / "images" / f"val_{i * classes + k}.JPEG")
+            lines.append(f"{files[-1].name}\t{name}\t0\t0\t62\t62")
+        for i, file in enumerate(files):
             picture = Image.fromarray(_pixels(k, i))
             if (k, i) == (0, 0):
                 picture = picture.convert("L")
-            file = f"{name}_{i}.JPEG" if i < train else f"val_{(i - train) * classes + k}.JPEG"
-            picture.save(
-                (images if i < train else place / "val" / "images") / file, quality=95, subsampling=0
-            )
-            if i >= train:
-                lines.append(f"{file}\t{name}\t0\t0\t62\t62")
+            picture.save(file, quality=95, subsampling=0)
     (place / "val" / "val_annotations.txt").write_text("\n".join(sorted(lines)) + "\n")
     return place
 
@@ -86,10 +87,10 @@ def make_mnist(folder: Path, counts: Mapping[str, Sequence[int]]) -> Path:
     return place
 
 
-def idx(values: np.ndarray, magic: int | None = None) -> bytes:
+def idx(values: np.ndarray) -> bytes:
     """An idx file written from its description: big-endian magic and sizes, then the bytes."""
-    magic = 0x0800 + values.ndim if magic is None else magic
-    return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.astype(np.uint8).tobytes()
+    header = struct.pack(f">{1 + values.ndim}I", 0x0800 + values.ndim, *values.shape)
+    return header + values.astype(np.uint8).tobytes()
 
 
 def write_gz(path: Path, content: bytes) -> None:
@@ -113,9 +114,9 @@ def make_stl10(folder: Path, train: int = 7, test: int = 5) -> dict[str, tuple[l
         labels = [1 + (3 * k) % 10 for k in range(count)]
         with (place / f"{part}_X.bin").open("wb") as file:
             for image in images:
-                for channel in image:  # the columns one after another, from the left
-                    for column in range(96):
-                        file.write(bytes(channel[row, column] for row in range(96)))
+                for channel in image:
+                    for column in channel.T:  # one after another, from the left
+                        file.write(column.tobytes())
         (place / f"{part}_y.bin").write_bytes(bytes(labels))
         made[part] = (images, labels)
     (place / "class_names.txt").write_text("airplane\nbird\n")
