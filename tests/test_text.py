@@ -48,7 +48,7 @@ def test_near_names_come_first_and_all_names_else():
     names = ["resnet18", "cnn6", "cnn3"]
     assert nearest("resnet", names) == "did you mean resnet18?"
     assert nearest("cnn", names) == "did you mean cnn6, cnn3?"
-    assert nearest("zzz", names) == "there are resnet18, cnn6, cnn3"
+    assert nearest("zzz", names) == "choose from resnet18, cnn6, cnn3"
 
 
 def drawn(terminal, unit="items", total=4):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["digest", "generator", "replace_file", "seed_of", "whole_or_nothing"]
+__all__ = ["digest", "generator", "replace_file", "seed_of", "seeded", "whole_or_nothing"]
 
 
 @contextmanager
@@ -72,7 +72,12 @@ def seed_of(*words: object, bits: int = 63) -> int:
 
 def generator(*words: object, bits: int = 63) -> torch.Generator:
     """Return a generator on the CPU seeded with :func:`seed_of` the words."""
-    return torch.Generator("cpu").manual_seed(seed_of(*words, bits=bits))
+    return seeded(seed_of(*words, bits=bits))
+
+
+def seeded(seed: int) -> torch.Generator:
+    """Return a generator on the CPU with this seed."""
+    return torch.Generator("cpu").manual_seed(seed)
 
 
 def _remove(path: Path) -> None:

@@ -22,12 +22,12 @@ def nearest(name: str, known: Collection[str]) -> str:
     """End an error message about an unknown name: the known names close to it, or all of them.
 
     >>> nearest("cnn", ["cnn6", "resnet18"]), nearest("x", ["cnn6"])
-    ('did you mean cnn6?', 'there are cnn6')
+    ('did you mean cnn6?', 'choose from cnn6')
     """
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     if close:
         return f"did you mean {', '.join(close)}?"
-    return f"there are {', '.join(known)}"
+    return f"choose from {', '.join(known)}"
 
 
 def number(value: float | None) -> str:

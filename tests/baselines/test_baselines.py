@@ -113,7 +113,7 @@ def test_without_e2cnn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     ("name", "options", "match"),
     [
         ("cnn6", {}, r"no baseline 'cnn6'; did you mean ss-cnn, e2cnn-cnn6, e2cnn-vgg\?$"),
-        ("zzz", {}, "no baseline 'zzz'; there are e2cnn-cnn6, .*, re-siamfc"),
+        ("zzz", {}, "no baseline 'zzz'; choose from e2cnn-cnn6, .*, re-siamfc"),
         ("sesn-vector", {"size": 32}, "scales for size 28 or 56, plus True or False; got size=32"),
         ("sesn-scalar", {"size": 32}, "scales for size 28 or 56, plus True or False; got size=32"),
         ("dss", {"size": 32}, "size is 28, or 56"),

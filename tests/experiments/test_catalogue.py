@@ -26,9 +26,9 @@ def test_names_and_patterns_are_found_once_and_in_the_order_asked() -> None:
     ("name", "preset", "match"),
     [
         ("ien-r4-beta0.2", "small", r"no experiment 'ien-r4-beta0\.2'; did you mean rot-mnist/ien-r4-beta"),
-        ("zzz", "small", "no experiment 'zzz'; there are rot-mnist/cnn, "),
+        ("zzz", "small", "no experiment 'zzz'; choose from rot-mnist/cnn, "),
         ("rot-mnist/*", "small", "is a pattern; name one experiment, such as rot-mnist/cnn"),
-        ("rot-mnist/cnn", "smal", "no preset 'smal'; there are paper, small, demo, smoke"),
+        ("rot-mnist/cnn", "smal", "no preset 'smal'; choose from paper, small, demo, smoke"),
     ],
 )
 def test_a_name_that_is_none_says_the_nearest(name: str, preset: str, match: str) -> None:

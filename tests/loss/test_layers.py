@@ -34,7 +34,7 @@ def test_each_layer_gets_its_own_feature_groups_or_those_of_the_rest(given, expe
             KeyError,
             r"'stme', which is not a chosen layer; did you mean stem\?",
         ),
-        ({"a": 4, "stem": 4, "zzz": 4}, KeyError, "'zzz', which is not a chosen layer; there are a, stem"),
+        ({"a": 4, "stem": 4, "zzz": 4}, KeyError, "'zzz', which is not a chosen layer; choose from a, stem"),
         ({"a": "4-4", "stem": 4}, ValueError, "different sizes"),
     ],
 )

@@ -137,7 +137,7 @@ def test_feature_groups_of_one_size_are_the_whole_share(name: str) -> None:
     ("name", "options", "match"),
     [
         ("cnn-6", {}, r"no model 'cnn-6'; did you mean cnn6, cnn3\?$"),
-        ("zzz", {}, "no model 'zzz'; there are cnn6, .*, siamfc"),
+        ("zzz", {}, "no model 'zzz'; choose from cnn6, .*, siamfc"),
         ("cnn6", {"depth": 3}, "depth"),
         ("cnn6", {"width": 0}, "width must be a positive factor such as 1 or 1/8; got 0"),
         ("cnn6", {"width": -1}, "width must be a positive factor"),

@@ -71,7 +71,7 @@ def test_epochs_alone_scale_the_cycle() -> None:
     [
         (["bta=1"], r"there is no field 'bta'; did you mean beta"),
         (["learning_rate=1"], r"no field 'learning_rate'; did you mean "),
-        (["zzz=1"], r"no field 'zzz'; there are experiment, preset, seed, "),
+        (["zzz=1"], r"no field 'zzz'; choose from experiment, preset, seed, "),
         (["data.beta=1"], r"no field 'data.beta'; did you mean beta"),
         (["beta"], r"field=value, such as beta=0.3; got 'beta'"),
         (["beta="], r"beta must be a number such as 0.3 or 1/8; got ''"),

@@ -61,7 +61,7 @@ def config(name: str, preset: str) -> Config:
 def check_preset(preset: str) -> None:
     """Raise if there is no such preset."""
     if preset not in PRESETS:
-        raise ValueError(f"there is no preset {preset!r}; there are {', '.join(PRESETS)}")
+        raise ValueError(f"there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
 
 
 def paper(table: str) -> dict[str, PaperRow]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..loss.capture import unwrapped
+from ..loss.modules import unwrapped
 from .dimensions import COLUMNS, ROWS, dimension
 from .facts import Facts, no_places, set_facts, value_of
 from .interpreter import interpret

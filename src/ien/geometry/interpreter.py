@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from ..loss.capture import tensors_in
+from ..loss.modules import tensors_in
 from .dimensions import COLUMNS, LOST_AXIS, ROWS, length, places, row_or_column
 from .exactness import with_real_tensors
 from .facts import Call, Facts, facts_of, is_out_of_sight, no_places, set_facts, value_of

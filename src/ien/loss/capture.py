@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from .._text import nearest
+from .modules import walk
 
-__all__ = ["Calls", "Features", "capture", "hooked", "tensors_in", "unwrapped", "walk", "watch"]
+__all__ = ["Calls", "Features", "capture", "watch"]
 
 MAX_LISTED_LAYERS = 20
 """An error about an unknown layer names no more layers than this."""
 
 See = Callable[[str, Tensor], None]
 Transform = Callable[[str, Tensor], Tensor]
-Hook = Callable[[str, nn.Module, Any], None]
 
 
 class Features(Mapping[str, Tensor]):
@@ -202,100 +202,6 @@ def watch(model: nn.Module, names: Iterable[str], see: See) -> Iterator[Calls]:
             handle.remove()
 
 
-@contextmanager
-def hooked(
-    modules: Mapping[str, nn.Module], before: Hook | None = None, after: Hook | None = None
-) -> Iterator[None]:
-    """Call ``before(name, module, first input)`` and ``after(name, module, output)`` of each module."""
-
-    def entering(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            inputs = [*args, *kwargs.values(), None]  # None for a module that is called with nothing
-            before(name, module, inputs[0])  # type: ignore[misc]
-
-        return hook
-
-    def leaving(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            after(name, module, output)  # type: ignore[misc]
-
-        return hook
-
-    handles = []
-    try:
-        for name, module in modules.items():
-            if before is not None:
-                handles.append(module.register_forward_pre_hook(entering(name), with_kwargs=True))
-            if after is not None:
-                handles.append(module.register_forward_hook(leaving(name)))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def walk(
-    module: nn.Module, name: str = "", hidden: bool = False, seen: set[nn.Module] | None = None
-) -> Iterator[tuple[str, nn.Module, bool]]:
-    """Yield every module once: its name, itself, and whether it is hidden inside a compiled one.
-
-    Wrappers are skipped, so names are those of the user's own model.
-    """
-    if seen is None:
-        seen = set()
-    module = _without_parallel(module)
-    if module in seen:
-        return
-    seen.add(module)
-    yield name, module, hidden
-    original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
-    compiled = original is not None or module._compiled_call_impl is not None
-    inner = _without_parallel(original) if original is not None else module
-    for key, child in inner.named_children():
-        child_name = f"{name}.{key}".removeprefix(".")  # the model itself has no name
-        yield from walk(child, child_name, hidden or compiled, seen)
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the user's own module inside ``torch.compile``, DataParallel and DistributedDataParallel."""
-    while True:
-        bare = _without_parallel(module)
-        bare = getattr(bare, "_orig_mod", bare)  # what torch.compile(module) wraps
-        if bare is module:
-            return module
-        module = bare
-
-
-def tensors_in(value: Any, inside: tuple[int, ...] = ()) -> Iterator[Tensor]:
-    """Yield every tensor in a model's output: in containers of any kind, and in attributes of objects."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    if isinstance(value, int | float | str | bytes | type | nn.Module):
-        return
-    if id(value) in inside:  # a container that holds itself
-        return
-    inside = (*inside, id(value))
-    parts: Iterable[Any]
-    if isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, Iterable):
-        parts = value
-    else:
-        parts = _attributes(value)
-    for part in parts:
-        yield from tensors_in(part, inside)
-
-
-def _attributes(value: Any) -> list[Any]:
-    """The values of all attributes of an object, those in slots as well."""
-    found = list(getattr(value, "__dict__", {}).values())
-    for cls in type(value).__mro__:
-        for name in getattr(cls, "__slots__", ()):
-            found.append(getattr(value, name, None))
-    return found
-
-
 def _seeing(calls: Calls, name: str, module: nn.Module, see: See) -> Callable[..., None]:
     """The hook of a watched layer."""
 
@@ -327,12 +233,6 @@ def _untraced(hook: Callable[..., None], module: nn.Module) -> Callable[..., Non
     if module._compiled_call_impl is None:
         return hook
     return torch.compiler.disable(hook)
-
-
-def _without_parallel(module: nn.Module) -> nn.Module:
-    while isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        module = module.module
-    return module
 
 
 def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..loss.capture import hooked, walk
+from ..loss.modules import hooked, walk
 
 __all__ = ["choose_layers"]
 

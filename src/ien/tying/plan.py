@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from ..groups.group import Group
 from ..groups.members import Blocks
-from ..loss.capture import hooked, tensors_in
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups
 from ..loss.layers import holder
+from ..loss.modules import hooked, tensors_in
 from .detect import swaps_sides
 from .flow import Flow
 from .layouts import has_number_per_channel, layer_text, layouts, shape_text, sizes_of, sizes_text, vectors_of

@@ -15,9 +15,9 @@ from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..groups.members import Blocks, permutes_members
-from ..loss.capture import hooked, walk
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
+from ..loss.modules import hooked, walk
 from ..measuring.inputs import eval_mode, try_model
 from ..measuring.report import ROOT
 from .detect import views_of

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..loss.capture import hooked
+from ..loss.modules import hooked
 from .plan import Breaks, Plan
 
 __all__ = ["untied_parameters"]

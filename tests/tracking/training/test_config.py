@@ -14,7 +14,7 @@ from tests.helpers import toy_clips
     ("changes", "match"),
     [
         ({"dataset": "rot-mnist"}, "a tracker is trained on clips, got10k or synthetic-clips; got rot-mnist"),
-        ({"model": "cnn6"}, "there is no model 'cnn6'; there are siamfc, re-siamfc"),
+        ({"model": "cnn6"}, "there is no model 'cnn6'; choose from siamfc, re-siamfc"),
         ({"backbone": "alexnet"}, "there is no backbone 'alexnet'; did you mean alexnet-v"),
         ({"rotate": True, "cutout": 3}, "rotate and cutout would do nothing"),
         ({"average": True}, "average would do nothing: .* leave it out"),

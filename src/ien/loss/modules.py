@@ -1,0 +1,129 @@
+"""The modules inside a model, and the tensors inside what it returns.
+
+Names are those of the user's own model: wrappers such as DistributedDataParallel and
+``torch.compile`` are looked through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import is_dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["WRAPPERS", "hooked", "tensors_in", "unwrapped", "walk"]
+
+WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+"""Modules that hold the user's model as ``module``."""
+
+Hook = Callable[[str, nn.Module, Any], None]
+
+
+def walk(
+    module: nn.Module, name: str = "", hidden: bool = False, seen: set[nn.Module] | None = None
+) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Yield every module once: its name, itself, and whether it is hidden inside a compiled one.
+
+    Wrappers are skipped, so names are those of the user's own model.
+    """
+    if seen is None:
+        seen = set()
+    module = _without_parallel(module)
+    if module in seen:
+        return
+    seen.add(module)
+    yield name, module, hidden
+    original = getattr(module, "_orig_mod", None)  # what torch.compile(module) wraps
+    compiled = original is not None or module._compiled_call_impl is not None
+    inner = _without_parallel(original) if original is not None else module
+    for key, child in inner.named_children():
+        child_name = f"{name}.{key}".removeprefix(".")  # the model itself has no name
+        yield from walk(child, child_name, hidden or compiled, seen)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the user's own module inside ``torch.compile``, DataParallel and DistributedDataParallel."""
+    while True:
+        bare = _without_parallel(module)
+        bare = getattr(bare, "_orig_mod", bare)  # what torch.compile(module) wraps
+        if bare is module:
+            return module
+        module = bare
+
+
+@contextmanager
+def hooked(
+    modules: Mapping[str, nn.Module], before: Hook | None = None, after: Hook | None = None
+) -> Iterator[None]:
+    """Call ``before(name, module, first input)`` and ``after(name, module, output)`` of each module."""
+
+    def entering(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            inputs = [*args, *kwargs.values(), None]  # None for a module that is called with nothing
+            before(name, module, inputs[0])  # type: ignore[misc]
+
+        return hook
+
+    def leaving(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            after(name, module, output)  # type: ignore[misc]
+
+        return hook
+
+    handles = []
+    try:
+        for name, module in modules.items():
+            if before is not None:
+                handles.append(module.register_forward_pre_hook(entering(name), with_kwargs=True))
+            if after is not None:
+                handles.append(module.register_forward_hook(leaving(name)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tensors_in(value: Any, in_objects: bool = True, inside: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    """Yield every tensor in what a model returns.
+
+    Args:
+        value: A tensor, a container of any kind, or an object with tensors as attributes.
+        in_objects: Whether to look into objects other than containers and dataclasses.
+        inside: The containers around it, by ``id``, so that one that holds itself ends.
+    """
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if isinstance(value, int | float | str | bytes | type | nn.Module):
+        return
+    if id(value) in inside:  # a container that holds itself
+        return
+    inside = (*inside, id(value))
+    parts: Iterable[Any]
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, Iterable):
+        parts = value
+    elif in_objects or is_dataclass(value):
+        parts = _attributes(value)
+    else:
+        parts = ()
+    for part in parts:
+        yield from tensors_in(part, in_objects, inside)
+
+
+def _attributes(value: Any) -> list[Any]:
+    """The values of all attributes of an object, those in slots as well."""
+    found = list(getattr(value, "__dict__", {}).values())
+    for cls in type(value).__mro__:
+        for name in getattr(cls, "__slots__", ()):
+            found.append(getattr(value, name, None))
+    return found
+
+
+def _without_parallel(module: nn.Module) -> nn.Module:
+    while isinstance(module, WRAPPERS):
+        module = module.module
+    return module
