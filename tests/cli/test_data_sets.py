@@ -78,9 +78,6 @@ def test_files_are_downloaded_and_listed(monkeypatch) -> None:
         monkeypatch.setitem(DOWNLOADS, "mnist", (mirror.file("missing", name="b.gz"),))
         error = error_of(*get)
     assert error.startswith("error: cannot download b.gz") and "put into data/mnist: b.gz (600,000" in error
-
-
-def test_what_cannot_be_downloaded_is_told() -> None:
     assert "did you mean mnist" in error_of("data", "get", "mnits")
     assert "come with the installation" in error_of("data", "get", "mnist", "--data", "embedded")
 

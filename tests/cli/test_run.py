@@ -56,10 +56,13 @@ def stopped(digits, monkeypatch):
     return RUN
 
 
-def test_list_shows_every_experiment_with_the_papers_accuracy() -> None:
+def test_list_and_show_know_every_experiment_whatever_folders_there_are() -> None:
     lines = {line.split()[0]: line.split() for line in invoke("list").output.splitlines() if "/" in line}
     assert [name for name in lines if name != "ien"] == names()
     assert lines["rot-mnist/het-ien"] == ["rot-mnist/het-ien", "cnn6", "4-2-1", "1", "98.6", "%"]
+    Path("rot-mnist/cnn").mkdir(parents=True)
+    assert invoke("show", "rot-mnist/cnn").output.startswith("rot-mnist/cnn, preset small")
+    assert "rot-mnist is not a run folder: it has no config.json" in error_of("show", "rot-mnist")
 
 
 def test_show_tells_settings_deviations_and_cost() -> None:
@@ -74,11 +77,9 @@ def test_show_tells_settings_deviations_and_cost() -> None:
 
 
 def test_show_counts_the_passes_of_test_time_averaging_and_no_training() -> None:
-    macs = {}
-    for row in ("cnn-aug", "cnn-aug-tta"):
-        text = invoke("show", f"rot-mnist/{row}").output
-        macs[row] = int(re.search(r"([\d,]+) multiply", text)[1].replace(",", ""))  # type: ignore[index]
-    assert macs["cnn-aug-tta"] == 4 * macs["cnn-aug"]
+    plain, text = (invoke("show", f"rot-mnist/{row}").output for row in ("cnn-aug", "cnn-aug-tta"))
+    once, averaged = (re.search(r"([\d,]+) multiply", shown)[1].replace(",", "") for shown in (plain, text))
+    assert int(averaged) == 4 * int(once)
     assert "trains nothing: tests the weights of rot-mnist/cnn-aug" in text
     assert "the paper prints no numbers for this row" in text
 
@@ -101,12 +102,6 @@ def test_show_of_a_run_tells_how_far_it_is(stopped, finished) -> None:
     assert "--set changes an experiment" in error_of("show", finished, "--set", "beta=2")
 
 
-def test_show_prefers_an_experiment_to_a_folder_of_its_name() -> None:
-    Path("rot-mnist/cnn").mkdir(parents=True)
-    assert invoke("show", "rot-mnist/cnn").output.startswith("rot-mnist/cnn, preset small")
-    assert "rot-mnist is not a run folder: it has no config.json" in error_of("show", "rot-mnist")
-
-
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
@@ -124,6 +119,8 @@ def test_show_prefers_an_experiment_to_a_folder_of_its_name() -> None:
         ("run rot-mnist/ien-r4 --set group=rot", "rot4xflip"),
         ("run rot-mnist/ien-r4 --seed -1", "got '-1'"),
         (f"run rot-mnist/ien-r4 --seed {10**30}", "seed must be 0 to"),
+        ("run rot-mnist/cnn --preset smoke", "no MNIST in data: the folder does not exist"),
+        ("run rot-mnist/cnn --preset smoke", "ien data get mnist"),
         ("resume nowhere", "nowhere is not a run folder: it has no config.json"),
         ("table rot-mnits", "no table 'rot-mnits'; did you mean rot-mnist"),
         ("table x", "no table 'x'; choose from rot-mnist, rot-tim, het, r2-tim, scale, tracking, study"),
@@ -135,11 +132,6 @@ def test_show_prefers_an_experiment_to_a_folder_of_its_name() -> None:
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, fragment) -> None:
     assert fragment in error_of(*arguments.split())
     assert not list(Path.cwd().iterdir())
-
-
-def test_run_without_its_data_says_how_to_get_them() -> None:
-    message = error_of("run", "rot-mnist/cnn", "--preset", "smoke")
-    assert "no MNIST in data: the folder does not exist" in message and "ien data get mnist" in message
 
 
 @pytest.mark.slow

@@ -82,14 +82,11 @@ def test_a_video_gives_a_video_and_the_trackers_boxes_as_a_table(video, run) -> 
     assert third.startswith("table: here/out.csv")
 
 
-def test_files_are_named_after_the_source_and_a_start_is_a_frame(video, run) -> None:
+def test_files_are_named_after_the_source_or_as_given_and_a_start_is_a_frame(video, sequence, run) -> None:
     invoke("track", video, "--run", run, "--box", BOX, "--start", "3")
     assert table("tracks/clip.csv")["frame"].tolist() == [3, 4, 5, 6, 7]
     for found, plain in zip(footage("tracks/clip.mp4"), list(footage(video))[3:], strict=True):
         assert np.abs(found[:20, -30:].astype(int) - plain[:20, -30:]).mean() < 6
-
-
-def test_images_have_the_rate_and_the_table_the_name_that_are_given(sequence, run) -> None:
     files = ("-o", "x.mp4", "--csv", "other.csv")
     invoke("track", sequence / "img", "--run", run, "--box", BOX, "--fps", "12.5", *files)
     assert footage("x.mp4").fps == Fraction(25, 2) and footage("x.mp4").count == FRAMES
@@ -112,25 +109,22 @@ def test_a_sequence_of_otb_starts_at_its_true_box_and_has_scores(sequence, run, 
     assert "scores" not in own  # another target may be meant
 
 
-def test_boxes_that_are_not_known_are_left_out_of_the_scores(sequence, run) -> None:
+def test_boxes_that_are_not_known_do_not_count_and_of_two_targets_one_is_named(sequence, run) -> None:
     copy = shutil.copytree(sequence, Path("otb", "Part"))
-    lines = (copy / "groundtruth_rect.txt").read_text().splitlines()
+    truth = copy / "groundtruth_rect.txt"
+    text = truth.read_text()
+    lines = text.splitlines()
     lines[3], lines[4] = "NaN,NaN,NaN,NaN", "5,5,0,0"
-    (copy / "groundtruth_rect.txt").write_text("\n".join(lines))
+    truth.write_text("\n".join(lines))
     assert "scores: success" in invoke("track", copy, "--run", run, columns=400).stdout
     assert "no true box in frame 3" in error_of("track", copy, "--run", run, "--start", "3")
-
-
-def test_of_two_targets_one_is_named(sequence, run) -> None:
-    copy = shutil.copytree(sequence, Path("otb", "Two"))
-    text = (copy / "groundtruth_rect.txt").read_text()
-    (copy / "groundtruth_rect.txt").rename(copy / "groundtruth_rect.1.txt")
+    truth.rename(copy / "groundtruth_rect.1.txt")
     other = "".join(f"{line.split(',')[0]},30,22,20\n" for line in text.splitlines())
     (copy / "groundtruth_rect.2.txt").write_text(other)
     message = error_of("track", copy, "--run", run)
-    assert "2 targets: name one of them, otb/Two-1 or otb/Two-2" in message
-    invoke("track", "otb/Two-2", "--run", run)
-    assert table("tracks/Two-2.csv")["box"][0][1:].tolist() == [29, 22, 20]
+    assert "2 targets: name one of them, otb/Part-1 or otb/Part-2" in message
+    invoke("track", "otb/Part-2", "--run", run)
+    assert table("tracks/Part-2.csv")["box"][0][1:].tolist() == [29, 22, 20]
 
 
 def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(run, video, tmp_path) -> None:
@@ -180,15 +174,13 @@ def test_a_run_of_a_classifier_is_refused_and_a_trackers_named(video, tmp_path) 
     assert "--run runs/tracking/row/smoke-seed1 is one, and ien run" in error_of("track", video)
 
 
-def test_a_video_that_ends_early_is_followed_as_far_as_it_goes(video, run) -> None:
+def test_frames_that_are_missing_or_damaged_are_told_in_one_line(video, sequence, run) -> None:
     whole = video.read_bytes()
     Path("cut.mp4").write_bytes(whole[: len(whole) * 2 // 3])
     done = invoke("track", "cut.mp4", "--run", run, "--box", BOX)
     assert re.fullmatch(r"warning: cut\.mp4 gave \d of 8 frames: it ends early[^\n]*\n", done.stderr)
     assert 1 <= len(table("tracks/cut.csv")["frame"]) < FRAMES
-
-
-def test_a_frame_of_another_size_or_a_damaged_one_is_one_line(sequence, run) -> None:
+    shutil.rmtree("tracks")
     images = Path(shutil.copytree(sequence / "img", "photos"))
     Image.new("RGB", (64, 64)).save(images / "0005.png")
     message = error_of("track", images, "--run", run, "--box", BOX)
