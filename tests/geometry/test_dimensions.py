@@ -1,20 +1,13 @@
 """Rows and columns through views, joins, cuts and broadcasting."""
 
-from __future__ import annotations
-
 import pytest
 
-from ien.geometry.dimensions import Dim, cut, dimension, is_constant, join, length, merge, places, regroup
+from ien.geometry.dimensions import cut, dimension, is_constant, join, length, merge, places, regroup
 
-H, W, B, EQUAL, TOKEN = (
-    dimension("H", 6),
-    dimension("W", 6),
-    dimension("", 4),
-    dimension("=", 4),
-    dimension("", 1),
-)
-HW: Dim = ((("H", 6), ("W", 6)),)
-WITH_TOKEN: Dim = ((), *HW)  # a class token, then the places
+H, W = dimension("H", 6), dimension("W", 6)
+B, EQUAL, TOKEN = dimension("", 4), dimension("=", 4), dimension("", 1)
+HW = ((("H", 6), ("W", 6)),)
+WITH_TOKEN = ((), *HW)  # a class token, then the places
 
 
 @pytest.mark.parametrize(
@@ -33,7 +26,7 @@ WITH_TOKEN: Dim = ((), *HW)  # a class token, then the places
         ([B], [2], None),
     ],
 )
-def test_a_view_regroups_dimensions_unless_it_splits_rows(dims: list, shape: list, expected: list) -> None:
+def test_a_view_regroups_dimensions_unless_it_splits_rows(dims, shape, expected) -> None:
     assert regroup(dims, shape) == expected
 
 
@@ -47,7 +40,7 @@ def test_tokens_flattened_with_the_batch_come_apart_again() -> None:
     "dims, expected",
     [([TOKEN, HW], WITH_TOKEN), ([B, B], dimension("", 8)), ([H, H], None), ([TOKEN, H], None)],
 )
-def test_a_join_keeps_rows_and_columns_together(dims: list, expected: Dim | None) -> None:
+def test_a_join_keeps_rows_and_columns_together(dims, expected) -> None:
     assert join(dims) == expected
 
 
@@ -62,7 +55,7 @@ def test_a_join_keeps_rows_and_columns_together(dims: list, expected: Dim | None
         ((*B, *B), (1, 7), dimension("", 6)),
     ],
 )
-def test_a_cut_takes_whole_maps(d: Dim, bounds: tuple[int, int], expected: Dim | None) -> None:
+def test_a_cut_takes_whole_maps(d, bounds, expected) -> None:
     assert cut(d, *bounds) == expected
 
 
@@ -84,6 +77,6 @@ def test_a_cut_takes_whole_maps(d: Dim, bounds: tuple[int, int], expected: Dim |
         (((("=", 4), ("H", 6)),), ((("=", 2), ("=", 2), ("H", 6)),), (((("=", 4), ("H", 6)),), "")),
     ],
 )
-def test_operands_meet_where_their_places_correspond(a: Dim, b: Dim, expected: tuple[Dim, str]) -> None:
+def test_operands_meet_where_their_places_correspond(a, b, expected) -> None:
     assert merge(a, b) == expected
     assert not is_constant(merge(a, b)[0])

@@ -1,11 +1,8 @@
 """The model is left as it was, whatever it does and however it fails."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter, deque
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -25,9 +22,8 @@ class Restless(nn.Module):
         self.conv, self.norm, self.fails = strided(3), nn.BatchNorm2d(3), fails
         self.register_buffer("count", torch.zeros(1))
         self.calls, self.grid, self.mean = 0, None, torch.zeros(3, 1, 1)
-        self.held: dict[str, Any] = {"list": [torch.zeros(1)], "tuple": ([], 0)}
-        self.last: deque[Tensor] = deque(maxlen=2)
-        self.counts: Counter[str] = Counter()
+        self.held = {"list": [torch.zeros(1)], "tuple": ([], 0)}
+        self.last, self.counts = deque(maxlen=2), Counter()
         self.state = SimpleNamespace(last=None, mean=torch.zeros(3, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,7 +40,7 @@ class Restless(nn.Module):
         return self.norm(self.conv(x * self.mean + self.grid)) + torch.rand(1)
 
 
-def snapshot(value: Any) -> Any:
+def snapshot(value):
     """Everything in it by identity and value; tensors also by their attributes."""
     if isinstance(value, Tensor):
         return type(value), id(value), value.tolist(), dict(vars(value))
@@ -61,7 +57,7 @@ def snapshot(value: Any) -> Any:
 def test_the_model_is_untouched(fails: bool) -> None:
     model = nn.Sequential(Restless(fails), nn.Dropout()).train()
     model[1].eval()
-    seen: list[str] = []
+    seen = []
     model[0].conv.register_forward_hook(lambda *_: seen.append("own hook"))
     before = snapshot([model, OUTSIDE])[2]
     rng, fastpath = torch.get_rng_state(), torch.backends.mha.get_fastpath_enabled()
@@ -82,9 +78,9 @@ def test_a_model_may_hold_tensors_of_any_kind() -> None:
     model = strided(3)
     ragged = torch.nested.nested_tensor([torch.rand(2), torch.rand(3)], layout=torch.jagged)
     held = [torch.eye(3).to_sparse(), torch.tensor(1), ragged]
-    model.held = list(held)  # type: ignore[assignment]
+    model.held = list(held)
     assert not doctor(model, (3, 8, 8)).exact
-    assert all(a is b for a, b in zip(model.held, held, strict=True))  # type: ignore[arg-type]
+    assert all(a is b for a, b in zip(model.held, held, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on import of its compiler
@@ -116,7 +112,7 @@ LAZY = "is lazy and not initialised yet: run the model once"
         (lambda: torch.jit.script(nn.Conv2d(3, 3, 3)), "the model is scripted.*: pass the model from before"),
     ],
 )
-def test_a_model_that_cannot_be_run_is_a_clear_error(build: Any, message: str) -> None:
+def test_a_model_that_cannot_be_run_is_a_clear_error(build, message) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         doctor(build(), (3, 8, 8))
     assert "\n" not in str(caught.value)

@@ -1,7 +1,5 @@
 """Findings say why, what it costs and what to do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -29,11 +27,7 @@ def test_of_a_map_that_is_not_square_the_axis_that_fails_is_explained() -> None:
     "model, kind, remedy",
     [
         (nn.Conv2d(3, 3, (1, 7), padding=(0, 3)), "grid", "use a 7×7 kernel"),
-        (
-            Fn(lambda x: x.view(2, 3, 2, 4, 2, 4).mean((3, 5))),
-            "unknown",
-            "pool instead of windows",
-        ),
+        (Fn(lambda x: x.view(2, 3, 2, 4, 2, 4).mean((3, 5))), "unknown", "pool instead of windows"),
         (Fn(lambda x: x + torch.arange(8.0)), "position", "replace a position embedding by a relative one"),
         (nn.ConvTranspose2d(3, 3, 3, 2, 1, 1), "grid", "use output_padding=0"),
         (nn.ZeroPad2d((0, 1, 0, 1)), "grid", "pad all four sides alike"),
@@ -45,7 +39,7 @@ def test_of_a_map_that_is_not_square_the_axis_that_fails_is_explained() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_remedies_name_what_to_do(model: nn.Module, kind: str, remedy: str) -> None:
+def test_remedies_name_what_to_do(model, kind, remedy) -> None:
     found = diagnosed(model, 8).findings
     assert [f.kind for f in found] == [kind] and remedy in found[0].remedy
 

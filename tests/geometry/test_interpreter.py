@@ -1,22 +1,19 @@
 """Every operation is seen, wherever it runs, and what no rule covers is never called exact."""
 
-from __future__ import annotations
-
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from ien.geometry import interpreter
 from tests.helpers.symmetrised import Fn, diagnosed, measured_exact, net, strided
 
 
 @pytest.mark.parametrize("random", [torch.rand_like, lambda x: torch.ones_like(x).uniform_()])
-def test_random_values_are_never_called_exact(random: Any) -> None:
+def test_random_values_are_never_called_exact(random) -> None:
     model = net(lambda x: x * random(x))
     torch.manual_seed(0)
     assert not diagnosed(model, 8).exact and not measured_exact(model, 8)
@@ -25,12 +22,12 @@ def test_random_values_are_never_called_exact(random: Any) -> None:
 class Slotted:
     __slots__ = ("maps",)
 
-    def __init__(self, maps: object) -> None:
+    def __init__(self, maps) -> None:
         self.maps = maps
 
 
-def cyclic(y: Tensor) -> object:
-    output: list[object] = [y]
+def cyclic(y):
+    output = [y]
     output.append(SimpleNamespace(output=output))
     return output
 
@@ -46,7 +43,7 @@ def cyclic(y: Tensor) -> object:
         cyclic,
     ],
 )
-def test_tensors_are_found_in_whatever_the_model_returns(container: Any) -> None:
+def test_tensors_are_found_in_whatever_the_model_returns(container) -> None:
     model = Fn(lambda x, f: container(f(x)), strided(3))
     assert [f.kind for f in diagnosed(model, 8).findings] == ["grid"]
     assert diagnosed(model, 9).exact
@@ -58,7 +55,7 @@ def test_a_map_that_leaves_the_model_is_unknown_and_leaves_no_trace() -> None:
     assert "unknown" in {f.kind for f in found.findings} and not kept.any()
 
 
-def test_a_variant_that_its_rule_does_not_cover_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_its_rule_does_not_cover_is_unknown(monkeypatch) -> None:
     def fails(*_: object) -> None:
         raise KeyError("dims")
 

@@ -1,7 +1,5 @@
 """The exact sizes are those at which networks with symmetric kernels measure no error."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -35,7 +33,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_exact_sizes_are_those_that_symmetric_kernels_measure(name: str) -> None:
+def test_exact_sizes_are_those_that_symmetric_kernels_measure(name) -> None:
     model, given_size = MODELS[name], 12
     found = doctor(model, (3, given_size, given_size))
     expected = [n for n in range(6, 25) if measured_exact(model, n)]
@@ -45,7 +43,7 @@ def test_exact_sizes_are_those_that_symmetric_kernels_measure(name: str) -> None
     assert found.exact == (given_size in found.exact_sizes)
 
 
-def test_the_search_ends_by_a_budget_and_says_what_was_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_ends_by_a_budget_and_says_what_was_searched(monkeypatch) -> None:
     model = net(*[nn.Sequential(Fn(same_padding), conv(3, stride=2)) for _ in range(3)])
     whole = doctor(model, (3, 40, 40))
     assert whole.exact_sizes == (25, 33, 41, 49, 57, 65, 73) and whole.searched == (20, 80)

@@ -1,10 +1,5 @@
 """Writing into tensors and their views: the verdict is what networks with symmetric kernels do."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +8,7 @@ from torch import Tensor, nn
 from tests.helpers.symmetrised import Fn, assert_verdict_is_measured, conv, net, strided
 
 
-def changed(change: Callable[[Tensor], object]) -> nn.Module:
+def changed(change) -> nn.Module:
     """What ``change`` does in place to a copy of the map."""
 
     def function(x: Tensor) -> Tensor:
@@ -28,7 +23,7 @@ def ramp(x: Tensor) -> Tensor:
     return torch.arange(x.shape[-1]).to(x)
 
 
-def masked(x: Tensor, *at: Any) -> Tensor:
+def masked(x: Tensor, *at) -> Tensor:
     """Ones, with twos written at an index of a map's size."""
     mask = torch.ones(x.shape[-2:], dtype=x.dtype)
     mask[at] = 2
@@ -129,5 +124,5 @@ INTO_PARTS = {
 
 @pytest.mark.parametrize("size", [8, 9])
 @pytest.mark.parametrize("name", FOLLOWED | INTO_PARTS)
-def test_verdict_is_what_symmetric_kernels_measure(name: str, size: int) -> None:
+def test_verdict_is_what_symmetric_kernels_measure(name, size) -> None:
     assert_verdict_is_measured((FOLLOWED | INTO_PARTS)[name], size, may_be_unknown=name in INTO_PARTS)

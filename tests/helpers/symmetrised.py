@@ -87,10 +87,10 @@ def measured_exact(model: nn.Module, size: int) -> bool:
     return True
 
 
-def diagnosed(model: nn.Module, size: int) -> Diagnosis:
+def diagnosed(model: nn.Module, size: int, channels: int = 3) -> Diagnosis:
     """The diagnosis without a search for other sizes, which has tests of its own."""
     with mock.patch("ien.geometry.sizes.MAX_OPERATIONS", 1):
-        return doctor(model, (3, size, size))
+        return doctor(model, (channels, size, size))
 
 
 def assert_verdict_is_measured(model: nn.Module, size: int, may_be_unknown: bool = False) -> None:
