@@ -1,7 +1,5 @@
 """SESN's layers: the basis is the closed form, the convolutions are the grouped ones written out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("filters", [WRN_FILTERS, *VECTOR_FILTERS.values(), *SCALAR_FILTERS.values()])
-def test_the_basis_is_hermite_polynomials_under_a_gaussian(filters: Filters) -> None:
+def test_the_basis_is_hermite_polynomials_under_a_gaussian(filters) -> None:
     up_to_four = [(n, m) for n in range(5) for m in range(5) if n + m <= 4]
     if filters.mult is None:
         functions = [(n, m, 1.0) for n in range(3) for m in range(3)]
@@ -72,6 +70,6 @@ def test_a_pointwise_convolution_is_the_same_matrix_at_each_scale_and_pixel() ->
         (Filters((1.0, 2.0), 7, mult=1.0), "mult shrinks the envelope, so it is above 1"),
     ],
 )
-def test_filters_that_cannot_be_sampled_are_refused(filters: Filters, match: str) -> None:
+def test_filters_that_cannot_be_sampled_are_refused(filters, match) -> None:
     with pytest.raises(ValueError, match=match):
         ScaleConv2d(1, 1, filters)

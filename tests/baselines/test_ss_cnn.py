@@ -1,7 +1,5 @@
 """SS-CNN: the filters by their formula, the sizes, and what the scales of a layer see of a scaled image."""
 
-from __future__ import annotations
-
 import cmath
 import importlib
 import math
@@ -112,7 +110,7 @@ def test_the_first_and_the_last_direction_are_one_and_the_others_differ() -> Non
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_finer_means_over_the_pixels_hardly_change_the_filters(name: str, monkeypatch) -> None:
+def test_finer_means_over_the_pixels_hardly_change_the_filters(name, monkeypatch) -> None:
     coarse = torch.cat([basis.flatten(1) for basis in log_radial_basis(LISTS[name])], 1)
     monkeypatch.setattr(module, "SAMPLES", 32)
     fine = torch.cat([basis.flatten(1) for basis in log_radial_basis(LISTS[name])], 1)
@@ -144,23 +142,6 @@ def test_every_layer_of_the_wide_net_but_shortcuts_has_three_scales() -> None:
     assert len(convs) == 13 and all(conv.filters.sizes == (3, 5, 7) for conv in convs)
 
 
-@pytest.mark.parametrize("size", [28, 56])
-def test_taps_give_one_map_for_each_field(size: int) -> None:
-    net = ss_cnn(size=size, width=1 / 6).eval()
-    with torch.no_grad(), ien.capture(net, net.taps) as features:
-        net(torch.rand(2, 1, 28, 28))
-    for tap, fields, side in zip(net.taps, (5, 10, 15), (size, size // 2, size // 4), strict=True):
-        assert ien.group_pool(features[tap], net.feature_groups).shape == (2, fields, side, side)
-
-
-def test_taps_of_the_wide_net_give_one_map_for_each_field() -> None:
-    net = ss_cnn_wrn(width=1 / 11).eval()
-    with torch.no_grad(), ien.capture(net, net.taps) as features:
-        net(torch.rand(2, 3, 16, 16))
-    shapes = [tuple(ien.group_pool(features[tap], net.feature_groups).shape) for tap in net.taps]
-    assert shapes == [(2, 8, 17, 17), (2, 16, 9, 9), (2, 32, 5, 5)]
-
-
 def test_a_layer_is_the_largest_of_its_plain_convolutions() -> None:
     conv, x = ScaleSteerableConv2d(2, 3, WRN_FILTERS, stride=2), torch.rand(1, 2, 9, 9)
     each = [F.conv2d(x, kernel, stride=2, padding=kernel.shape[-1] // 2) for kernel in conv.kernels()]
@@ -171,7 +152,7 @@ def test_a_layer_is_the_largest_of_its_plain_convolutions() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", LISTS)
-def test_each_kernel_sees_of_a_scaled_image_what_another_saw_of_the_image(name: str, seed: int) -> None:
+def test_each_kernel_sees_of_a_scaled_image_what_another_saw_of_the_image(name, seed) -> None:
     """The paper's theorem, before the maximum, for neighbours and for the ends; waves of 6 to 12 pixels."""
     torch.manual_seed(seed)
     conv = ScaleSteerableConv2d(4, 8, LISTS[name])
@@ -181,9 +162,9 @@ def test_each_kernel_sees_of_a_scaled_image_what_another_saw_of_the_image(name: 
         assert steering_error(free, *pair, seed) > 5 * steering_error(conv, *pair, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("size", [28, 56])
-def test_the_maximum_scales_where_the_winning_scale_stays_in_range(size: int, seed: int) -> None:
+def test_the_maximum_scales_where_the_winning_scale_stays_in_range(size, seed) -> None:
     """Each layer gets maps made of waves of 6 to 12 pixels, as many as it takes.
 
     Over all pixels a layer is hardly better than free filters, and after several layers not at all: the

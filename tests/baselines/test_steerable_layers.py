@@ -1,13 +1,10 @@
 """Steerable layers: equal to those of e2cnn, and what has no steerable form."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import ien
 from ien import baselines
@@ -36,14 +33,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def double() -> Iterator[None]:
+def double():
     """Bases are sampled in float64, here and in the library."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
-def types(group: str, *fields: int, from_image: bool = False) -> list[e2nn.FieldType]:
+def types(group, *fields, from_image=False) -> list:
     """The library's types for layers with this many fields, the first of which may be an image's channels."""
     make, rotations = SPACES[group]
     space = make(rotations)
@@ -51,7 +48,7 @@ def types(group: str, *fields: int, from_image: bool = False) -> list[e2nn.Field
     return [e2nn.FieldType(space, [kind] * n) for kind, n in zip(kinds, fields, strict=False)]
 
 
-def ordered(h: Tensor, group: str) -> Tensor:
+def ordered(h, group):
     """Maps of the library's regular fields with their members in the order of our elements."""
     make, rotations = SPACES[group]
     elements = [e if isinstance(e, tuple) else (0, e) for e in make(rotations).fibergroup.elements]
@@ -60,7 +57,7 @@ def ordered(h: Tensor, group: str) -> Tensor:
 
 
 @pytest.mark.parametrize("group", SPACES)
-def test_blocks_equal_those_of_the_library_in_both_modes(group: str) -> None:
+def test_blocks_equal_those_of_the_library_in_both_modes(group) -> None:
     model = baselines.create("e2cnn-cnn6", group=group, width=1 / 8).double()
     h = x = torch.rand(3, 1, 28, 28, dtype=torch.float64)
     before, *others = types(group, 1, 4, 6, 8, from_image=True)
@@ -87,9 +84,8 @@ def test_blocks_equal_those_of_the_library_in_both_modes(group: str) -> None:
         (3, 1, False, E2CNN_DEFAULT),
     ],
 )
-def test_a_layer_with_a_bias_equals_that_of_the_library(
-    group, kernel, stride, from_image, functions, double
-) -> None:
+@pytest.mark.usefixtures("double")
+def test_a_layer_with_a_bias_equals_that_of_the_library(group, kernel, stride, from_image, functions) -> None:
     before, after = types(group, 3, 2, from_image=from_image)
     options = {"frequencies_cutoff": functions.cutoff, "sigma": functions.sigma}
     with library():
@@ -147,8 +143,9 @@ def test_the_library_has_its_own_numpy_back_afterwards() -> None:
 )
 def test_convolutions_without_a_steerable_form_are_refused(options) -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, **options))
-    match = "square, without dilation and groups, padded with zeros; got Conv2d"
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(
+        ValueError, match="square, without dilation and groups, padded with zeros; got Conv2d"
+    ):
         steer(net, Symmetry(4, False))
 
 
@@ -177,6 +174,6 @@ MIX = "takes a group, such as rot4, and its feature groups have one size"
     ],
     ids=str,
 )
-def test_other_groups_are_refused_with_those_that_work(group, match: str) -> None:
+def test_other_groups_are_refused_with_those_that_work(group, match) -> None:
     with pytest.raises((ValueError, TypeError), match=match):
         baselines.steerable_cnn6(group)

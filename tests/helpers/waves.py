@@ -51,6 +51,19 @@ def scale_error(h: Tensor, h_g: Tensor, factor: float, inside: float) -> float:
     return float(difference.square().mean() / middle(h, inside).var())
 
 
+def shift_error(h: Tensor, h_g: Tensor, members: int, factor: float, inside: float) -> float:
+    """:func:`scale_error` where each member of a feature group sees the scaled image as the next one saw it.
+
+    The scale of members grows: of a larger image they are one further up, of a smaller one further down.
+    """
+    h, h_g = h.unflatten(1, (-1, members)), h_g.unflatten(1, (-1, members))
+    if members > 1 and factor > 1:
+        h, h_g = h[:, :, :-1], h_g[:, :, 1:]
+    elif members > 1:
+        h, h_g = h[:, :, 1:], h_g[:, :, :-1]
+    return scale_error(h.flatten(1, 2), h_g.flatten(1, 2), factor, inside)
+
+
 def tap_maps(net: nn.Module, x: Tensor) -> list[Tensor]:
     """The maps of each tap; without its classifier a net takes images of any size."""
     net.classifier = nn.Identity()

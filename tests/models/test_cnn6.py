@@ -1,7 +1,5 @@
 """The six-convolution net: its size by arithmetic from the paper's widths, its maps and its scores."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -31,15 +29,6 @@ def test_channels_and_parameters_are_those_of_the_paper(feature_groups, widths, 
     expected += 128 * 128 + 128 + 2 * 128 + 128 * 10 + 10
     count = sum(p.numel() for p in model.parameters())
     assert count == expected and round(count / 1e6, 2) == millions
-
-
-def test_taps_are_the_six_blocks_before_the_pools() -> None:
-    model = models.cnn6("4-2-1", width=1 / 8)
-    assert model.taps == ("conv1", "conv2", "conv3", "conv4", "conv5", "conv6")
-    with ien.capture(model, model.taps) as features:
-        scores = model(torch.rand(3, 1, 28, 28))
-    assert [features[tap].shape[-1] for tap in model.taps] == [24, 24, 12, 12, 6, 2]
-    assert scores.shape == (3, 10)
 
 
 def test_the_output_is_the_classifier_of_the_mean_of_the_largest_member() -> None:

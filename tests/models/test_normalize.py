@@ -1,7 +1,5 @@
 """Normalisation inside a network: constants that are no weights, for any number of channels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -21,7 +19,7 @@ def test_it_is_no_weight_and_survives_the_meta_device() -> None:
 
 @pytest.mark.parametrize("in_channels", [1, 3, 4])
 @pytest.mark.parametrize("name", ["cnn3", "wide-resnet"])
-def test_any_number_of_channels_is_normalised(name: str, in_channels: int) -> None:
+def test_any_number_of_channels_is_normalised(name, in_channels) -> None:
     net = create(name, width=1 / 16, in_channels=in_channels)
     assert net(torch.rand(2, in_channels, 28, 28)).shape == (2, 10)
 

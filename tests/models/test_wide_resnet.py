@@ -1,7 +1,5 @@
 """WRN-16-8: the published layers, sizes and initial weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -45,7 +43,7 @@ def test_a_block_is_two_convolutions_after_norm_and_relu_with_dropout() -> None:
 
 
 @pytest.mark.parametrize(("name", "stem"), [("wide-resnet", 16), ("ss-cnn-wrn", 11)])
-def test_weights_start_as_published_and_only_the_stages_are_narrowed(name: str, stem: int) -> None:
+def test_weights_start_as_published_and_only_the_stages_are_narrowed(name, stem) -> None:
     net = (create if name == "wide-resnet" else ien.baselines.create)(name, width=1 / 4)
     shortcut = net.layer3[0].shortcut.weight
     assert shortcut.std().item() == pytest.approx((2 / len(shortcut)) ** 0.5, rel=0.05)

@@ -1,7 +1,5 @@
 """How many feature groups layers get: by the paper's numbers, the width, and the unit of the mix."""
 
-from __future__ import annotations
-
 import importlib
 from fractions import Fraction
 
