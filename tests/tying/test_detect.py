@@ -76,6 +76,7 @@ def test_maps_that_do_not_rotate_or_cannot_be_compared_have_none() -> None:
     h = torch.rand(8, 4, 6, 6)
     assert feature_groups_of(h, R4, candidates) is None and relative_error(h, R4, candidates) > 0.1
     assert relative_error(maps_in([(4, 4)], R4), R4, candidates) < 1e-12
+    assert math.isnan(relative_error(h * math.nan, R4, candidates))
     for h in (torch.ones(8, 4, 6, 5), torch.ones(7, 4, 6, 6)):  # not square, not all views
         assert feature_groups_of(h, R4, candidates) is None and rotates_in(h, R4, [(1, 4)]) is None
         assert math.isnan(relative_error(h, R4, candidates))

@@ -268,6 +268,14 @@ def test_statistics_of_norms_stay_unless_their_input_changed() -> None:
     assert net[2].running_var.tolist() != [1.0] * 8 and net[0].running_var.item() == 3.0
 
 
+def test_a_norm_that_becomes_0_is_at_no_distance_and_changes_no_statistics() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 1), nn.GroupNorm(1, 4), nn.BatchNorm2d(4)).eval()
+    nn.init.ones_(net[0].weight), nn.init.zeros_(net[0].bias)  # tied already
+    net[1].weight.data.copy_(torch.tensor([1.0, -1.0, 1.0, -1.0]))
+    start = ien.start_equivariant(net, "rot4", 4, torch.rand(2, 1, 5, 5), weights="project")
+    assert start.layers["1"].distance == 0 and net[2].running_var.tolist() == [1.0] * 4
+
+
 def test_a_norm_gets_the_mean_of_its_members_and_distance_is_that_of_weights() -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)).eval()
     net[1].bias.data.copy_(torch.arange(8.0))

@@ -10,7 +10,7 @@ import ien
 from ien import models
 from ien.tying.start import restored_on_error
 from tests.helpers.blocks import BasicBlock
-from tests.helpers.tied import Net, assert_same_weights, channels_moved, moved, state
+from tests.helpers.tied import Net, assert_same_weights, channels_moved, moved, regular_error, state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -239,6 +239,12 @@ def test_a_block_that_fails_leaves_parameters_and_buffers_as_they_were() -> None
     assert_same_weights(net, before)
 
 
+def test_lazy_layers_get_their_weights_first() -> None:
+    net = nn.Sequential(nn.LazyConv2d(8, 3), nn.ReLU(), nn.LazyConv2d(8, 3))
+    ien.recommended(net, "rot4", 4, X, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert regular_error(net, X, 4) < 1e-10
+
+
 def test_a_net_that_is_equivariant_whatever_its_weights_stays() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1))
     before = state(net)
@@ -264,7 +270,9 @@ def test_a_layer_that_runs_twice_one_that_does_not_and_the_table() -> None:
 
 def test_maps_in_feature_groups_are_printed_with_how_to_get_classes() -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1))
-    note = 'not class scores; to return class scores: feature_groups={"": …, "2": 1}'
-    assert note in str(ien.start_equivariant(net, "rot4", 4, X))
+    advice = 'feature_groups={"": …, "2": 1}'
+    start = ien.start_equivariant(net, "rot4", 4, X)
+    assert f"not class scores; to return class scores: {advice}" in str(start)
+    assert start.exchanged == start.class_scores == advice
     for asked in (1, 4):
         assert "class scores" not in str(ien.start_equivariant(net, "rot4", {"": 4, "2": asked}, X))

@@ -12,7 +12,6 @@ are checked to rounding; elements between them resample, and only help to choose
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -107,11 +106,11 @@ def relative_error(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> flo
     if not comparable(h, group):
         return float("nan")
     scale = _scale(h)
-    smallest = math.inf
+    errors = []
     for blocks in candidates:
         relative = _exact_errors(h, group, blocks) / scale  # (exact elements, C)
-        smallest = min(smallest, float(relative.max()))
-    return smallest
+        errors.append(float(relative.max()))
+    return min(errors)  # NaN if the maps have NaN: a running minimum from infinity would hide it
 
 
 def comparable(h: Tensor, group: Group) -> bool:

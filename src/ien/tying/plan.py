@@ -353,10 +353,11 @@ class Plan:
                 raise ValueError(f"{problem}: give both the same, or a weight of their own")
 
     def _note(self, name: str, before: Blocks, after: Blocks, distance: float, total: float) -> None:
-        if total:
-            distance /= total
-        self.layers[name] = LayerStart(sizes_text(before), sizes_text(after), distance)
-        if distance > MAX_ROUNDING:
+        relative = 0.0  # numbers that are all 0 once tied
+        if total > 0:
+            relative = distance / total
+        self.layers[name] = LayerStart(sizes_text(before), sizes_text(after), relative)
+        if relative > MAX_ROUNDING:
             self._weights_changed = True
 
     def _write(self, tensor: Tensor, value: Tensor) -> None:

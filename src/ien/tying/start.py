@@ -52,6 +52,16 @@ class Start:
     returned: dict[str, Blocks] = field(default_factory=dict, repr=False, compare=False)
     """The feature groups found in what each module returned, as (size, channels)."""
 
+    @property
+    def loose(self) -> tuple[str, ...]:
+        """Another name of ``untied``."""
+        return self.untied
+
+    @property
+    def exchanged(self) -> str:
+        """Another name of ``class_scores``."""
+        return self.class_scores
+
     def __str__(self) -> str:
         notes = []
         if self.class_scores:
@@ -169,7 +179,10 @@ def start_equivariant(
 @contextmanager
 def restored_on_error(model: nn.Module) -> Iterator[None]:
     """Put all parameters and buffers of a model back if the block fails."""
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = []
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not nn.parameter.is_lazy(tensor):  # a lazy layer has no numbers before it runs
+            tensors.append(tensor)
     before = [tensor.detach().clone() for tensor in tensors]
     try:
         yield
