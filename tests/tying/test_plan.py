@@ -1,6 +1,7 @@
 """Layers of all kinds are tied just before they run, and the first that cannot be is named."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -222,6 +223,10 @@ def test_features_may_be_returned_beside_classes_and_what_is_no_batch() -> None:
 
     net, x = Net(both, conv=nn.Conv2d(1, 8, 3), classify=nn.Linear(8, 5)), torch.rand(2, 1, 9, 9)
     assert "class scores" not in str(ien.start_equivariant(net, "rot4", 4, x))
+    own = Net(
+        lambda net, x: SimpleNamespace(classes=net.both(x)["classes"], noise=torch.rand(len(x), 4)), both=net
+    )
+    ien.start_equivariant(own, "rot4", 4, x)  # nor is an object of the user's looked into
     rotated, upright = net(x.rot90(1, (-2, -1))), net(x)
     torch.testing.assert_close(rotated["classes"], upright["classes"])
     expected = upright["of"][0].unflatten(1, (2, 4)).roll(1, 2).flatten(1)

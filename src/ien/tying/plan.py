@@ -249,8 +249,8 @@ class Plan:
         if name or isinstance(output, Tensor):
             parts = [output]
         else:
-            # the model may return several tensors; those without a row for each view are no features
-            batches = [part for part in tensors_in(output) if part.ndim]
+            # the model may return several tensors; those whose batch is not that of the views are no features
+            batches = [part for part in tensors_in(output, in_objects=False) if part.ndim]
             parts = [part for part in batches if len(part) == self.flow.num_views]
         for part in parts:
             self._check_part(name, module, part)
