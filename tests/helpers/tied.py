@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -68,6 +69,19 @@ def assert_same_weights(net: nn.Module, before: dict[str, Tensor]) -> None:
     """The model is as it was, to the bit, and no hook is left."""
     torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def assert_refused(message: str, net: nn.Module, *arguments: Any, **settings: Any) -> None:
+    """The model cannot be started so; it is as it was, to the bit, and has no other hooks."""
+
+    def hooks() -> list[int]:
+        return [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
+
+    before, own = state(net), hooks()
+    with pytest.raises(ValueError, match=message):
+        ien.start_equivariant(net, *arguments, **settings)
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    assert hooks() == own
 
 
 def state(net: nn.Module) -> dict[str, Tensor]:
