@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and random numbers that depend on nothing but their seed."""
+"""Files that are written whole or not at all, and generators that depend on their seed alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ __all__ = ["digest", "generator", "replace_file", "seed_of", "seeded", "whole_or
 
 @contextmanager
 def whole_or_nothing(path: Path) -> Iterator[Path]:
-    """Write a file or folder under a temporary name; it takes the place of ``path`` if the block succeeds.
+    """Write a file or folder under a temporary name, and rename it if the block succeeds.
 
-    The temporary name is hidden and unique to this process, so several may write the same file at once,
-    and each puts a whole one in place. Whatever happens, nothing half-written is left behind.
+    The temporary name is hidden and unique to this process, so several may write the same file at
+    once, and each puts a whole one in place. Whatever happens, nothing half-written is left
+    behind.
 
     Yields:
         The temporary path, which does not exist yet.
@@ -40,7 +41,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a new file under a temporary name, which then replaces ``path``.
 
     Raises:
-        OSError: It could not be written, for example because the disk is full. ``path`` is as before.
+        OSError: It could not be written, for example because the disk is full. ``path`` is as
+            before.
     """
     try:
         with whole_or_nothing(path) as temporary:
@@ -60,10 +62,12 @@ def digest(*parts: bytes) -> str:
 
 
 def seed_of(*words: object, bits: int = 63) -> int:
-    """Return a seed that depends on the words alone, such as a seed, a purpose, an epoch and a step.
+    """Return a seed that depends on the words alone: a seed, a purpose, an epoch, a step …
 
-    >>> seed_of(1, "order", 0) == seed_of(1, "order", 0), seed_of(1, "order", 0) == seed_of(1, "order", 1)
-    (True, False)
+    >>> seed_of(1, "order", 0) == seed_of(1, "order", 0)
+    True
+    >>> seed_of(1, "order", 0) == seed_of(1, "order", 1)
+    False
     """
     text = " ".join(map(str, words))
     key = hashlib.sha256(text.encode()).digest()[:8]

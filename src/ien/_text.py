@@ -18,8 +18,13 @@ Table = Sequence[Sequence[str]]
 """Cells as text; the first row is the header."""
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """End an error message about an unknown name: the known names close to it, or all of them.
+def nearest(name: str, known: Collection[str], limit: int | None = None) -> str:
+    """End an error message about an unknown name: with the known names close to it, or with all.
+
+    Args:
+        name: What was given.
+        known: What could have been meant.
+        limit: List no more names than this if none is close.
 
     >>> nearest("cnn", ["cnn6", "resnet18"]), nearest("x", ["cnn6"])
     ('did you mean cnn6?', 'choose from cnn6')
@@ -27,11 +32,11 @@ def nearest(name: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     if close:
         return f"did you mean {', '.join(close)}?"
-    return f"choose from {', '.join(known)}"
+    return f"choose from {', '.join(list(known)[:limit])}"
 
 
 def number(value: float | None) -> str:
-    """Write a number with two digits, and with an exponent if it is far from 1; missing ones as a dash.
+    """Write a number with two digits, with an exponent if far from 1, and a dash if missing.
 
     >>> number(0.123), number(1.5e-9), number(None)
     ('0.12', '1.5e-09', '–')
@@ -115,7 +120,8 @@ def progress_bar(
         console: Where to draw it; standard error by default.
 
     Yields:
-        ``advance(count=1, state="")``: ``count`` more are done, and ``state`` is shown behind the bar.
+        ``advance(count=1, state="")``: ``count`` more are done, and ``state`` is shown behind the
+        bar.
     """
     from rich.console import Console
     from rich.progress import (

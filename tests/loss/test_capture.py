@@ -416,7 +416,7 @@ def test_modules_that_refer_to_their_parent_are_walked_once():
         ("layer3", r"no layer 'layer3'; did you mean .*layer[12]"),
         ("layer1.0.rleu", r"no layer 'layer1.0.rleu'; did you mean .*layer1.0.relu"),
         ("module.layer1", r"no layer 'module.layer1'; did you mean .*layer1"),
-        ("@@@", r"no layer '@@@'; it has .*conv1, bn1, relu, maxpool, layer1, layer1.0, "),
+        ("@@@", r"no layer '@@@'; choose from conv1, bn1, relu, maxpool, layer1, layer1.0, "),
     ],
 )
 def test_unknown_name_is_a_key_error_with_the_closest_names(name, message):
@@ -569,3 +569,12 @@ def test_inference_mode_keeps_the_values_of_a_layer_overwritten_later():
     assert expected["bn1"].min() < 0
     with torch.inference_mode():
         assert_maps_equal(captured(model, expected, x), expected)
+
+
+def test_a_layer_whose_transform_failed_counts_as_not_run() -> None:
+    model = nn.Sequential(nn.Identity())
+    with capture(model, ["0"], transform=lambda name, h: h.reshape(-7)) as features:
+        with pytest.raises(RuntimeError, match="invalid shape dimension"):
+            model(images())
+    with pytest.raises(RuntimeError, match="never ran while it was captured"):
+        features["0"]

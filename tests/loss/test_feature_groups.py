@@ -101,7 +101,7 @@ NOT_SHARES = [{4: 1, 2: share} for share in (0, -1, math.nan, math.inf, "1", Non
 NOT_TEXTS = ["", "-", "4-", "-4", "4--2", "4-4", "4-2-4", "4-04", "4,2", "4 - 2", "4-2.5", "four", "²"]
 MISTAKES = [
     (NOT_SIZES + NOT_SHARES, ValueError, r"whole sizes of at least 1 with positive shares.*got \{"),
-    ([{4: 1, 2: 1e-5}], ValueError, "below 1/1000 are not supported"),
+    ([{4: 1, 2: 1e-5}], ValueError, "must be at least 1/1000"),
     (NOT_TEXTS, ValueError, r'written as "4" or "4-2-1" \(different sizes\); got'),
     ([4.0, None, True, [4], (4,), b"4"], TypeError, r'\(4\), a text \("4-2-1"\) or \{size: share\}; got'),
 ]

@@ -28,7 +28,7 @@ def test_each_layer_gets_its_own_feature_groups_or_those_of_the_rest(given, expe
     ("given", "error", "match"),
     [
         ({4: 0.5, "a": 4}, TypeError, r"not both; got the keys \[4, 'a'\]"),
-        ({"b": 4, "c": 2}, KeyError, "says nothing about layer 'a'; it names b, c"),
+        ({"b": 4, "c": 2}, KeyError, "no entry for layer 'a'; it has b, c"),
         (
             {"a": 4, "stem": 4, "stme": 4},
             KeyError,

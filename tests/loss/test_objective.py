@@ -291,12 +291,17 @@ SAME_NAME = [ien.custom("a", {"x": abs}, "same"), ien.custom("a", {"y": abs}, "s
         ({"samples": 4}, ValueError, 'must be 0 to 3 for rot4, or "all"; got 4'),
         ({"samples": -1}, ValueError, "got -1"),
         ({"feature_groups": {4: 0.5, "1": 4}}, TypeError, "not both"),
-        ({"feature_groups": {"2": 4}}, KeyError, "says nothing about layer '1'"),
+        ({"feature_groups": {"2": 4}}, KeyError, "no entry for layer '1'"),
         ({"groups": "rott4"}, ValueError, "did you mean rot4"),
-        ({"groups": SAME_NAME}, ValueError, "a and a are the same group, or share a name"),
-        ({"groups": ["rot4", "rot4"]}, ValueError, "every group can be given once"),
-        ({"layers": ["1", "1"]}, ValueError, "every layer can be given once"),
-        ({"groups": {"rot4": 1.0, R4: 2.0}}, ValueError, "groups must be distinct: rot4 and rot4"),
+        ({"groups": SAME_NAME}, ValueError, "groups need distinct names: two are called a"),
+        ({"groups": ["rot4", "rot4"]}, ValueError, "each group may be named only once"),
+        ({"layers": ["1", "1"]}, ValueError, "each layer may be named only once"),
+        (
+            {"groups": {"rot4": 1.0, R4: 2.0}},
+            ValueError,
+            "groups must be distinct: rot4 and rot4 are the same group",
+        ),
+        ({"groups": ["rot1xrot4", "r4"]}, ValueError, "distinct: rot1xrot4 and r4 are the same group"),
     ],
 )
 def test_bad_arguments_say_what_was_needed(arguments, error, match) -> None:

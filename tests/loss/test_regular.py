@@ -192,7 +192,7 @@ def test_beside_rotations_groups_that_permute_no_members_are_compared_pooled(oth
         ([R4, QUARTER], ["1"], 4, r"quarter .* is not closed under composition"),
         ([SCALE, R4], ["1"], 8, r"layer '1': rot4 cannot permute .* size 8"),
         ({R4: 0, SCALE: 1}, ["1"], 4, r"only rotations and flips permute .* scale0\.8 has"),
-        (R4, ["1", "3"], {"1": 4, "3": 8}, r"layer '3': rot4 cannot permute .* size 8; use 4 or 2 or 1"),
+        (R4, ["1", "3"], {"1": 4, "3": 8}, r"layer '3': rot4 cannot permute .* size 8; use 4, 2 or 1"),
         (R4, ["1"], "4-2-1", "layer '1': 8 channels cannot be split into feature groups 4-2-1"),
     ],
 )

@@ -23,11 +23,20 @@ MIN_FACTOR, MAX_FACTOR = 1e-30, 1e30
 def rotation(n: int) -> Group:
     """The ``n`` rotations by multiples of 360°/n, counter-clockwise.
 
-    ``rotation(4)`` and ``rotation(8)`` are the paper's R4 and R8. Only multiples of 90° are exact; the
-    others interpolate, so a layer can be no more equivariant to them than interpolation allows.
+    ``rotation(4)`` and ``rotation(8)`` are the paper's R4 and R8. Only multiples of 90° are
+    exact; the others interpolate, so a layer can be no more equivariant to them than
+    interpolation allows.
+
+    Do not use it for data whose orientation carries meaning, such as 6 and 9.
 
     Args:
         n: Number of rotations, the identity among them.
+
+    Returns:
+        The group ``rot<n>``, the identity first, then by rising angle.
+
+    Raises:
+        ValueError: ``n`` is not a whole number of at least 1.
 
     >>> rotation(8).labels[1]
     '45°'
@@ -42,8 +51,16 @@ def rotation(n: int) -> Group:
 def reflection(axis: Literal["horizontal", "vertical"] = "horizontal") -> Group:
     """The identity and one flip.
 
+    Do not use it for data that no mirror leaves as they are, such as text.
+
     Args:
         axis: The direction that is reversed: ``horizontal`` swaps left and right.
+
+    Returns:
+        The group ``flip`` or ``vflip``; multiply it with :func:`rotation` for both.
+
+    Raises:
+        ValueError: There is no such axis.
 
     >>> (rotation(4) * reflection()).labels[:4]
     ('identity', 'flip', '90°', '90° flip')
@@ -58,11 +75,17 @@ def reflection(axis: Literal["horizontal", "vertical"] = "horizontal") -> Group:
 def scale(factors: float | Iterable[float]) -> Group:
     """The identity and one scaling about the centre for each factor.
 
-    A set of scalings is not closed under composition, so it cannot permute the members of feature
-    groups: use it with pooled maps.
+    Do not use it with ``action="regular"``: a set of scalings is not closed under composition, so
+    it cannot permute the members of feature groups.
 
     Args:
         factors: One factor or several; below 1 shrinks what the image shows.
+
+    Returns:
+        The group ``scale<factor>,<factor>``, the identity first.
+
+    Raises:
+        ValueError: A factor is not a positive number, or all of them are 1.
 
     >>> str(scale([0.7, 0.84]))
     'scale0.7,0.84'
@@ -97,14 +120,21 @@ def custom(
 ) -> Group:
     """Your own transformations: the identity, and an element for each named function of images.
 
-    Do not use it for rotations, flips and scalings: those are exact, have inverses, and know which of
-    their pixels are valid.
+    Do not use it for rotations, flips and scalings: those are exact, have inverses, and know
+    which of their pixels are valid.
 
     Args:
         name: Name of the group in tables and terms.
         actions: Label → function of images (n, C, H, W) that keeps their shape.
-        feature_actions: What each does to feature maps: ``"identity"`` (layers should be invariant),
-            ``"same"`` (the same function), or a mapping with one of these or a function for every label.
+        feature_actions: What each does to feature maps: ``"identity"`` (layers should be
+            invariant), ``"same"`` (the same function), or a mapping with one of these or a
+            function for every label.
+
+    Returns:
+        A group with one element for each label; elements have no inverse and no matrix.
+
+    Raises:
+        ValueError: There is no action, or it is not said what one of them does to feature maps.
 
     >>> custom("negative", {"invert": lambda x: 1 - x}, feature_actions="identity").labels
     ('identity', 'invert')
@@ -139,8 +169,15 @@ def group(text: str | Group) -> Group:
     ``custom`` groups have no text form.
 
     Args:
-        text: ``rot8``, ``flip``, ``vflip``, ``scale0.7,0.84``, or a product such as ``rot4xflip``. The
-            paper's names work too: ``r4``, ``r8`` and ``r4r``. A :class:`Group` is returned as it is.
+        text: ``rot8``, ``flip``, ``vflip``, ``scale0.7,0.84``, or a product such as
+            ``rot4xflip``. The paper's names work too: ``r4``, ``r8`` and ``r4r``. A
+            :class:`Group` is returned as it is.
+
+    Returns:
+        The group; ``str`` of it is the text in its usual form.
+
+    Raises:
+        ValueError: The text cannot be read; the message names the nearest that can.
 
     >>> group("r4r") == rotation(4) * reflection()
     True

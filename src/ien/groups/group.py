@@ -47,8 +47,8 @@ class Group:
     """A finite set of transformations, with the identity at index 0.
 
     A value: frozen, equal and hashed by its elements. Make one with :func:`ien.rotation`,
-    :func:`ien.reflection`, :func:`ien.scale`, :func:`ien.custom` or from text with :func:`ien.group`,
-    and combine them with ``*``.
+    :func:`ien.reflection`, :func:`ien.scale`, :func:`ien.custom` or from text with
+    :func:`ien.group`, and combine them with ``*``.
 
     >>> rotation(4).labels
     ('identity', '90°', '180°', '270°')
@@ -93,7 +93,7 @@ class Group:
 
     @property
     def exact(self) -> tuple[bool, ...]:
-        """For each element, whether it only permutes pixels of a square map: quarter turns and flips."""
+        """For each element, whether it only permutes the pixels of a square map."""
         exact = []
         for element in self.elements:
             exact.append(all(step.exact for step in element))  # the identity has no steps
@@ -101,7 +101,7 @@ class Group:
 
     @property
     def matrices(self) -> Tensor:
-        """The 2×2 matrix of each element (x right, y up), float64 (n, 2, 2); black boxes have none."""
+        """The matrix of each element (x right, y up), float64 (n, 2, 2); black boxes have none."""
         rows = [self._similarity(i).matrix for i in range(len(self))]
         return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
@@ -110,9 +110,9 @@ class Group:
     ) -> Tensor:
         """Draw one element for each of ``n`` images.
 
-        All elements come equally often, each in one contiguous run, the runs in random order, so an
-        exact quarter turn is one ``rot90`` of a slice. If ``n`` does not divide evenly, random elements
-        get one image more.
+        All elements come equally often, each in one contiguous run, the runs in random order, so
+        an exact quarter turn is one ``rot90`` of a slice. If ``n`` does not divide evenly, random
+        elements get one image more.
 
         Args:
             n: Number of images.
@@ -126,15 +126,16 @@ class Group:
         choices = len(self) - first
         if choices == 0:
             raise ValueError(f"group {self} has only the identity: there is nothing to draw")
-        order = random_order(choices, generator) + first
-        place = (torch.arange(n, device="cpu") % choices).sort().values
+        order = random_order(choices, generator) + first  # (choices,)
+        # 0, 0, 0, 1, 1, 2, 2, …: each about equally often, in one run each
+        place = (torch.arange(n, device="cpu") % choices).sort().values  # (n,)
         return order[place]
 
     def act(self, x: Tensor, g: Tensor, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
         """Transform image ``i`` by element ``g[i]``: φ_g^X x of the paper.
 
-        Quarter turns and flips permute pixels, bit for bit. Everything else is resampled once, in one
-        batch; what comes from outside of the image is 0.
+        Quarter turns and flips permute pixels, bit for bit. Everything else is resampled once, in
+        one batch; what comes from outside of the image is 0.
 
         Args:
             x: Images (B, C, H, W).
@@ -150,32 +151,49 @@ class Group:
     def act_on_features(self, h: Tensor, g: Tensor, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
         """Transform feature maps: φ_g^Y h of the paper.
 
-        The same as :meth:`act` for rotation, flip and scale; for ``custom`` groups what was declared.
+        The same as :meth:`act` for rotation, flip and scale; for ``custom`` groups what was
+        declared. It does not permute the members of feature groups.
+
+        Args:
+            h: Feature maps (B, C, H, W).
+            g: Element indices (B,).
+            inverse: Undo the elements instead.
+            mode: Interpolation, as in :meth:`act`.
+
+        Returns:
+            The transformed maps, with the shape and memory format of ``h``.
         """
         return self._apply(h, g, inverse, mode, on_features=True)
 
     def valid(self, h: Tensor, g: Tensor) -> Tensor | None:
-        """Say where ``act(h, g)`` is made of pixels of ``h`` alone.
+        """Return where ``act(h, g)`` is made of pixels of ``h`` alone.
 
-        A pixel is valid if all its bilinear neighbours lie in the map, so this holds for the default
-        mode; ``bicubic`` reads one pixel further on each side. Black boxes count as valid everywhere.
+        A pixel is valid if all its bilinear neighbours lie in the map, so this holds for the
+        default mode; ``bicubic`` reads one pixel further on each side. Black boxes count as valid
+        everywhere.
+
+        Args:
+            h: Maps (B, C, H, W); only their shape matters.
+            g: Element indices (B,).
 
         Returns:
             A bool mask (B, 1, H, W), or None if every pixel of every image is valid.
         """
         height, width = h.shape[-2:]
         elements, place = self._indices(h, g).unique(return_inverse=True)
-        everywhere = torch.ones(1, height, width, dtype=torch.bool, device=h.device)
         masks = []
         for i in elements.tolist():
-            mask = valid_pixels(_similarities(self.elements[i]), height, width, h.device)
-            masks.append(everywhere if mask is None else mask)  # (1, H, W)
-        if all(mask is everywhere for mask in masks):
+            masks.append(valid_pixels(_similarities(self.elements[i]), height, width, h.device))
+        if all(mask is None for mask in masks):
             return None
-        return torch.stack(masks)[place.to(h.device)]  # (B, 1, H, W)
+        everywhere = torch.ones(1, height, width, dtype=torch.bool, device=h.device)
+        filled = []
+        for mask in masks:
+            filled.append(everywhere if mask is None else mask)  # (1, H, W)
+        return torch.stack(filled)[place.to(h.device)]  # (B, 1, H, W)
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
-        """The share of valid pixels on a map of (H, W), for each element."""
+        """Return the share of valid pixels on a map of ``size`` (H, W), for each element."""
         shares = []
         for element in self.elements:
             shares.append(_coverage(_similarities(element), *size))
@@ -226,7 +244,7 @@ class Group:
     def _apply_to_runs(
         self, x: Tensor, runs: list[tuple[int, int]], inverse: bool, mode: Mode, on_features: bool
     ) -> Tensor:
-        """Transform consecutive images; ``runs`` are (element, number of images), each element once."""
+        """Transform consecutive images; ``runs`` are (element, number of images)."""
         if not runs:
             return x.clone()
         parts = list(x.split([n for _, n in runs]))  # split has one backward for all, unlike slices

@@ -42,7 +42,7 @@ Blocks = Sequence[tuple[int, int]]
 
 
 def member_table(group: Group, size: int) -> Tensor:
-    """Say which member each element moves to each place.
+    """Return which member each element moves to each place.
 
     Element ``g`` makes ``act(h[table[g]])`` of the maps ``h`` of a feature group.
 
@@ -58,7 +58,7 @@ def member_table(group: Group, size: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def regular_sizes(group: Group) -> tuple[int, ...]:
-    """The sizes of feature groups whose members ``group`` permutes in one well-defined way, largest first.
+    """Return the sizes of feature groups whose members ``group`` can permute, largest first.
 
     For rotations those are the divisors of their number; with flips, the number of elements, or 1.
 
@@ -73,7 +73,7 @@ def regular_sizes(group: Group) -> tuple[int, ...]:
 
 
 def permute_members(h: Tensor, g: Tensor, group: Group, blocks: Blocks) -> Tensor:
-    """Permute the members of image ``i``'s feature groups by element ``g[i]``; pixels stay where they are.
+    """Permute the members of image ``i``'s feature groups by element ``g[i]``; pixels stay.
 
     Args:
         h: Maps (B, C, H, W).
@@ -93,7 +93,7 @@ def permute_members(h: Tensor, g: Tensor, group: Group, blocks: Blocks) -> Tenso
 
 
 def channel_table(group: Group, blocks: Blocks) -> Tensor:
-    """Say which channel each element moves to each place, (elements, C).
+    """Return which channel each element moves to each place, (elements, C).
 
     >>> channel_table(rotation(4), [(4, 4), (1, 2)])[1].tolist()
     [3, 0, 1, 2, 4, 5]
@@ -125,14 +125,17 @@ def check_action(action: str) -> None:
 
 
 def check_regular(group: Group, sizes: Sequence[int], layer: str = "") -> None:
-    """Raise a ValueError if ``group`` cannot permute the members of feature groups of these sizes."""
+    """Raise a ValueError if ``group`` cannot permute the members of these sizes."""
     known = regular_sizes(group)
     where = f"layer {layer!r}: " if layer else ""
-    works = " or ".join(map(str, known))
+    *larger, smallest = map(str, known)
+    works = smallest
+    if larger:
+        works = f"{', '.join(larger)} or {smallest}"
     for size in sizes:
         if size in known:
             continue
-        if len(group) % size == 0:  # there are several ways, and none is the one to take
+        if len(group) % size == 0:  # several permutations are possible, and none is canonical
             raise ValueError(f"{where}feature groups of size {size} are ambiguous under {group}; use {works}")
         raise ValueError(
             f"{where}{group} cannot permute the members of feature groups of size {size}; use {works}"
@@ -175,7 +178,7 @@ class _PermuteChannels(torch.autograd.Function):
     def forward(h: Tensor, source: Tensor) -> Tensor:
         batch, channels = h.shape[:2]
         if h.is_contiguous(memory_format=torch.channels_last) and not h.is_contiguous():
-            pixels = h.movedim(1, 3)  # (B, H, W, C), contiguous
+            pixels = h.movedim(1, 3)  # (B, H, W, C), contiguous in memory
             order = source[:, None, None].expand_as(pixels)  # (B, H, W, C)
             return pixels.gather(3, order).movedim(3, 1)
         first = channels * torch.arange(batch, device=h.device).unsqueeze(1)  # (B, 1)

@@ -25,10 +25,15 @@ __all__ = ["Mode", "Similarity", "permute_pixels", "resample", "source_pixels", 
 
 Mode = Literal["bilinear", "bicubic", "nearest"]
 
+ROUNDING = 1e-6
+"""How far a mean of ones may be from 1."""
+REVERSED_AXES = {0: (-1,), 1: (), 2: (-2,), 3: (-2, -1)}
+"""Quarter turns after a flip → the axes to reverse, after a transposition if they are odd."""
+
 
 @dataclass(frozen=True)
 class Similarity:
-    """Mirror left-right if ``flip``, then rotate counter-clockwise by ``turn`` (1 is 360°), then scale.
+    """Mirror left-right if ``flip``, rotate counter-clockwise by ``turn`` (1 is 360°), scale.
 
     Both numbers are exact fractions, so equal transformations are equal values however they were
     composed.
@@ -99,14 +104,13 @@ def permute_pixels(x: Tensor, step: Similarity) -> Tensor:
     # a flip and a rotation together are a transposition, or not, and one reversal of axes
     if quarters % 2:
         x = x.transpose(-2, -1)  # (B, C, W, H), the same size
-    reversed_axes = ((-1,), (), (-2,), (-2, -1))[quarters]
-    return x.flip(reversed_axes)
+    return x.flip(REVERSED_AXES[quarters])
 
 
 def resample(
     x: Tensor, steps: Sequence[Similarity], lengths: Sequence[int], mode: Mode = "bilinear"
 ) -> Tensor:
-    """Apply ``steps[k]`` to the k-th run of ``lengths[k]`` images of ``x``, all in one ``grid_sample``.
+    """Apply ``steps[k]`` to the k-th run of ``lengths[k]`` images, all in one ``grid_sample``.
 
     Args:
         x: Images or maps (B, C, H, W) in floating point, B the sum of the lengths.
@@ -118,7 +122,8 @@ def resample(
         raise ValueError(
             f"{steps[0].label!r} interpolates and needs floating point, not {x.dtype}: use x.float()"
         )
-    dtype = torch.promote_types(x.dtype, torch.float32)  # half precision is too coarse for coordinates
+    # half precision is too coarse for coordinates
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     grids = []
     for step, length in zip(steps, lengths, strict=True):
         grid = _grid(step, x.shape[-2], x.shape[-1], dtype, x.device)
@@ -131,7 +136,7 @@ def resample(
 def valid_pixels(
     steps: tuple[Similarity, ...], height: int, width: int, device: torch.device
 ) -> Tensor | None:
-    """Say where the steps give pixels that are made of pixels of the map alone.
+    """Return where the steps give pixels that are made of pixels of the map alone.
 
     Returns:
         A bool mask (1, H, W), or None if that is everywhere.
@@ -140,14 +145,14 @@ def valid_pixels(
         mask = torch.ones(1, 1, height, width, dtype=torch.float64, device="cpu")
         for step in steps:
             # a mean over neighbours is 1 only if all of them lie in the map
-            mask = (resample(mask, [step], [1]) > 1 - 1e-6).double()
+            mask = (resample(mask, [step], [1]) > 1 - ROUNDING).double()
         if mask.all():
             return None
         return mask[0].bool().to(device)  # (1, H, W)
 
 
 def source_pixels(step: Similarity, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Say where each pixel of a transformed map is read from.
+    """Return where each pixel of a transformed map is read from.
 
     The pixel at the point p of the result is that at step⁻¹ · p of the map, both measured from the
     centre.
@@ -169,7 +174,8 @@ def _grid(step: Similarity, height: int, width: int, dtype: torch.dtype, device:
     """The sampling grid (1, H, W, 2) that ``grid_sample`` wants: x and y from -1 to 1."""
     with torch.inference_mode(False):
         row, column = source_pixels(step, height, width)
+        # pixel centres from -1 to 1, as align_corners=False counts them: (2 i + 1) / n - 1
         x = (2 * column + 1) / width - 1
         y = (2 * row + 1) / height - 1
-        grid = torch.stack([x, y], dim=-1)
+        grid = torch.stack([x, y], dim=-1)  # (H, W, 2)
         return grid.to(device, dtype)[None]  # (1, H, W, 2)

@@ -1,7 +1,8 @@
 """A layer's output during one forward pass.
 
-:func:`watch` calls a function with the output of each named layer and stores nothing; :func:`capture`
-uses it to keep the maps. No hook outlives the ``with`` block.
+:func:`watch` shows the output of each named layer to a function and keeps it only to notice if it
+is overwritten in place later; :func:`capture` uses it to keep the maps. No hook outlives the
+``with`` block.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def capture(
         model: Any module. It is not changed.
         names: Layers, as in ``model.named_modules()``, without the ``module.`` that
             DistributedDataParallel puts in front.
-        transform: ``transform(name, maps)`` runs inside the forward pass; its result is kept instead.
+        transform: ``transform(name, maps)`` runs inside the forward pass; its result is kept
+            instead.
 
     Yields:
         :class:`Features`, filled while the model runs.
@@ -101,7 +103,8 @@ def capture(
             maps = transform(name, maps)
         features._maps[name].append(maps)
 
-    with watch(model, names, keep) as features._calls:
+    with watch(model, names, keep) as calls:
+        features._calls = calls
         yield features
 
 
@@ -121,7 +124,7 @@ class _Output:
 
 
 class Calls:
-    """The calls of watched layers: how often each ran, and whether its output is still what it returned."""
+    """The calls of watched layers: how often each ran, and whether its output is intact."""
 
     def __init__(self) -> None:
         self._outputs: dict[str, list[_Output]] = {}
@@ -155,12 +158,11 @@ class Calls:
             advice += f" (it ran {times} times: features.all), or give it inplace=False"
         return f"layer {name!r} was overwritten in place by {by!r} (an inplace activation?); {advice}"
 
-    def _record(self, name: str, tensor: Tensor) -> None:
-        version = None if tensor.is_inference() else tensor._version
-        self._outputs.setdefault(name, []).append(_Output(tensor, version))
+    def _record(self, name: str, output: _Output) -> None:
+        self._outputs.setdefault(name, []).append(output)
 
     def _note(self, name: str, returned: Any) -> None:
-        """A module returned a tensor: if it is an output of a watched layer, it was changed in place."""
+        """Note what a module returned: an output of a watched layer was changed in place."""
         self._times_run[name] = self._times_run.get(name, 0) + 1
         for outputs in self._outputs.values():
             for output in outputs:
@@ -210,11 +212,14 @@ def _seeing(calls: Calls, name: str, module: nn.Module, see: See) -> Callable[..
             raise TypeError(
                 f"layer {name!r} returned {_describe(output)}; capture needs one tensor of shape (B, C, H, W)"
             )
-        # an inference tensor has no version that would tell that it was overwritten: show a copy
-        maps = output.clone() if output.is_inference() else output
-        calls._record(name, output)
+        if output.is_inference():
+            # it has no version that would tell that it was overwritten: show a copy
+            call, maps = _Output(output, None), output.clone()
+        else:
+            call, maps = _Output(output, output._version), output
         with _outside_checkpoint():
             see(name, maps)
+        calls._record(name, call)  # only now: if `see` fails, the layer counts as not run
 
     return _untraced(hook, module)
 
@@ -238,9 +243,7 @@ def _untraced(hook: Callable[..., None], module: nn.Module) -> Callable[..., Non
 def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:
     if name not in modules:
         known = [module for module in modules if module]
-        hint = nearest(name, known)
-        if not hint.startswith("did you mean"):
-            hint = f"it has {', '.join(known[:MAX_LISTED_LAYERS])}"
+        hint = nearest(name, known, limit=MAX_LISTED_LAYERS)
         raise KeyError(f"the model has no layer {name!r}; {hint} (dotted names of model.named_modules())")
     module, hidden = modules[name]
     if hidden:

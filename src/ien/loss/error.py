@@ -1,8 +1,9 @@
 """How far the maps of a transformed image are from the transformed maps of the image.
 
-    error of one image  =  mean over valid pixels and channels of ( h(φ_g x) - φ_g h(x) )²      (Eq. 6)
+    error of an image  =  mean over valid pixels and channels of ( ĥ(φ_g x) - φ_g ĥ(x) )²   (Eq. 6)
 
-Pixels that an element brings in from outside of the map are not valid and do not count.
+Pixels that an element brings in from outside the map are not valid, and do not count. ĥ are pooled
+maps; with ``action="regular"`` they are all maps, and φ_g permutes the members as well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MIN_VARIANCE = 1e-12
 
 
 def compared_maps(name: str, h: Tensor, feature_groups: FeatureGroups, action: FeatureAction) -> Tensor:
-    """Select what is compared of a layer: its pooled maps, or all of them. Errors name the layer."""
+    """Return what is compared of a layer, pooled or all maps, with errors that name it."""
     if action == "pooled":
         return pool_layer(name, h, feature_groups)
     try:
@@ -43,7 +44,7 @@ def mean_error(
     normalize: bool = False,
     layer: str = "this layer",
 ) -> Tensor:
-    """Average :func:`image_errors` over a batch.
+    """Average :func:`image_errors` over a batch, and divide by var(h) if ``normalize``.
 
     Args:
         h: Maps of the images, (B, N, H, W).
@@ -52,7 +53,7 @@ def mean_error(
         g: Element indices (B,).
         permuted: Feature groups whose members each element permutes as well; None for pooled maps.
         normalize: Divide by the variance of ``h``: the relative error.
-        layer: What to call the layer in error messages.
+        layer: How error messages name the layer.
 
     Returns:
         A scalar, with gradient.
@@ -64,23 +65,28 @@ def mean_error(
             f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
         )
     g = group._indices(h, g)
-    elements = sorted(set(g.tolist()))
+    variance = None
+    if normalize:
+        # before the error: the order in the graph decides how gradients add up, to the last bit
+        variance = full_precision(h).var(unbiased=False).clamp(min=MIN_VARIANCE)
+
+    drawn = sorted(set(g.tolist()))
     coverage = group.coverage((h.shape[2], h.shape[3]))
-    if all(coverage[i] == 1 for i in elements):
-        # every pixel is valid: one kernel for the whole batch
+    if all(coverage[i] == 1 for i in drawn):
+        # every pixel is valid: one mean over the whole batch
         error = F.mse_loss(full_precision(h_g), _transformed(h, group, g, permuted))
     else:
-        check_pixels(h, group, elements, layer)
+        check_pixels(h, group, drawn, layer)
         error = image_errors(h, h_g, group, g, permuted).mean()
-    if normalize:
-        error = error / full_precision(h).var(unbiased=False).clamp(min=MIN_VARIANCE)
-    return error
+    if variance is None:
+        return error
+    return error / variance
 
 
 def image_errors(
     h: Tensor, h_g: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None = None
 ) -> Tensor:
-    """Compute each image's mean of ``(h_g - g·h)²`` over its valid pixels and channels.
+    """Compute each image's mean of ( h_g - φ_g h )² over its valid pixels and channels.
 
     Args:
         h: Maps of the images, (B, N, H, W).
@@ -102,7 +108,7 @@ def image_errors(
 
 
 def check_pixels(h: Tensor, group: Group, elements: Iterable[int], layer: str) -> None:
-    """Raise a ValueError if one of the elements leaves no valid pixel on the maps ``h`` of a layer."""
+    """Raise a ValueError if an element leaves no valid pixel on the maps ``h`` of a layer."""
     height, width = h.shape[2:]
     coverage = group.coverage((height, width))
     empty = [group.labels[i] for i in elements if coverage[i] == 0]

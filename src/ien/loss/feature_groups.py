@@ -1,6 +1,6 @@
 """Feature groups: a layer's channels in small groups, each pooled to one map.
 
-    ĥ_n = max over the members k of feature group n of h_k        (𝒢 of the paper, Sec. 4)
+    ĥ_n  =  max over the members k of feature group n of h_k        (𝒢 of the paper, Sec. 4)
 
 Members are consecutive channels, ``channel = feature_group * size + member``.
 """
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 __all__ = ["FeatureGroups", "GroupPool", "Spec", "group_pool", "pool_layer"]
 
-FINEST_SHARE = 1000
+MAX_SHARE_DENOMINATOR = 1000
 """Shares are rounded to fractions with denominators up to this: 0.1 is meant as a tenth."""
 
 
@@ -30,7 +30,7 @@ class FeatureGroups:
     A mix has one contiguous block of channels for each size, larger sizes first. Make one with
     :meth:`of`; everything in ``ien`` that takes feature groups takes what ``of`` takes.
 
-    >>> het = FeatureGroups.of("4-2-1")  # half of the feature groups have 4 members, a quarter 2 and 1
+    >>> het = FeatureGroups.of("4-2-1")  # half have 4 members, a quarter 2, a quarter 1
     >>> het.channels(32), het.num_groups(88), f"{het.channel_share:.0%}"
     (88, 32, '69%')
     """
@@ -45,8 +45,16 @@ class FeatureGroups:
         """Read feature groups from a size, a text, or shares.
 
         Args:
-            spec: A size (``4``), a text (``"4-2-1"``: half of the feature groups have size 4, a quarter
-                2, and so on, the last share repeated), or size → share (``{4: 0.5, 2: 0.25, 1: 0.25}``).
+            spec: A size (``4``), a text (``"4-2-1"``: half of the feature groups have size 4, a
+                quarter 2, and so on, the last share repeated), or size → share (``{4: 0.5, 2:
+                0.25, 1: 0.25}``).
+
+        Raises:
+            ValueError: Sizes are not whole numbers of at least 1, or shares are not positive.
+            TypeError: It is something else altogether.
+
+        >>> FeatureGroups.of({4: 0.5, 2: 0.25, 1: 0.25}) == FeatureGroups.of("4-2-1")
+        True
         """
         if isinstance(spec, FeatureGroups):
             return spec
@@ -72,11 +80,11 @@ class FeatureGroups:
         for size in sizes:
             share = Fraction(shares[size]) / total
             if not whole_numbers:
-                share = share.limit_denominator(FINEST_SHARE)
+                share = share.limit_denominator(MAX_SHARE_DENOMINATOR)
             exact.append(share)
         if 0 in exact:
             raise ValueError(
-                f"shares of feature groups below 1/{FINEST_SHARE} are not supported; got {dict(shares)!r}"
+                f"shares of feature groups must be at least 1/{MAX_SHARE_DENOMINATOR}; got {dict(shares)!r}"
             )
         # the smallest whole numbers in these proportions
         denominator = math.lcm(*(share.denominator for share in exact))
@@ -112,7 +120,7 @@ class FeatureGroups:
     def nearest(self, channels: int) -> int:
         """The number of channels nearest to this one that can be split; of two, the smaller."""
         step = self._unit_channels
-        rounded = -((step - 2 * channels) // (2 * step))  # channels / step, halves rounded down
+        rounded = math.ceil(Fraction(channels, step) - Fraction(1, 2))  # halves go down
         return max(1, rounded) * step
 
     def blocks(self, channels: int) -> list[tuple[int, int]]:
@@ -153,12 +161,12 @@ Spec = int | str | Mapping[int, float] | FeatureGroups
 
 
 def group_pool(h: Tensor, feature_groups: Spec) -> Tensor:
-    r"""Take the maximum over the members of each feature group, pixel by pixel (𝒢 of the paper, Sec. 4).
+    r"""Take the maximum over the members of each feature group, pixel by pixel (Sec. 4).
 
     .. math:: ĥ_n = \max_{k \in \text{feature group } n} h_k
 
-    If several members are the maximum, they share the gradient. Do not pool maps whose orientation you
-    need later: the maximum forgets which member won.
+    Members that tie for the maximum share the gradient equally. Do not pool maps whose orientation
+    you need later: the maximum forgets which member won.
 
     Args:
         h: Maps (B, C, …), with any trailing dimensions.
@@ -181,10 +189,15 @@ def group_pool(h: Tensor, feature_groups: Spec) -> Tensor:
 
 
 class GroupPool(nn.Module):
-    """Module form of :func:`group_pool`.
+    """Module form of :func:`group_pool`, to put before the classifier of a network.
+
+    Do not put it between layers that should keep orientation.
 
     Args:
         feature_groups: How the channels are partitioned; see :meth:`FeatureGroups.of`.
+
+    >>> GroupPool(4)(torch.rand(2, 8, 5, 5)).shape
+    torch.Size([2, 2, 5, 5])
     """
 
     def __init__(self, feature_groups: Spec) -> None:
@@ -207,7 +220,7 @@ def pool_layer(name: str, h: Tensor, feature_groups: FeatureGroups) -> Tensor:
 
 
 def _shares_of_text(text: str) -> dict[int, float]:
-    """``4-2-1`` → {4: 1/2, 2: 1/4, 1: 1/4}: each share half of the one before, the last one repeated."""
+    """``4-2-1`` → {4: 1/2, 2: 1/4, 1: 1/4}: each share is half the last, the final one repeated."""
     parts = text.strip().split("-")
     if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
         raise ValueError(f'feature groups are written as "4" or "4-2-1" (different sizes); got {text!r}')
@@ -244,7 +257,7 @@ def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
 
 
 class _MaxOverMembers(torch.autograd.Function):
-    """``_max_over_members`` with a backward that works in place: several times faster than ``amax``'s."""
+    """``_max_over_members`` with a backward in place, several times faster than ``amax``'s."""
 
     @staticmethod
     def forward(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:

@@ -24,8 +24,8 @@ def weights_of(given: Key | Iterable[Key] | Mapping[Key, float], what: str) -> d
         given: One layer or group, several of them, or a mapping to weights.
         what: What the keys are, for error messages.
 
-    >>> weights_of({"a": 0.5, "b": 0}, "layer"), weights_of(["a", "b"], "layer"), weights_of("a", "layer")
-    ({'a': 0.5, 'b': 0}, {'a': 1.0, 'b': 1.0}, {'a': 1.0})
+    >>> weights_of({"a": 0.5, "b": 0}, "layer"), weights_of(["a", "b"], "layer")
+    ({'a': 0.5, 'b': 0}, {'a': 1.0, 'b': 1.0})
     """
     if isinstance(given, Mapping):
         weights = dict(given)
@@ -35,7 +35,7 @@ def weights_of(given: Key | Iterable[Key] | Mapping[Key, float], what: str) -> d
         keys = list(given)
         weights = dict.fromkeys(keys, 1.0)
         if len(weights) < len(keys):
-            raise ValueError(f"every {what} can be given once; got {', '.join(map(str, keys))}")
+            raise ValueError(f"each {what} may be named only once; got {', '.join(map(str, keys))}")
     for key, weight in weights.items():
         if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
             raise ValueError(
@@ -45,7 +45,7 @@ def weights_of(given: Key | Iterable[Key] | Mapping[Key, float], what: str) -> d
 
 
 def by_name(feature_groups: Spec | Mapping[str, Spec]) -> dict[str, FeatureGroups]:
-    """Give feature groups by the name of a layer or module; one for all is that of ``""``, the model.
+    """Map layer names to feature groups; a single one applies to the whole model, ``""``.
 
     >>> by_name(4), by_name({"conv1": 4, "": "4-2-1"})["conv1"]
     ({'': FeatureGroups.of(4)}, FeatureGroups.of(4))
@@ -76,7 +76,7 @@ def per_layer(feature_groups: Spec | Mapping[str, Spec], layers: Iterable[str]) 
     for layer in layers:
         key = layer if layer in named else ""
         if key not in named:
-            raise KeyError(f"feature_groups says nothing about layer {layer!r}; it names {', '.join(named)}")
+            raise KeyError(f"feature_groups has no entry for layer {layer!r}; it has {', '.join(named)}")
         partition[layer] = named[key]
     for name in named:
         if layers and name and name not in layers:

@@ -44,7 +44,7 @@ def walk(
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the user's own module inside ``torch.compile``, DataParallel and DistributedDataParallel."""
+    """Return the user's own module inside ``torch.compile`` and parallel wrappers."""
     while True:
         bare = _without_parallel(module)
         bare = getattr(bare, "_orig_mod", bare)  # what torch.compile(module) wraps
@@ -57,7 +57,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def hooked(
     modules: Mapping[str, nn.Module], before: Hook | None = None, after: Hook | None = None
 ) -> Iterator[None]:
-    """Call ``before(name, module, first input)`` and ``after(name, module, output)`` of each module."""
+    """Call ``before(name, module, input)`` and ``after(name, module, output)`` of each module."""
 
     def entering(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -1,11 +1,12 @@
-"""The paper's objective: an ordinary model, one forward pass over images and their views, one extra loss.
+"""The paper's objective: one forward pass over images and their views, and one extra loss.
 
-    L  =  L_task  +  Σ over groups G of α_G  Σ over layers i of β_i  L_G^(i)                   (Eq. 8)
+    L  =  L_task  +  Σ over groups G of α_G  Σ over layers i of β_i  L_G^(i)              (Eq. 8)
 
-    L_G^(i)  =  mean over images x and elements g of ‖ ĥ_i(φ_g x) - φ_g ĥ_i(x) ‖²              (Eq. 6, 7)
+    L_G^(i)  =  mean over images x and elements g of ‖ ĥ_i(φ_g x) - φ_g ĥ_i(x) ‖²         (Eq. 6, 7)
 
-ĥ_i are the pooled maps of layer i (``feature_groups.py``), φ_g is what an element does to images and
-maps (``groups/``), and the squared norm is averaged over valid pixels and channels (``error.py``).
+ĥ_i are the pooled maps of layer i (``feature_groups.py``), φ_g is what an element does to images
+and maps (``groups/``), and the squared norm is averaged over valid pixels and channels
+(``error.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def equivariance_loss(
     action: FeatureAction = "pooled",
     feature_groups: Spec | None = None,
 ) -> Tensor:
-    r"""Compute how far one layer is from commuting with ``group`` (Eq. 6, averaged instead of summed).
+    r"""Compute how far one layer is from commuting with ``group`` (Eq. 6, as a mean).
 
     .. math:: \operatorname{mean}\,( ĥ(φ_g^X x) - φ_g^Y ĥ(x) )^2
 
@@ -50,9 +51,11 @@ def equivariance_loss(
         h_g: Pooled maps of ``group.act(x, g)``, of the same shape.
         group: The transformations, or their text form.
         g: Element indices (B,).
-        normalize: Divide by the variance of ``h``: the relative error, which smaller maps do not lower.
-        action: ``"pooled"`` for maps from :func:`group_pool`; ``"regular"`` for maps (B, C, H, W) that
-            are not pooled, whose members each element permutes as well (for rotations a cyclic shift).
+        normalize: Divide by the variance of ``h``: the relative error, which smaller maps do not
+            lower.
+        action: ``"pooled"`` for maps from :func:`group_pool`; ``"regular"`` for maps (B, C, H, W)
+            that are not pooled, whose members each element permutes as well (for rotations a
+            cyclic shift).
         feature_groups: With ``action="regular"``, how the C channels are partitioned.
 
     Returns:
@@ -86,12 +89,15 @@ class Equivariance:
     terms: dict[tuple[str, str], Tensor]
     """(group, layer) → the unweighted L_G of each layer with a positive weight, with gradient."""
     g: Tensor
-    """The elements drawn, one for each transformed image: ((views - 1) * B,) in the order of the views.
+    """The elements drawn, one for each transformed image: ((views - 1) * B,), view after view.
 
     For a :class:`Recommended` that transforms the images themselves, (B,).
     """
     views: int
-    """How often each image is seen: once as it is, or in its place, and once for each further element."""
+    """How many images the model saw for each image of the batch: itself, and one per element.
+
+    A :class:`Recommended` that transforms shows one random view in place of the image itself.
+    """
     batch_size: int
 
     def __repr__(self) -> str:
@@ -112,7 +118,7 @@ class Equivariance:
         if isinstance(y, Tensor):
             if y.ndim == 0 or len(y) != self.batch_size:
                 raise ValueError(
-                    f"repeat needs tensors with a row for each of the {self.batch_size} images; "
+                    f"repeat needs tensors with an entry for each of the {self.batch_size} images; "
                     f"got {tuple(y.shape)}"
                 )
             return y.repeat(self.views, *[1] * (y.ndim - 1))  # (views * B, …)
@@ -129,24 +135,26 @@ class Equivariance:
 class EquivarianceLoss:
     """The paper's objective: draw elements, run the model once on ``[x, g·x]``, compare the layers.
 
-    A sequence of groups or layers gives each weight 1; a mapping carries the weights. With all weights
-    of layers 0 this is the augmented CNN, at its cost: nothing is captured.
+    A sequence of groups or layers gives each weight 1; a mapping carries the weights. With all
+    weights of layers 0 this is the augmented CNN, at its cost: nothing is captured.
 
     Do not use it to make a network *exactly* equivariant to quarter turns and flips: tied weights
-    (:func:`ien.recommended`) do that at no extra cost. The loss is for all other transformations, and
-    for networks that should be equivariant only as far as the task allows.
+    (:func:`ien.recommended`) do that at no extra cost. The loss is for all other transformations,
+    and for networks that should be equivariant only as far as the task allows.
 
     Args:
         groups: The transformations: one group or several, or a mapping to their weights α.
         layers: Dotted names of ``model.named_modules()``, or a mapping to their weights β.
         feature_groups: One for all layers, or layer → its own, with ``""`` for the rest.
-        samples: How many different elements are drawn for each image and step; ``"all"`` takes every
-            one, in order (whole orbits, in which nothing is random); 0 runs the images alone.
-        normalize: Divide each term by the variance of its layer's maps, as :func:`equivariance_loss`.
-        action: ``"pooled"``, the paper's, compares the maximum over the members of each feature group;
-            ``"regular"`` compares every member with the one that the element moves to its place, which
-            keeps orientation. Scalings and custom groups permute no members: beside rotations or flips
-            they are compared pooled.
+        samples: How many different elements are drawn for each image and step; ``"all"`` takes
+            every one, in order (whole orbits, in which nothing is random); 0 runs the images
+            alone.
+        normalize: Divide each term by the variance of its layer's maps, as
+            :func:`equivariance_loss`.
+        action: ``"pooled"``, the paper's, compares the maximum over the members of each feature
+            group; ``"regular"`` compares every member with the one that the element moves to its
+            place, which keeps orientation. Scalings and custom groups permute no members: beside
+            rotations or flips they are compared pooled.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
     >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4)
@@ -183,7 +191,7 @@ class EquivarianceLoss:
 
     @property
     def views(self) -> int:
-        """How often the model sees each image in a step: itself, and once for each element drawn."""
+        """How often the model sees each image in a step: as it is, and once for each element."""
         return 1 + sum(self.samples.values())
 
     def __call__(
@@ -201,6 +209,14 @@ class EquivarianceLoss:
             x: Images (B, C, H, W).
             g: The elements, instead of drawing them; such as the ``g`` of an earlier result.
             generator: Source of randomness; torch's global one by default.
+
+        Returns:
+            The output for all views, the loss to add, and its unweighted terms.
+
+        Raises:
+            KeyError: The model has no layer of that name.
+            RuntimeError: A layer did not run once, was overwritten, or runs without gradients.
+            ValueError: A layer's channels cannot be split, or an element leaves no valid pixel.
         """
         batch_size = len(x)
         if batch_size == 0:
@@ -210,10 +226,11 @@ class EquivarianceLoss:
         views = self._views(batch_size, elements)
         transformed = [group.act(x, of_view) for group, of_view in views]
         layers = self._compared_layers
-        terms: dict[tuple[str, str], Tensor] = {}
+        by_layer: dict[str, dict[Group, Tensor]] = {}
         with_gradient = torch.is_grad_enabled()
 
-        # runs inside the forward pass, so backward also does it next to the layer and holds less memory
+        # inside the forward pass: backward then finishes each comparison next to its layer, and
+        # holds less memory
         def compare(name: str, h: Tensor) -> None:
             if with_gradient and not torch.is_grad_enabled():
                 raise RuntimeError(
@@ -222,8 +239,7 @@ class EquivarianceLoss:
                 )
             if drawn:
                 self._check_all_elements(name, h)
-            for group, term in self._layer_terms(name, h, batch_size, views).items():
-                terms[str(group), name] = term
+            by_layer[name] = self._layer_terms(name, h, batch_size, views)
 
         with watch(model, layers, compare) as calls:
             output = model(torch.cat([x, *transformed]))
@@ -236,19 +252,23 @@ class EquivarianceLoss:
                 )
 
         # L = Σ_G α_G Σ_i β_i L_G^(i)
-        ordered = {}
+        terms = {}
         loss = torch.zeros((), device=x.device)
         for group in self._compared_groups:
             for name in layers:
-                term = terms[str(group), name]
-                ordered[str(group), name] = term
+                term = by_layer[name][group]
+                terms[str(group), name] = term
                 loss = loss + self.groups[group] * self.layers[name] * term.to(x.device)
-        return Equivariance(output, loss, ordered, elements, self.views, batch_size)
+        return Equivariance(output, loss, terms, elements, self.views, batch_size)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw elements for every transformed view of a batch.
 
         Each image gets different elements of a group.
+
+        Args:
+            batch_size: Number of images.
+            generator: Source of randomness; torch's global one by default.
 
         Returns:
             Element indices ((views - 1) * B,), view after view, on the CPU.
@@ -262,7 +282,7 @@ class EquivarianceLoss:
             elif samples > 0:
                 first = group.sample(batch_size, generator=generator)
                 views.append(first)
-                # further views are the first one shifted: different for each image, and in runs as well
+                # further views are the first one shifted: different for each image, also in runs
                 shifts = random_order(others - 1, generator)[: samples - 1] + 1
                 for shift in shifts.tolist():
                     views.append((first - 1 + shift) % others + 1)
@@ -336,44 +356,44 @@ class EquivarianceLoss:
             permuted = spec if action == "regular" else None
 
             errors = []
-            for (of, elements), h_g in zip(views, transformed, strict=True):
-                if of == group:
-                    errors.append(
-                        mean_error(
-                            original, h_g, group, elements, permuted, self.normalize, f"layer {name!r}"
-                        )
-                    )
-            # the mean over the views of this group
+            for (view_group, g), h_g in zip(views, transformed, strict=True):
+                if view_group == group:
+                    where = f"layer {name!r}"
+                    error = mean_error(original, h_g, group, g, permuted, self.normalize, where)
+                    errors.append(error)
+            # the mean over the views of this group; not .mean(), which rounds differently
             share = 1 / len(errors)
             terms[group] = torch.stack([error * share for error in errors]).sum()
         return terms
 
     def _check_all_elements(self, name: str, h: Tensor) -> None:
-        """Fail in the first step, not only in the one that draws an element without valid pixels."""
+        """Fail in the first step, not in the one that draws an element without valid pixels."""
         for group in self._compared_groups:
             check_pixels(h, group, range(1, len(group)), f"layer {name!r}")
 
     def _check_regular(self) -> None:
-        """Check that members can be permuted; if no group permutes any, the first one says why."""
+        """Check that each group can permute the members of the feature groups of each layer."""
         compared = self._compared_groups
-        regular = [group for group in compared if self._actions[group] == "regular"]
-        partition = {name: self.feature_groups[name] for name in self._compared_layers}
-        for group in regular or compared:
-            check_regular_layers(group, partition)
+        groups = [group for group in compared if self._actions[group] == "regular"]
+        if not groups:
+            groups = compared  # none permutes members: the check of the first one says why
+        feature_groups = {name: self.feature_groups[name] for name in self._compared_layers}
+        for group in groups:
+            check_regular_layers(group, feature_groups)
 
 
 def _distinct_groups(weights: Mapping[Group | str, float]) -> dict[Group, float]:
     groups: dict[Group, float] = {}
-    given: dict[str, Group | str] = {}  # name -> how it was written
+    given: dict[Group, Group | str] = {}  # group -> how it was written
     for key, weight in weights.items():
         group = parse_group(key)
-        if group in groups or str(group) in given:
-            earlier = given.get(str(group), group)
-            raise ValueError(
-                f"groups must be distinct: {earlier} and {key} are the same group, or share a name"
-            )
+        for other, written in given.items():
+            if group == other:
+                raise ValueError(f"groups must be distinct: {written} and {key} are the same group")
+            if str(group) == str(other):
+                raise ValueError(f"groups need distinct names: two are called {group}")
         groups[group] = weight
-        given[str(group)] = key
+        given[group] = key
     return groups
 
 
