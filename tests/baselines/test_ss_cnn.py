@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import ien
 from ien.baselines.ss_cnn import (
@@ -28,7 +27,7 @@ module = importlib.import_module("ien.baselines.ss_cnn")  # its name is also tha
 LISTS = {"28": CNN3_FILTERS[28], "56": CNN3_FILTERS[56], "wrn": WRN_FILTERS}
 
 
-def harmonic(filters: LogRadial, order: float, direction: float, x: Tensor, y: Tensor) -> Tensor:
+def harmonic(filters, order, direction, x, y):
     """The unsteered function at points, written from the definition; 0 outside of its disc."""
     z = torch.complex(x, y)
     k = 2 * math.pi * order / math.log(math.sqrt(2) * (filters.sizes[-1] // 2))
@@ -39,7 +38,7 @@ def harmonic(filters: LogRadial, order: float, direction: float, x: Tensor, y: T
     return torch.where(z.abs() <= filters.unit / 2, value, 0)
 
 
-def pixels(filters: LogRadial, size: int, order: float, direction: float) -> Tensor:
+def pixels(filters, size, order, direction):
     """S(u / s) / s², no phase turned: the mean over points of each pixel, rows from the top."""
     s, n = size / filters.unit, module.SAMPLES
     inner = (torch.arange(n, dtype=torch.float64) + 0.5) / n
@@ -60,7 +59,7 @@ def pixels(filters: LogRadial, size: int, order: float, direction: float) -> Ten
 
 
 @torch.no_grad()
-def steering_error(conv: ScaleSteerableConv2d, small: int, large: int, seed: int) -> float:
+def steering_error(conv, small, large, seed) -> float:
     """Relative error of: the large kernel on an enlarged image = the small one on the image, enlarged."""
     sizes, size = conv.filters.sizes, 64
     factor = sizes[large] / sizes[small]
@@ -70,7 +69,7 @@ def steering_error(conv: ScaleSteerableConv2d, small: int, large: int, seed: int
 
 
 @torch.no_grad()
-def scaling_error(conv: ScaleSteerableConv2d, seed: int) -> tuple[float, float]:
+def scaling_error(conv, seed) -> tuple[float, float]:
     """Relative error of h(s·x) = s·h(x) for s = 0.7 over valid pixels, and the share of these.
 
     A pixel is valid when the scale that wins there, on either side, has its counterpart in the range: a
@@ -91,6 +90,7 @@ def scaling_error(conv: ScaleSteerableConv2d, seed: int) -> tuple[float, float]:
 
 def test_the_filters_are_the_scaled_function_itself() -> None:
     filters = LogRadial((3, 5, 7), unit=5, orders=(0.5, 2), angles=4)
+    assert (filters.sigma, filters.phase) == (math.pi / 16, -math.pi / 4)
     directions = [0, math.pi / 3, 2 * math.pi / 3, math.pi]
     bases = log_radial_basis(filters)
     assert [basis.shape for basis in bases] == [(16, n, n) for n in filters.sizes]
@@ -127,18 +127,15 @@ def test_parameters_are_the_published_ones_without_those_that_do_nothing() -> No
     assert sum(p.numel() for p in ss_cnn(size=56, plus=False).parameters()) == total
 
 
-def test_parameters_of_the_wide_net_add_up() -> None:
-    fields = (11, 88, 176, 352)
+def test_parameters_of_the_wide_net_add_up_and_its_layers_have_three_scales() -> None:
+    fields, net = (11, 88, 176, 352), ss_cnn_wrn()
     pairs = 3 * 11 + sum(a * b + 3 * b * b for a, b in pairwise(fields))
     shortcuts = sum(a * b for a, b in pairwise(fields))
     norms = 2 * sum(a + 3 * b for a, b in pairwise(fields)) + 2 * 352
-    total = sum(p.numel() for p in ss_cnn_wrn().parameters())
+    total = sum(p.numel() for p in net.parameters())
     assert total == 18 * pairs + shortcuts + norms + 352 * 10 + 10 == 10_280_522
     assert round((total + pairs) / 1e6, 2) == 10.85  # with the published constants that nothing uses
-
-
-def test_every_layer_of_the_wide_net_but_shortcuts_has_three_scales() -> None:
-    convs = [m for m in ss_cnn_wrn(width=1 / 8).modules() if isinstance(m, ScaleSteerableConv2d)]
+    convs = [m for m in net.modules() if isinstance(m, ScaleSteerableConv2d)]
     assert len(convs) == 13 and all(conv.filters.sizes == (3, 5, 7) for conv in convs)
 
 
