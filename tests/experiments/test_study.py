@@ -22,7 +22,7 @@ from ien.experiments import config, deviations, find
 from ien.experiments.describe import describe_run
 from ien.experiments.queue import plan, run_all, run_name
 from ien.experiments.rows import RECOMMENDED
-from ien.experiments.study import LABELS, LONGER
+from ien.experiments.study import LABELS, ROWS_AT_2X
 from ien.experiments.tables import TABLES, print_table
 from ien.training import ALONE, flat
 from ien.training.classify import ClassifyTask, images
@@ -41,7 +41,7 @@ NAMES = [*LABELS, *(f"study/{row}" for row in ROWS)]
 HALF = [name for name in NAMES if name.endswith(("recommended", "free"))]
 """Rows without copies, which have half of the compute."""
 HALF_OF = {"study/recommended-2x": "rot-mnist/recommended", "study/free-2x": "study/free"}
-COMPARED = [name for name in NAMES if name not in [*HALF, *(f"study/{row}-2x" for row in LONGER)]]
+COMPARED = [name for name in NAMES if name not in [*HALF, *(f"study/{row}-2x" for row in ROWS_AT_2X)]]
 """All rows that are to have equal compute."""
 
 

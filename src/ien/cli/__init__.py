@@ -14,8 +14,8 @@ In reading order:
     track.py         track
     app.py           the app: every command in its panel
 
-A command imports what it needs when it runs, so ``ien --help`` is quick and measuring somebody's model
-loads neither data sets nor the training engine.
+A command imports what it needs when it runs, so ``ien --help`` is quick and measuring somebody's
+model loads neither data sets nor the training engine.
 """
 
 from .app import app as app

@@ -14,6 +14,7 @@ from .track import track
 
 __all__ = ["app"]
 
+# titles of the panels in which ien --help groups the commands
 YOUR_MODEL = "Your model"
 DEMO = "Demo"
 PAPER = "The paper"
@@ -30,7 +31,8 @@ app = typer.Typer(
     For tracking: ien track --demo, ien track VIDEO --run RUN --box 40,25,60,80.""",
     cls=OneLineErrors,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=False,  # two options less in --help
+    # locals of a traceback would print whole tensors
     pretty_exceptions_show_locals=False,
 )
 
@@ -53,6 +55,7 @@ def main(
     pass
 
 
+# --help shows the commands in the order of these lines
 app.command(rich_help_panel=YOUR_MODEL)(look.doctor)
 app.command(rich_help_panel=YOUR_MODEL)(look.measure)
 app.command(rich_help_panel=YOUR_MODEL)(look.report)

@@ -28,7 +28,7 @@ def write_rotating(source: Path, out: Path, rate: float, fps: float, names: str 
         One line that says what was written.
 
     Raises:
-        FileExistsError: A sequence is there already and was made with other options. Nothing is written.
+        FileExistsError: A sequence is there and was made with other options. Nothing is written.
     """
     clips = []
     missing = []
@@ -80,7 +80,7 @@ def clip_lines(folder: Path) -> Iterator[tuple[str, str, str]]:
 def _sequences(source: Path, names: str | None) -> list[Clip]:
     if names is not None:
         return otb(source, [name.strip() for name in names.split(",")])
-    place = source.expanduser().absolute()
+    place = source.expanduser().absolute()  # "." has no name
     if (place / "img").is_dir():  # a single sequence
         return otb(place.parent, [place.name])
     return otb(source)
@@ -105,6 +105,7 @@ def _is_written(clip: Clip, out: Path) -> bool:
 
 
 def _is_same(found: Clip, clip: Clip) -> bool:
+    # angles and boxes tell rate and speed apart; comparing all frames would take minutes
     if found.angles is None or clip.angles is None:
         return False
     if not np.array_equal(found.angles, clip.angles):

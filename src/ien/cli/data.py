@@ -1,4 +1,4 @@
-"""The commands ``ien data``: which data sets are there, and getting or making those that are not."""
+"""The commands ``ien data``: which data sets are there, and how to get those that are not."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _get_archive(name: str, files: tuple[RemoteFile, ...], folder: Path) -> None
     if not place.exists():
         _download(files, place.parent)
         _unpack(name, place.parent / files[0].name, place.parent)
-    found = module.find(place.parent)
+    found = module.find(place.parent)  # checks it too
     if not found.whole:  # somebody made a smaller one on purpose: leave it alone
         raise ValueError(
             f"{place} is only a part of {title} ({found}): use it as it is, or move or delete it and "

@@ -22,7 +22,7 @@ ARCHIVES: dict[str, tuple[str, ModuleType]] = {
     "tiny-imagenet": ("Tiny ImageNet", tiny_imagenet),
     "stl10": ("STL-10", stl10),
 }
-"""Those that are published as one archive: what they are called, and the module that unpacks them."""
+"""Data sets that are published as one archive: their title, and the module that unpacks them."""
 
 Line = tuple[str, str, str]
 """A data set (empty in its further lines), a part of it, and the state of that part."""
@@ -53,6 +53,7 @@ def size_text(count: int) -> str:
     >>> size_text(9_912_422), size_text(4_542)
     ('9.9 MB', '4.5 kB')
     """
+    # decimal units, as web pages of data sets have them
     if count >= 1e5:
         return f"{count / 1e6:.1f} MB"
     return f"{count / 1e3:.1f} kB"
@@ -84,7 +85,7 @@ def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
         yield "rot-mnist", "original", f"missing: {', '.join(rot_mnist.ORIGINAL)}"
         yield "", "generated", _made_from("mnist", mnist_folder(folder) is not None)
     if not original and mnist_folder(folder) is None:
-        return
+        return  # what is cached is found by the digest of these files
     pattern = rot_mnist.cache_name(folder, "*")
     cached = sorted(cache_folder().glob(f"{pattern}.safetensors"))
     for path in cached:
@@ -145,6 +146,7 @@ def _embedded_lines() -> Iterator[Line]:
 def _missing_archive_lines(name: str, archive: RemoteFile, folder: Path, error: Exception) -> Iterator[Line]:
     """Say why a data set was not found, and whether its archive is there to be unpacked."""
     size = size_text(archive.size)
+    # a download may be there and not unpacked, or half of it
     state = _state(archive, folder / archive.name)
     yield name, size, str(error)
     yield "", archive.name, f"{size}, {state}"
@@ -172,6 +174,7 @@ def _state(file: RemoteFile, path: Path) -> str:
             return f"missing, {size_text(part.stat().st_size)} downloaded"
         return "missing"
     size = path.stat().st_size
+    # the size first: it is known at once, and the checksum of a large file takes a while
     if size != file.size:
         return f"damaged: {size:,} bytes instead of {file.size:,}"
     if md5(path) != file.md5:

@@ -28,7 +28,9 @@ class OneLineErrors(TyperGroup):
 
 @contextmanager
 def one_line_errors(*also: type[Exception]) -> Iterator[None]:
-    """Print bad input as one line and exit with code 2; ``IEN_TRACEBACK=1`` shows the traceback instead.
+    """Print bad input as one line and exit with code 2.
+
+    With ``IEN_TRACEBACK=1`` in the environment the traceback is shown instead.
 
     Args:
         also: More kinds of exceptions that mean bad input inside this block.
@@ -37,7 +39,8 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (BrokenPipeError, typer.Exit):
-        # The first: whoever reads our output, such as head, has seen enough. The second is a RuntimeError.
+        # the first: whoever reads our output, such as head, has seen enough; the second, a
+        # RuntimeError, is how typer ends a command
         raise
     except user_errors as error:
         if os.environ.get("IEN_TRACEBACK"):
@@ -50,5 +53,6 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
 
 def fail(message: str, code: int) -> NoReturn:
     """Print the message on standard error, in one line, and exit with this code."""
+    # messages of torch may have many lines; whoever reads a log should find one
     typer.echo(" ".join(message.splitlines()), err=True)
     raise typer.Exit(code) from None

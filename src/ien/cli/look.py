@@ -62,9 +62,9 @@ def measure(
 
     Example: ien measure runs/rot-mnist/ien-r4/small-seed1 --group rot72 --out report/
 
-    Example: ien measure net.py:build --weights w.safetensors --images photos/ --group rot8 --size 3x224x224
+    Example: ien measure net.py:build --weights w.safetensors --images photos --group rot8
 
-    Example: ien measure net.py:build --images photos/ --group rot4 --layers layer3,layer4 --fail-above 0.05
+    Example: ien measure net.py:build --images photos --group rot4 --layers layer4 --fail-above 0.05
     """
     with one_line_errors(TypeError, RuntimeError):  # someone else's model may raise these
         from ..measuring.measure import measure as measure_model
@@ -101,7 +101,7 @@ def doctor(
     data: MovedData = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the model is not exact.")] = False,
 ) -> None:
-    """Find the layers that cannot be equivariant to quarter turns and flips, and input sizes that help.
+    """Find layers that cannot be equivariant to quarter turns and flips, and input sizes that help.
 
     Only shapes are followed through the model, so it takes seconds and weights do not matter.
 
@@ -144,7 +144,7 @@ def report(
 
     The explorer rotates images by any angle and shows the feature maps of two models side by side.
 
-    Example: ien report runs/rot-mnist/cnn-aug/small-seed1 runs/rot-mnist/ien-r4/small-seed1 -o report.html
+    Example: ien report runs/rot-mnist/*/small-seed1 --out report.html
     """
     from rich.console import Console
 
@@ -184,9 +184,10 @@ def _arguments_of_run(
         "labels": opened.labels,
     }
     if images is not None:
+        # by default they are scaled to the size of the test set, which the network was trained on
         _, *image_size = opened.images.shape
         arguments["images"] = _batches(images, read_size(size) or tuple(image_size), number)
-        arguments["labels"] = None
+        arguments["labels"] = None  # those of the test set do not fit
     elif size is not None:
         raise ValueError("--size rescales the images of --images; a run's test set has its own size")
     if group is None:

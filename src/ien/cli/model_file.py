@@ -47,6 +47,7 @@ def build_model(target: str) -> nn.Module:
     found = getattr(module, name)
     if isinstance(found, nn.Module):
         return found
+    # SystemExit too: a script may end itself when it is imported or called
     try:
         model = found()
     except (Exception, SystemExit) as error:
@@ -93,6 +94,7 @@ def _run_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # some models look themselves up there
 
+    # only while it runs, so that its imports do not hide ours later
     folder = str(path.parent.absolute())
     sys.path.insert(0, folder)
     try:

@@ -20,6 +20,7 @@ __all__ = [
     "read_size",
 ]
 
+# a typing error such as 2240224 would ask for more memory than there is
 MAX_SIDE = 8192
 """The largest height or width that a size may ask for, in pixels."""
 

@@ -98,13 +98,14 @@ def angles(
 ) -> None:
     """Draw relative error and accuracy against the angle of rotation, around the circle.
 
-    Example: ien plot angles runs/rot-mnist/cnn-aug/small-seed1 runs/rot-mnist/ien-r4/small-seed1 --step 5
+    Example: ien plot angles runs/rot-mnist/*/small-seed1 --step 5
     """
     from ..report.plots.angles import plot_angles
 
     if 360 % step:
         raise ValueError(f"--step must divide 360, such as 5, 10 or 15; got {step}")
     group = f"rot{360 // step}"
+    # without floors, which this plot does not show
     _save(plot_angles(_measure_runs(runs, group, data, number, floors=False), layer), out)
 
 
@@ -163,7 +164,7 @@ def costs(
 
 @app.command()
 def tracking(trackers: Trackers = None, preset: OnlyPreset = None, out: Out = Path("plots/tracking")) -> None:
-    """Draw success and precision curves of trackers, one plot for each data set they were tested on.
+    """Draw success and precision curves of trackers, one plot for each data set of the test.
 
     Runs that differ only in their seed are averaged.
 

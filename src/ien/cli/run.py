@@ -44,7 +44,7 @@ def list_() -> None:
     typer.echo(f"{'experiment':{width}} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>11}")
     for name in names():
         table_name, _ = name.split("/")
-        settings = config(name, "paper")
+        settings = config(name, "paper")  # as the paper trained it, if it did
         beta = "–"
         if settings.objective.augment:  # without views there is no loss
             beta = f"{settings.objective.beta:g}"
@@ -60,7 +60,7 @@ def show(
     preset: Preset = "small",
     settings: Settings = None,
 ) -> None:
-    """Show an experiment's settings, how they differ from the paper, and its cost; or a run's progress.
+    """Show an experiment's settings, how they differ from the paper, its cost; or a run's progress.
 
     Example: ien show rot-mnist/ien-r4 --preset paper --set beta=0.3
 
@@ -110,7 +110,7 @@ def run(
         bool, typer.Option("--compile", help="Compile the network's blocks with torch.compile.")
     ] = False,
 ) -> None:
-    """Train and test experiments, one after another. Finished runs are skipped, stopped ones resumed.
+    """Train and test experiments one by one. Finished runs are skipped, stopped ones resumed.
 
     Each run gets a folder below --out and leaves its record below --results, where ien table
     finds it. Runs of the preset smoke leave no record.
@@ -126,6 +126,7 @@ def run(
         from ..experiments.queue import plan, run_all
         from ..training import joined
 
+        # --set wins over these, which are the same for all rows
         machine = {"device": device, "threads": threads, "precision": precision, "compile": compile}
         with joined() as processes:  # one of several under torchrun, else alone
             chosen = find(*names)
@@ -217,6 +218,7 @@ def resume_hint() -> Iterator[None]:
     except Stopped as stopped:
         fail(f"stopped; resume with: ien resume {stopped}", INTERRUPTED)
     except KeyboardInterrupt:
+        # no run folder to resume yet; or a demo, which the same command takes up again
         fail("stopped; the same command resumes from the last checkpoint", INTERRUPTED)
     except Diverged as error:
         fail(f"error: {error}", 1)

@@ -86,12 +86,13 @@ def track(
 
     Example: ien track clip.mp4 --run runs/tracking/ien-siamfc/small-seed1 --box 40,25,60,80
 
-    Example: ien track data/otb/Crossing --run runs/tracking/ien-siamfc/small-seed1 --out crossing.mp4
+    Example: ien track data/otb/Crossing --run runs/tracking/ien-siamfc/small-seed1 --out out.mp4
     """
     with resume_hint():
         from ..tracking.demo import how_to_train, tracker_of
 
         if demo:
+            # an option that is silently ignored would mislead
             if source or box or csv or fps or start:
                 raise ValueError(
                     "--demo makes its own clip: it takes --run, --templates and --out, and no other option"
@@ -113,7 +114,7 @@ def _demonstrate(out: Path, run: Path | None, templates: int | None) -> None:
     from ..tracking.demo import check_packages, track_demo
 
     console = Console()
-    check_packages()
+    check_packages()  # before minutes of training, not after them
     if run is None:
         console.print(
             f"A small SiamFC learns to follow textured objects in generated clips, with the equivariance "
@@ -156,10 +157,11 @@ def _follow(
     from ..tracking.sources import open_source
 
     source = open_source(path, fps, start)
+    # every mistake in the options is reported before the first frame is tracked
     video, table = _output_paths(path, source.frames.name, out, csv)
     first_box = _first_box(source, path, box, start)
     try:
-        console = Console(stderr=True)
+        console = Console(stderr=True)  # progress; standard output is for what was found
         written = record_with_table(tracker, source.frames, first_box, video, table, console, start)
     except KeyboardInterrupt:
         fail("stopped; nothing was written", INTERRUPTED)
@@ -190,7 +192,7 @@ def _first_box(source: Source, path: Path, box: str | None, start: int) -> Array
     if box is not None:
         return np.array(_read_box(box))
     if source.clip is None:
-        height, width = source.frames.first().shape[:2]
+        height, width = source.frames.first().shape[:2]  # so that the user can guess a box
         raise ValueError(
             f"say where the target is in frame {start} of {path} ({width}×{height} pixels): --box x,y,w,h"
         )
@@ -205,6 +207,7 @@ def _read_box(text: str) -> list[float]:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
+    # float() also reads nan and inf
     if len(numbers) != 4 or not all(map(math.isfinite, numbers)) or min(numbers[2:]) <= 0:
         raise ValueError(f"--box is x,y,w,h in pixels, w and h above 0, such as 40,25,60,80; got {text!r}")
     return numbers

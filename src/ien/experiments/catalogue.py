@@ -1,4 +1,4 @@
-"""All experiments by name: ``rot-mnist/ien-r4`` is the row ``ien-r4`` of the table ``rot-mnist``."""
+"""All experiments by name: ``rot-mnist/ien-r4`` is row ``ien-r4`` of table ``rot-mnist``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .tracking import TRACKING
 
 __all__ = ["CATALOGUE", "check_preset", "config", "deviations", "find", "names", "paper"]
 
+# in the order in which ien list shows them
 ALL_TABLES = (ROT_MNIST, ROT_TIM, R2_TIM, SCALE_MNIST, STL10, ROT_SCALE_MNIST, TRACKING, STUDY)
 CATALOGUE: dict[str, Table] = {table.name: table for table in ALL_TABLES}
 """The first part of an experiment's name → its table."""
@@ -36,6 +37,7 @@ def find(*patterns: str) -> list[str]:
     ['rot-mnist/ien-r4', 'rot-mnist/ien-r4-beta0.01', 'rot-mnist/ien-r4-beta0.1']
     """
     known = names()
+    # a dict as an ordered set: two patterns may match the same row
     found: dict[str, None] = {}
     for pattern in patterns:
         matching = fnmatch.filter(known, pattern)
@@ -52,6 +54,7 @@ def config(name: str, preset: str) -> Config:
     0.1
     """
     if name not in names():
+        # find() raises, with the nearest names, if it is not a pattern either
         raise ValueError(f"{name!r} is a pattern; name one experiment, such as {find(name)[0]}")
     check_preset(preset)
     table, row = _split(name)

@@ -11,6 +11,7 @@ from .tables import print_table
 
 __all__ = ["DEMO_ROWS", "demo"]
 
+# one of each kind: without the loss, with it, with fewer channels, and what we recommend
 DEMO_ROWS = ("cnn-aug", "ien-r4", "het-ien", "recommended")
 
 
@@ -44,7 +45,7 @@ def demo(
 
         with console.status("writing the page") as status:
             page = write_runs_page(folders, out / "report.html", measured=100, progress=status.update)
-    except ModuleNotFoundError as error:  # the plots are an extra; everything else is done
+    except ModuleNotFoundError as error:  # plots are an extra; everything else is done
         console.print(f"no page was written: {error}", highlight=False, markup=False)
         return
     console.print(

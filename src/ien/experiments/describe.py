@@ -1,4 +1,7 @@
-"""What ``ien show`` prints: a configuration, how it differs from the paper's, what it costs, its state."""
+"""What ``ien show`` prints: a configuration, how it differs from the paper's, and what it costs.
+
+For a run folder, also how far the run is.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from .catalogue import deviations, paper
 
 __all__ = ["describe", "describe_run"]
 
-WIDTH = 100
-IN_THE_TITLE = ("experiment", "preset", "seed")
-NOT_COMPARED = {"preset", "seed", *MACHINE} - {"processes"}
+LINE_WIDTH = 100
+TITLE_FIELDS = ("experiment", "preset", "seed")
+# with several processes BatchNorm sees smaller batches, so their number does count
+UNCOMPARED_FIELDS = {"preset", "seed", *MACHINE} - {"processes"}
 """Fields that say nothing about how a run differs from the paper's."""
 
 
@@ -44,42 +48,55 @@ def describe_run(folder: Path) -> str:
     """Describe a run folder: its state, its data and its configuration."""
     config, data = read_config(folder), read_data(folder)
     kind = kind_of(config)
-    result = read_result(folder)
-    if result is not None:
-        finished = read(folder / "result.json").finished
-        state = f"finished {finished:%Y-%m-%d %H:%M} UTC, {kind.outcome(result)}"
-    else:
-        metrics = folder / "metrics.jsonl"
-        epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-        state = (
-            f"not finished, {epochs} of {config.schedule.epochs} epochs done: go on with ien resume {folder}"
-        )
     source = (
         f"{data['source']} {data['name']} from {data['folder']}: "
         f"{data['train']:,} {kind.data_unit} to train on"
     )
+    state = _section(str(folder), [_state(folder, config), source])
+    # a subset is seen in epochs as long as those of the images that it is drawn from
     in_epoch = data.get("drawn_from", data["train"])
-    return f"{_section(str(folder), [state, source])}\n\n{describe(config, in_epoch)}"
+    return f"{state}\n\n{describe(config, in_epoch)}"
+
+
+def _state(folder: Path, config: Config) -> str:
+    """Say whether a run is finished, and how far it is if not."""
+    result = read_result(folder)
+    if result is not None:
+        finished = read(folder / "result.json").finished
+        return f"finished {finished:%Y-%m-%d %H:%M} UTC, {kind_of(config).outcome(result)}"
+    metrics = folder / "metrics.jsonl"
+    epochs = 0
+    if metrics.exists():
+        # a line per epoch; counted, not parsed: the run may be writing the last one just now
+        epochs = metrics.read_bytes().count(b"\n")
+    return f"not finished, {epochs} of {config.schedule.epochs} epochs done: go on with ien resume {folder}"
 
 
 def _section(title: str, lines: list[str]) -> str:
-    return "\n".join([title, *(f"  {line}" for line in lines)])
+    indented = [f"  {line}" for line in lines]
+    return "\n".join([title, *indented])
 
 
 def _wrapped(texts: list[str]) -> list[str]:
     lines = []
     for text in texts:
+        # names such as ien-r4-beta0.1 stay whole, to be copied
         lines += textwrap.wrap(
-            text, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+            text, LINE_WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
     return lines
 
 
 def _settings(config: Config) -> list[str]:
     """Each field with its value and its help text, in three columns."""
-    values = {name: _text(value) for name, value in flat(config).items() if name not in IN_THE_TITLE}
-    name_width, value_width = max(map(len, values)), max(map(len, values.values()))
-    help_width = WIDTH - 2 - name_width - value_width - 4
+    values = {}
+    for name, value in flat(config).items():
+        if name not in TITLE_FIELDS:
+            values[name] = _text(value)
+    name_width = max(map(len, values))
+    value_width = max(map(len, values.values()))
+    # an indent of 2, and 2 spaces after each of the first two columns
+    help_width = LINE_WIDTH - 2 - name_width - value_width - 4
     lines = []
     for name, entry in entries(type(config)).items():
         if name not in values:
@@ -87,14 +104,15 @@ def _settings(config: Config) -> list[str]:
         left = f"{name:{name_width}}  {values[name]:{value_width}}  "
         for line in textwrap.wrap(entry.help, help_width, break_on_hyphens=False):
             lines.append(left + line)
-            left = " " * len(left)
+            left = " " * len(left)  # name and value stand on the first line of the help only
     return lines
 
 
 def _against_the_paper(config: Config) -> list[str]:
     lines = []
-    for name, (ours, theirs) in differences(config, preset_config(config.experiment, "paper")).items():
-        if name not in NOT_COMPARED:
+    papers = preset_config(config.experiment, "paper")
+    for name, (ours, theirs) in differences(config, papers).items():
+        if name not in UNCOMPARED_FIELDS:
             lines.append(f"{name} {_text(ours)} instead of {_text(theirs)}")
     lines += deviations(config.experiment)
     table = config.experiment.split("/")[0]
@@ -107,12 +125,18 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     try:
         network = build(config)
     except ModuleNotFoundError as error:
+        # steerable networks need e2cnn; everything else about them can be shown without
         return [f"unknown: {error}"]
-    kind, plain = kind_of(config), plain_of(network)
+    kind = kind_of(config)
+    plain = plain_of(network)
     cost = kind.cost(config, plain)
     lines = []
+    # baselines for scale have convolutions of their own, which this would miss
     if config.network.plain_model in config.network.PLAIN:
-        channels = [str(module.out_channels) for module in plain.modules() if isinstance(module, nn.Conv2d)]
+        channels = []
+        for module in plain.modules():
+            if isinstance(module, nn.Conv2d):
+                channels.append(str(module.out_channels))
         lines.append(f"channels of the layers: {', '.join(channels)}")
     lines.append(f"{cost.parameters:,} parameters at inference")
     lines.append(f"{cost.macs:,} multiply-accumulates for {cost.unit}")

@@ -1,7 +1,7 @@
-"""Run experiments one after another: skip what is recorded, resume what was cut, record each as it ends.
+"""Run experiments one after another: skip what is recorded, resume what was cut, record the rest.
 
-What happens inside one run is in :mod:`ien.training.run`; here are the names of runs, the order in which
-they go, and the records below ``results``.
+What happens inside one run is in :mod:`ien.training.run`; here are the names of runs, the order in
+which they go, and the records below ``results``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["plan", "resume", "run_all", "run_name"]
 
 Record = dict[str, Any]
 """The content of result.json; empty in all processes but the first."""
-CHOSEN_OTHERWISE = {
+UNSETTABLE_FIELDS = {
     "seed": "give --seed or --seeds",
     "weights_of": "it is what the row is; average=true does the same to any other row",
 }
@@ -64,28 +64,32 @@ def plan(
         processes: How many processes share each batch.
         machine: Fields of the machine, such as ``device`` and ``threads``.
     """
+    # a seed would be overwritten below without a word; a row without weights_of is another row
     for setting in settings:
         name = setting.partition("=")[0].strip()
-        if name in CHOSEN_OTHERWISE:
-            raise ValueError(f"{name} cannot be set: {CHOSEN_OTHERWISE[name]}")
+        if name in UNSETTABLE_FIELDS:
+            raise ValueError(f"{name} cannot be set: {UNSETTABLE_FIELDS[name]}")
     configs = []
     for seed in seeds:
         for experiment in experiments:
             config = preset_config(experiment, preset)
             try:
+                # the machine first, so that --set device=… wins over --device
                 config = change(changed(config, machine or {}), settings)
                 configs.append(changed(config, {"seed": seed, "processes": processes}))
             except ValueError as error:
                 if len(experiments) == 1:
                     raise
+                # say which of them: a setting may suit one network and not the next
                 raise ValueError(f"{experiment}: {error}") from None
     return configs
 
 
 def run_name(config: Config, data: str | None = None) -> str:
-    """Name a run, below the folder of runs and that of results: ``rot-mnist/ien-r4/small-seed1-beta0.3``.
+    """Name a run, below the folder of runs and that of results.
 
-    Runs on the embedded digits have names of their own: ``…/small-seed1-embedded``.
+    Whatever was changed is part of it: ``rot-mnist/ien-r4/small-seed1-beta0.3``. Runs on the
+    embedded digits have names of their own: ``…/small-seed1-embedded``.
     """
     parts = [f"{config.preset}-seed{config.seed}"]
     for name, value in _changes(config).items():
@@ -95,7 +99,9 @@ def run_name(config: Config, data: str | None = None) -> str:
         parts.append(f"processes{config.machine.processes}")
     if _is_embedded(data) and kind_of(config).can_embed:
         parts.append("embedded")
-    return f"{config.experiment}/{'-'.join(parts).replace('/', '_')}"
+    # a text may have a slash, and this part of the name is a single folder
+    leaf = "-".join(parts).replace("/", "_")
+    return f"{config.experiment}/{leaf}"
 
 
 def run_all(
@@ -108,8 +114,8 @@ def run_all(
 ) -> list[Record]:
     """Run each configuration, and record it.
 
-    Runs of the preset smoke only show that everything works: they leave no record. A run that diverges
-    does not keep the others from running.
+    Runs of the preset smoke only show that everything works: they leave no record. A run that
+    diverges does not keep the others from running.
 
     Args:
         configs: What to run, in this order.
@@ -135,16 +141,19 @@ def run_all(
     records = []
     diverged = 0
     for number, config in enumerate(configs, start=1):
-        record = None
         try:
             record, text = queue.run(config, alone=len(configs) == 1)
             records.append(record)
         except Stopped as stopped:
-            where = "" if results == Path("results") else f" --results {results}"
+            # the message becomes the command that resumes the run
+            where = ""
+            if results != Path("results"):
+                where = f" --results {results}"
             raise Stopped(f"{stopped}{where}") from None
         except Diverged as error:
             if len(configs) == 1:
                 raise
+            # other runs may well converge: a night on the machine should not end with the first
             diverged += 1
             text = str(error)
         queue.say(f"{number}/{len(configs)} {run_name(config, data)}: {text}")
@@ -165,12 +174,13 @@ def resume(
     Args:
         folder: The run folder.
         results: Where the record goes.
-        data: Where the data are now, if they were moved; by default where they were when the run began.
+        data: Where the data are now, if they were moved since the run began.
         processes: This process among those that share each batch.
         console: Where to say what happens.
     """
     config = processes.from_first(partial(read_config, folder))
     finished = processes.from_first(partial(read_result, folder)) is not None
+    # the name of a finished run, and so its record, says which data it was made with
     if finished or data is None:
         data = processes.from_first(partial(read_data, folder))["folder"]
     if not finished:
@@ -197,7 +207,7 @@ class _Queue:
         folder, path = self.runs / run_name(config, self.data), self.path(config)
         kind = kind_of(config)
         record = self.recorded(config)
-        # one run, asked for by itself, is made again if only its record is left: the model is wanted
+        # one run asked for by itself is made again if only its record is left: its model is wanted
         if record is not None and (not alone or self.has_result(folder)):
             return record, f"recorded in {path}, {kind.outcome(record)} on {record['data']['source']}"
         record = self.finish(folder, config, self.weights(folder, config))
@@ -205,10 +215,11 @@ class _Queue:
         return record, f"{kind.outcome(record)}, {kept}"
 
     def weights(self, folder: Path, config: Config) -> Path | None:
-        """Return the run folder whose weights a row without training tests; it is finished first."""
+        """Return the run folder whose weights a row that trains nothing tests; finish it first."""
         if not config.weights_of or self.has_result(folder):
             return None
-        trained = preset_config(config.weights_of, config.preset).objective  # under another group, maybe
+        # the row may be measured under another group than the one its weights were trained with
+        trained = preset_config(config.weights_of, config.preset).objective
         base = changed(
             config,
             {
@@ -227,6 +238,7 @@ class _Queue:
     def finish(self, folder: Path, config: Config, weights: Path | None = None) -> Record:
         """Run what is missing in ``folder``, and put its record into the results."""
         path = self.path(config)
+        # raises if either belongs to another configuration: better now than after hours of training
         for there in (path, folder / "result.json"):
             self.processes.from_first(partial(_read_record, there, config, self.data))
         record = run(folder, config, self.data, weights, _changes(config), self.processes, self.console)
@@ -262,7 +274,7 @@ def _changes(config: Config) -> dict[str, Any]:
 
 
 def _read_record(path: Path, config: Config, data: str | None) -> Record | None:
-    """Return the record in ``path`` if there is one; it must be of this configuration, on any machine."""
+    """Return the record in ``path``, which must be of this configuration; None if there is none."""
     if not path.exists():
         return None
     record = read(path)
@@ -271,6 +283,7 @@ def _read_record(path: Path, config: Config, data: str | None) -> Record | None:
     for name, value in flat(config).items():
         if name not in MACHINE and found[name] != value:
             different.append(f"{name} {found[name]!r}, now {value!r}")
+    # None: cannot be known without reading the data, so it is not compared
     source = kind_of(config).source(config, data)
     if source is not None and record.source != source:
         different.append(f"data {record.source}, now {source}")

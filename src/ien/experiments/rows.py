@@ -1,4 +1,8 @@
-"""A table of experiments as a value: its rows, their settings at every preset, and the paper's numbers."""
+"""A table of experiments as a value: its rows, their settings, and the paper's numbers.
+
+A row is a name and the few fields that set it apart. A preset is a size, the same for all rows of a
+table. Together they are a configuration, so no experiment needs a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ from ..report import PaperRow
 from ..training import Config, change
 
 __all__ = [
-    "ALONE",
-    "FREE",
+    "NOTE_ON_2X",
+    "NOTE_ON_E2CNN_ALONE",
+    "NOTE_ON_FREE",
+    "NOTE_ON_RECOMMENDED",
+    "NOTE_ON_TIED",
     "PRESETS",
     "RECOMMENDED",
-    "STEERABLE_ALONE",
-    "TIED",
-    "TWICE",
     "Settings",
     "Table",
     "notes_beyond_the_paper",
@@ -25,6 +29,7 @@ __all__ = [
 Settings = Mapping[str, Any]
 """Fields of a configuration by name; the others keep their default."""
 PRESETS = ("paper", "small", "demo", "smoke")
+"""Sizes of a run, from the paper's own down to one that only shows that everything works."""
 
 RECOMMENDED: dict[str, Any] = {
     "start": "equivariant",
@@ -33,28 +38,30 @@ RECOMMENDED: dict[str, Any] = {
     "augment": False,
     "beta": 0.0,
 }
-"""What ``ien.recommended`` does for quarter turns and flips, and every row called recommended. Images are
-also transformed if an element resamples.
+"""What ``ien.recommended`` does for quarter turns and flips, and every row called recommended.
 
-Chosen on validation images of Rot-MNIST at the preset small, from this, free kernels, and whole orbits with
-the loss.
+Images are also transformed if an element resamples. Chosen on validation images of Rot-MNIST at the
+preset small, from this, free kernels, and whole orbits with the loss.
 """
 
-TIED = (
+# Notes that tables print below rows that the paper does not have.
+NOTE_ON_TIED = (
     "tied: an ordinary network that starts equivariant and whose gradients are those of tied weights, "
     "averaged over the group in every step; BatchNorm sees each member by itself in training"
 )
-ALONE = (
+NOTE_ON_RECOMMENDED = (
     "recommended: tied, with smooth kernels, and shown each image once, without copies; as many steps and "
     "epochs as the other rows, so half of their compute, and all of it in recommended-2x"
 )
-FREE = "free: as recommended, with kernels that are tied as they are, like those of tied"
-TWICE = (
+NOTE_ON_FREE = "free: as recommended, with kernels that are tied as they are, like those of tied"
+NOTE_ON_2X = (
     "rows with 2x are trained for twice as many epochs; study/cnn-aug-2x, which has copies, has twice the "
     "compute of other rows"
 )
-AUGMENTED_ALONE = "cnn-aug-alone-2x: CNN-aug without copies too and with twice as many epochs as cnn-aug"
-STEERABLE_ALONE = "e2cnn-alone-2x: E2CNN without copies too and with twice as many epochs as e2cnn"
+NOTE_ON_CNN_AUG_ALONE = (
+    "cnn-aug-alone-2x: CNN-aug without copies too and with twice as many epochs as cnn-aug"
+)
+NOTE_ON_E2CNN_ALONE = "e2cnn-alone-2x: E2CNN without copies too and with twice as many epochs as e2cnn"
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,7 @@ class Table:
 
     def config(self, row: str, preset: str) -> Config:
         """Return the configuration of a row at a preset."""
+        # the size comes last: at smoke it also cuts down what a row asks for
         settings = {"dataset": self.name, **self.rows[row], **self.settings(row, preset)}
         config = self.config_class.of(f"{self.name}/{row}", preset, **settings)
         if row.endswith("-2x"):
@@ -88,17 +96,18 @@ def notes_beyond_the_paper(row: str, settings: Settings) -> tuple[str, ...]:
     """Say what there is to know of a row that goes beyond the paper."""
     notes = []
     tied = settings.get("tied", False)
+    # no views beside the image itself
     alone = not settings.get("augment", True)
     if tied:
-        notes.append(TIED)
+        notes.append(NOTE_ON_TIED)
     if tied and alone:
-        notes.append(ALONE)
+        notes.append(NOTE_ON_RECOMMENDED)
         if settings["kernels"] == "free":
-            notes.append(FREE)
+            notes.append(NOTE_ON_FREE)
     if row.endswith("-2x"):
-        notes.append(TWICE)
+        notes.append(NOTE_ON_2X)
     if "cnn-aug-alone" in row:
-        notes.append(AUGMENTED_ALONE)
+        notes.append(NOTE_ON_CNN_AUG_ALONE)
     if "e2cnn-alone" in row:
-        notes.append(STEERABLE_ALONE)
+        notes.append(NOTE_ON_E2CNN_ALONE)
     return tuple(notes)

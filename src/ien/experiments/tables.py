@@ -48,6 +48,7 @@ class PrintedTable:
     """Single experiments of other tables that are shown again."""
 
 
+# the paper prints every other layer of VGG
 VGG_LAYERS = ("conv1", "conv3", "conv5", "conv7")
 VGG_NOTES = (
     "VGG: that E2CNN has the parameters of the base net, as the paper says, does not hold for 3×3 kernels: "
@@ -63,12 +64,14 @@ def _het(net: str) -> list[str]:
     return [f"rot-tim/{net}-{row}" for row in rows]
 
 
+# as the paper does for scale
 ERROR_RATES = Classifiers(errors=True)
 TABLES: dict[str, PrintedTable] = {
     "rot-mnist": PrintedTable(["rot-mnist"], [TablePart("", ["rot-mnist/*"])]),
     "rot-tim": PrintedTable(
         ["rot-tim"],
         [
+            # r4-2-1 and r8-4-2-1, the mixes of feature groups, stand in the table het
             TablePart(
                 "ResNet18",
                 ["rot-tim/resnet18-r4-[!2]*", "rot-tim/resnet18-r8-[!4]*"],
@@ -104,6 +107,7 @@ TABLES: dict[str, PrintedTable] = {
     "study": PrintedTable(
         ["study"],
         [
+            # all but flip-* and n500-*, n2000-*; free also begins with an f
             TablePart("All digits", ["study/[!fn]*", "study/free*", *LABELS], notes=NOTES, labels=LABELS),
             TablePart("The wrong group", ["study/flip-*"]),
             TablePart("500 digits", ["study/n500-*"], notes=NOTES_ON_FEWER),
@@ -112,8 +116,11 @@ TABLES: dict[str, PrintedTable] = {
         list(LABELS),
     ),
 }
-"""Tables of the paper by name. ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels;
-``study`` goes beyond the paper and shows rows of ``rot-mnist`` among its own."""
+"""Tables of the paper by name.
+
+``het`` shows rows of ``rot-tim`` again, beside those with fewer channels; ``study`` goes beyond the
+paper and shows rows of ``rot-mnist`` among its own.
+"""
 
 
 def print_table(name: str, results: Path, preset: str | None = None, console: Console | None = None) -> None:
@@ -147,6 +154,7 @@ def write_page(path: Path, name: str, results: Path) -> None:
     _check_name(name)
     sections = []
     for each, table in TABLES.items():
+        # the table asked for is read in any case, to say what is wrong if it has no records
         if each != name and not _has_records(table, results):
             continue
         parts = _parts(each, results)
@@ -178,7 +186,11 @@ def _stands_in(row: Row, part: TablePart) -> bool:
 
 
 def _has_records(table: PrintedTable, results: Path) -> bool:
-    return any(any((results / source).rglob("*.json")) for source in table.sources)
+    for source in table.sources:
+        # any() stops at the first record
+        if any((results / source).rglob("*.json")):
+            return True
+    return False
 
 
 def _paper_rows(name: str) -> dict[str, PaperRow]:
@@ -192,7 +204,9 @@ def _paper_rows(name: str) -> dict[str, PaperRow]:
 def _reading(name: str, results: Path) -> str:
     """What the numbers say, from ``results/name/reading.md``."""
     path = results / name / "reading.md"
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8")
 
 
 def _check_name(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Rot-TIM and R2-TIM: every row of the paper's tables for ResNet18 and VGG, as values, at every size."""
+"""Rot-TIM and R2-TIM: every row of the paper's tables for ResNet18 and VGG, at every size."""
 
 from __future__ import annotations
 
@@ -36,15 +36,18 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 """Preset → its settings."""
-SMALLER = {
+IMAGE_SIZES = {
     "resnet18": {"image_size": 16, "epochs": 12, "cycle_epochs": 10},
     "vgg": {"image_size": 48, "epochs": 8, "cycle_epochs": 6},
 }
-"""Network → its images below the preset paper: sizes that are exact for quarter turns, and on which 45°
-leaves pixels to compare. On held-out training images resnet18 did better with 16 pixels and 12 epochs than
-with 24 and 6, which take as long."""
+"""Network → its images below the preset paper.
 
-# beyond the paper, as no network is exact at 45°: images are rotated; or views instead, and the loss
+The sizes are exact for quarter turns, and 45° leaves pixels to compare. On held-out training images
+resnet18 did better with 16 pixels and 12 epochs than with 24 and 6, which take as long.
+"""
+
+# Beyond the paper. No network is exact at 45°, so tied weights alone are not enough: images are
+# rotated too; or views are shown instead, and the loss compares them.
 R8 = {"model": "resnet18", "group": "rot8", "feature_groups": "8", "beta": 0.0}
 NO_VIEWS = {"augment": False, "transform": True}
 WITH_LOSS = {"augment": True, "action": "regular", "beta": 1.0}
@@ -59,8 +62,10 @@ BEYOND_THE_PAPER: dict[str, Settings] = {
 
 def _settings(row: str, preset: str) -> Settings:
     network = row.split("-")[0]
-    smaller = {} if preset == "paper" else SMALLER[network]
-    return {"batch_size": 32, **smaller, **SIZES[preset]}
+    settings: dict[str, Any] = {"batch_size": 32}
+    if preset != "paper":
+        settings |= IMAGE_SIZES[network]
+    return settings | SIZES[preset]
 
 
 def _rows(table: str, groups: tuple[str, ...]) -> dict[str, Settings]:
@@ -69,9 +74,10 @@ def _rows(table: str, groups: tuple[str, ...]) -> dict[str, Settings]:
         for name in groups:
             group, size = GROUPS[name]
             same = {"model": net, "group": group, "feature_groups": size}
+            # feature groups of 1: the base network pools over nothing, like any other CNN
             base = {**same, "feature_groups": "1", "augment": False, "beta": 0.0}
             if name != groups[0]:
-                # the base network sees no views: one training serves all groups that it is measured under
+                # the base network sees no views: train it once, measure it under every group
                 base["weights_of"] = f"{table}/{net}-{groups[0]}-cnn"
             rows[f"{net}-{name}-cnn"] = base
             rows[f"{net}-{name}-cnn-aug"] = {**same, "beta": 0.0}
@@ -87,11 +93,13 @@ def _het_rows() -> dict[str, Settings]:
         for mix, name in mixes.items():
             group, _ = GROUPS[name]
             same = {"model": net, "group": group, "feature_groups": mix.removeprefix("r")}
+            # the augmented CNN with the same channels is what the loss is compared with
             rows[f"{net}-{mix}-het-ien"] = {**same, "beta": 0.1}
             rows[f"{net}-{mix}-cnn-aug"] = {**same, "beta": 0.0}
     return rows
 
 
+# in the paper cnn and cnn-aug have the same exponents, under every group
 CNN_EXPONENTS = {"resnet18": (3, 3, 3, 0), "vgg": (1, 2, 2, 1)}
 
 
@@ -162,7 +170,7 @@ VGG_DEVIATIONS = (
     "all kernels are 3×3, as the paper's table says (the authors' code mixes 3×3 and 2×2)",
     "the maps of conv 8 are averaged, as the paper's table says (the authors' code pools them first)",
 )
-TRANSFORMED = (
+TRANSFORM_DEVIATIONS = (
     "each image is replaced by itself under a random element, drawn again in every epoch: no network is "
     "exact at 45°, so there is something to learn from it; as many images seen as with views in half of the "
     "epochs",
@@ -178,7 +186,7 @@ def _deviations(row: str, settings: Settings) -> tuple[str, ...]:
         found += HET_DEVIATIONS
     found += notes_beyond_the_paper(row, settings)
     if settings.get("transform"):
-        found += TRANSFORMED
+        found += TRANSFORM_DEVIATIONS
     return found
 
 

@@ -14,6 +14,7 @@ SIAMFC = {"model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "feature
 NO_VIEWS = {"augment": False, "beta": 0.0}
 
 ROWS: dict[str, Settings] = {
+    # feature groups of 1: the ordinary tracker, which looks for its target in one orientation only
     "siamfc": {**SIAMFC, **NO_VIEWS, "feature_groups": "1"},
     "cnn4-siamfc": {**SIAMFC, "beta": 0.0},
     "re-siamfc": {**SIAMFC, **NO_VIEWS, "model": "re-siamfc"},
@@ -25,7 +26,7 @@ ROWS: dict[str, Settings] = {
 
 SIZES: dict[str, dict[str, Any]] = {
     "paper": {"dataset": "got10k", "epochs": 50},
-    # at a quarter of the width the mix 4-2-1 comes out whole; an eighth leaves the correlation 2 channels
+    # a quarter of the width divides the mix 4-2-1 evenly; an eighth leaves 2 channels to correlate
     "small": {"dataset": "got10k", "epochs": 20, "width": 1 / 4, "filter": "wide", "pairs": 160},
     "demo": {
         "dataset": "synthetic-clips",
@@ -57,7 +58,7 @@ PAPER = {
 }
 """On Rot-OTB, all of its 100 sequences."""
 
-FOR_ALL = (
+COMMON_DEVIATIONS = (
     "the paper trains and tests as RE-SiamFC does, whose code was never released: pairs, loss, schedule and "
     "filters are those of siamfc-pytorch, on which it was probably built",
     "the backbone is AlexNetV2 (the paper names none, and cites RE-SiamFCv2); its search settings are those "
@@ -69,29 +70,31 @@ FOR_ALL = (
     "stands beside it",
     "the last epoch is tested, once, with settings that were fixed beforehand",
 )
-WITH_ROTATIONS = (
+ROTATION_DEVIATIONS = (
     "templates in all quarter turns: the highest response gives the orientation, without a limit on its "
     "change (RE-SiamFC has one as an option, of unknown size); the box stays upright and keeps the ratio of "
     "its sides",
     "features are pooled over a feature group before they are correlated (RE-SiamFC does not say)",
 )
-STEERABLE = (
+STEERABLE_DEVIATIONS = (
     "RE-SiamFC's fields are not published: half of the plain channels in each layer, with whole convolutions "
     "and e2cnn's own cut-off frequencies, give about its parameters (1.83 M against 1.95 M)",
 )
-TWIN = ("channels are those of re-siamfc, with whole convolutions, as the paper compares equal channels",)
-WITH_VIEWS = (
+TWIN_DEVIATIONS = (
+    "channels are those of re-siamfc, with whole convolutions, as the paper compares equal channels",
+)
+VIEWS_DEVIATIONS = (
     "each pair and its rotated view are seen in training, as by IEN (the paper does not say for CNN4)",
 )
-HET = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
+HET_DEVIATIONS = ("the paper does not say which beta it used for heterogeneous feature groups: 0.1 here",)
 DEVIATIONS = {
-    "siamfc": FOR_ALL,
-    "cnn4-siamfc": FOR_ALL + WITH_ROTATIONS + TWIN + WITH_VIEWS,
-    "re-siamfc": FOR_ALL + WITH_ROTATIONS + STEERABLE,
-    "ien-siamfc": FOR_ALL + WITH_ROTATIONS + TWIN,
-    "ien-siamfc-beta0.01": FOR_ALL + WITH_ROTATIONS + TWIN,
-    "ien-siamfc-beta1": FOR_ALL + WITH_ROTATIONS + TWIN,
-    "het-siamfc": FOR_ALL + WITH_ROTATIONS + TWIN + HET,
+    "siamfc": COMMON_DEVIATIONS,
+    "cnn4-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS + VIEWS_DEVIATIONS,
+    "re-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + STEERABLE_DEVIATIONS,
+    "ien-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
+    "ien-siamfc-beta0.01": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
+    "ien-siamfc-beta1": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
+    "het-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS + HET_DEVIATIONS,
 }
 
 

@@ -43,6 +43,7 @@ Labelled = tuple[Tensor, Tensor]
 TRIAL_IMAGES = 16
 """How many images a new network is tried on."""
 DIGEST_LENGTH = 16
+"""Hexadecimal digits, 64 bits: enough to tell data sets apart."""
 STL10_TRAIN_IMAGES = 5000
 
 
@@ -66,7 +67,7 @@ class Classify(TaskKind[Config, Dataset]):
         if str(place) == "embedded":
             return "embedded-5k"
         if config.data.dataset == "stl10":
-            return None
+            return None  # whether it is whole is known once it is read
         if config.data.dataset != "rot-mnist":
             return "generated"
         if not place.is_dir():
@@ -75,6 +76,7 @@ class Classify(TaskKind[Config, Dataset]):
 
     def describe(self, config: Config, data: Dataset) -> Description:
         (x, y), (test_x, test_y) = images(config, data)
+        # test images too: a table must not compare accuracies on different ones
         parts = [tensor.contiguous().numpy().tobytes() for tensor in (x, y, test_x, test_y)]
         described = Description(
             name=data.name,
@@ -132,6 +134,7 @@ class Classify(TaskKind[Config, Dataset]):
             processes,
             chosen,
         )
+        # BatchNorm cannot normalise a single value per channel, as after a 1×1 map
         smallest = max(1, task.items // task.steps // processes.count)
         if smallest * task.views < 2:
             raise ValueError(
@@ -145,7 +148,7 @@ class Classify(TaskKind[Config, Dataset]):
     ) -> dict[str, Any]:
         _, (x, y) = images(config, data)
         plain = exported(network, to_float(x[:64]).to(config.machine.device))
-        channels_last(plain)
+        channels_last(plain)  # faster; the file of weights has the usual layout all the same
         run_folder.save_weights(folder, plain)
         parameters, macs = cost(config, plain, x.shape[1:])
         return {
@@ -227,7 +230,7 @@ class ClassifyTask:
             yield from batches[first:]
 
     def forward(self, batch: Tensor, epoch: int, step: int) -> Forward:
-        """Compute the cross-entropy and the equivariance loss of this process's share of the batch."""
+        """Compute cross-entropy and equivariance loss of this process's share of the batch."""
         config = self.config
         share = self.processes.share(len(batch))
         count = share.stop - share.start
@@ -244,7 +247,7 @@ class ClassifyTask:
                 output = self.model(x)
                 loss = task_loss = F.cross_entropy(full_precision(output), y)
             else:
-                # drawn for the whole batch: the number of processes does not change an image's element
+                # for the whole batch: with more processes an image keeps its element
                 g = self.objective.sample(len(batch), generator(config.seed, "elements", epoch, step))
                 mine = g.view(-1, len(batch))[:, share].flatten()  # (samples, B) -> (samples * share)
                 out = self.objective(self.model, x, g=mine)
@@ -260,7 +263,7 @@ class ClassifyTask:
         return epoch_length(self.config, len(self.x), self.views, self.processes.count)
 
     def _order(self, epoch: int) -> Tensor:
-        """Deal out the images of an epoch: all of them in random order, then all in another, and so on."""
+        """Deal out the images of an epoch: all in random order, then all in another, and so on."""
         # an epoch need not be a whole pass: with orbits it is shorter, with a subset it is longer
         total = len(self.chosen)
         first = epoch * self.items
@@ -288,6 +291,7 @@ def images(config: Config, dataset: Dataset) -> tuple[Labelled, Labelled]:
             raise ValueError(
                 f"validation_images ({data.validation_images}) leaves none of {len(train_x)} to train on"
             )
+        # the last ones, so that train_images, which takes the first, leaves them as they are
         train_x, test_x = train_x[:kept], train_x[kept:]
         train_y, test_y = train_y[:kept], train_y[kept:]
     _check_count(dataset, "train_images", data.train_images, len(train_x))
@@ -303,8 +307,8 @@ def augmented(
 ) -> Tensor:
     """Return training images as they are shown in one step.
 
-    Everything is drawn for the whole batch, so the number of processes does not change what happens to
-    an image.
+    Everything is drawn for the whole batch, so the number of processes does not change what happens
+    to an image.
 
     Args:
         config: The configuration of the run.
@@ -332,6 +336,7 @@ def augmented(
         low, high = 1 / data.rescale, data.rescale
         x = rescale(x, low + (high - low) * drawn("factors"))
     if data.shift:
+        # whole pixels from -shift to shift, each as likely: floor of [0, 2 · shift + 1) - shift
         x = shift(x, (drawn("offsets", 2) * (2 * data.shift + 1)).long() - data.shift)
     if data.mirror:
         x = mirror(x, drawn("mirrors") < 0.5)
@@ -350,7 +355,10 @@ def _check_count(dataset: Dataset, name: str, asked: int | None, available: int)
 
 
 def _chosen(config: Config, total: int) -> Tensor:
-    """Return the indices of the images to train on, rising; a larger subset contains the smaller ones."""
+    """Return the indices of the images to train on, rising.
+
+    A larger subset contains the smaller ones of the same seed.
+    """
     if config.data.subset is None:
         return torch.arange(total)
     order = torch.randperm(total, generator=generator(config.seed, "subset"))
@@ -367,7 +375,7 @@ def _mean_colour(x: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _size_of_dataset(config: Config) -> int:
-    """How many training images the whole data set has."""
+    """Return how many training images the whole data set has, without reading it."""
     match config.data.dataset:
         case "rot-mnist":
             return rot_mnist.TRAIN

@@ -68,6 +68,7 @@ class Config(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         model = self.network.model
+        # checks across sections; each section has checked its own fields when it was made
         if model in DIGIT_NETS and self.data.image_size not in DIGIT_SIZES:
             raise ValueError(f"image_size must be 28 or 56 for {model}; got {self.data.image_size}")
         self._check_steerable()
@@ -76,12 +77,14 @@ class Config(Section):
 
     @classmethod
     def of(cls: type[C], experiment: str, preset: str, **values: Any) -> C:
-        """Make a configuration from the values of its fields, by name; the others keep their default."""
+        """Make a configuration from some of its fields by name; the others keep their default."""
         return changed(cls(experiment, preset), values)
 
     @classmethod
     def from_json(cls: type[C], content: Mapping[str, Any]) -> C:
-        """Make a configuration from what :meth:`to_json` gave; fields that are missing keep their default.
+        """Make a configuration from what :meth:`to_json` gave.
+
+        Fields that are missing keep their default: a file may be older than they are.
 
         Raises:
             ValueError: A field is unknown, or its value has the wrong type.
@@ -90,7 +93,7 @@ class Config(Section):
         kinds = field_types(cls)
         for name, value in content.items():
             if name == "task":
-                continue
+                continue  # chose this class
             if name not in kinds:
                 raise ValueError(f"unknown field {name}; {nearest(name, kinds)}")
             if is_section(kinds[name]):
@@ -99,7 +102,7 @@ class Config(Section):
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them, section by section, with the name of the task first."""
+        """Return the fields as JSON has them, section by section, after the name of the task."""
         return {"task": self.TASK, **asdict(self)}
 
     @property
@@ -122,6 +125,7 @@ class Config(Section):
         if self.machine.precision == "bf16":
             raise ValueError(f"{network.model} does not support precision=bf16: leave it at float32")
         first, *others = self.objective.groups
+        # Network has checked that a steerable network has one size
         (size,) = FeatureGroups.of(network.feature_groups).sizes
         if others or size != len(first):
             raise ValueError(
@@ -139,6 +143,7 @@ class Config(Section):
                 f"start=equivariant needs a plain network, {', '.join(plain)}; got {self.network.model}"
             )
         first, *others = self.objective.groups
+        # the identity, always exact, comes first: something else must be
         if others or not any(first.exact[1:]):
             raise ValueError(
                 f"start=equivariant needs a single group with a half turn, quarter turn or flip, such as "
@@ -185,13 +190,14 @@ def entries(config: type[Config]) -> dict[str, Entry]:
             continue
         inner = field_types(kind)
         for one in fields(kind):
+            # people write --set beta=0.3 without the section, so no two fields may share a name
             assert one.name not in found, f"two fields are called {one.name}"
             found[one.name] = Entry(each.name, one.name, inner[one.name], one.metadata["help"])
     return found
 
 
 def locate(known: Mapping[str, Entry], name: str) -> Entry:
-    """Find a field among :func:`entries` by its own name, ``beta``, or its full one, ``objective.beta``.
+    """Find a field among :func:`entries` by its name, ``beta`` or ``objective.beta``.
 
     Raises:
         ValueError: There is none; the message ends with the nearest names.
@@ -205,7 +211,9 @@ def locate(known: Mapping[str, Entry], name: str) -> Entry:
 
 
 def changed(config: C, values: Mapping[str, Any]) -> C:
-    """Return ``config`` with other values for some fields, each by its own name or with its section.
+    """Return ``config`` with other values for some fields, named as in :func:`locate`.
+
+    All of them change at once, since some values are valid only together.
 
     >>> changed(Config("rot-mnist/ien-r4", "paper"), {"beta": 0.3, "data.shift": 2}).data.shift
     2
@@ -219,6 +227,7 @@ def changed(config: C, values: Mapping[str, Any]) -> C:
             new[entry.name] = value
         else:
             inside.setdefault(entry.section, {})[entry.name] = value
+    # one replace() per section, which checks its fields together
     for section, its_values in inside.items():
         new[section] = replace(getattr(config, section), **its_values)
     return replace(config, **new)
@@ -237,6 +246,7 @@ def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
     """Return the fields that differ, each with its value in ``config`` and in ``other``."""
     theirs = flat(other)
     found = {}
+    # get(): the other may be of another class, with other fields
     for name, value in flat(config).items():
         if value != theirs.get(name):
             found[name] = value, theirs.get(name)

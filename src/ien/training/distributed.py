@@ -38,6 +38,7 @@ class Processes:
         >>> [Processes(rank, 3).share(7) for rank in range(3)]
         [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
         """
+        # floor(rank · n / count) is where a share begins: no gaps, no overlaps, for any n
         return slice(self.rank * n // self.count, (self.rank + 1) * n // self.count)
 
     def device(self, name: str) -> torch.device:
@@ -46,6 +47,7 @@ class Processes:
         if self.count > 1 and device.type == "cuda":
             if device.index is not None:
                 raise ValueError(f"under torchrun each process has its own GPU: give cuda, not {name}")
+            # torchrun counts the processes of each machine from 0, as CUDA does its GPUs
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         return device
@@ -77,7 +79,10 @@ class Processes:
         self.any(False)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns in the first process, the only one that may see the run folder."""
+        """Return what ``make`` returns in the first process.
+
+        Only that process looks into the run folder, which others may not see or see too early.
+        """
         box: list[Any] = [None]
         if self.first:
             box = [make()]
@@ -97,13 +102,16 @@ def joined() -> Iterator[Processes]:
     if count == 1:
         yield ALONE
         return
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(days=1))  # the others wait while the first one tests
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"  # sums of losses and flags are on the CPU
+    # so long, because the others wait while the first one tests
+    dist.init_process_group(backend, timeout=timedelta(days=1))
     try:
         yield Processes(dist.get_rank(), count)
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # a wrapped model must not outlive its group
         raise
     finally:
-        gc.collect()
+        gc.collect()  # wrapped models in reference cycles
         dist.destroy_process_group()

@@ -29,8 +29,17 @@ REGULAR_IMAGES = 2000
 def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     """Measure accuracy, clean and as the authors count it, and the equivariance error of every tap.
 
-    The authors count each test image and one transformed view of it; here all elements count equally.
-    Several groups count equally too, however many elements they have.
+    The authors count each test image and one transformed view of it; here all elements count
+    equally. Several groups count equally too, however many elements they have.
+
+    Args:
+        config: The configuration of the run.
+        model: The plain network.
+        x: Test images (N, C, H, W).
+        y: Their labels (N,).
+
+    Returns:
+        What a record holds of them: ``accuracy``, ``accuracy_with_copies`` and ``layers``.
     """
     objective = config.objective
     taps: Any = (model.taps, model.feature_groups)
@@ -44,6 +53,7 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
         identity, *others = (report.accuracy or {}).values()
         of_views.append(statistics.mean(others))
     accuracy: float | None = identity  # the same in all reports: it is that of the images themselves
+    # half of what the authors test on are images as they are, half are views of them
     with_copies: float | None = (identity + statistics.mean(of_views)) / 2
     if objective.average:
         accuracy, with_copies = reports[0].averaged_accuracy, None
@@ -75,7 +85,10 @@ def layer_errors(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def _regular_errors(config: Config, model: nn.Module, x: Tensor) -> dict[str, float]:
-    """Measure each layer's relative error channel by channel; nothing if a group cannot permute them."""
+    """Measure each layer's relative error channel by channel.
+
+    Empty if a group does not say how to permute the channels of some feature group.
+    """
     layers: Any = model.taps
     feature_groups: Any = model.feature_groups
     groups = config.objective.measured_groups
@@ -100,8 +113,8 @@ def _regular_errors(config: Config, model: nn.Module, x: Tensor) -> dict[str, fl
 def cost(config: Config, model: nn.Module, shape: Sequence[int]) -> tuple[int, int]:
     """Count parameters, and multiply-accumulates for one image (convolutions and matrix products).
 
-    What a batch needs once, such as kernels made from a basis, is shared by the images of a batch of 64.
-    Counted on tensors without values: nothing is computed.
+    What a batch needs once, such as kernels made from a basis, is shared by the images of a batch
+    of 64. Counted on tensors without values: nothing is computed.
 
     Args:
         config: The configuration of the run.
@@ -117,7 +130,7 @@ def cost(config: Config, model: nn.Module, shape: Sequence[int]) -> tuple[int, i
 
 
 def inference_speed(config: Config, model: nn.Module, x: Tensor, rounds: int = 30) -> float:
-    """Return images per second in batches of 64: the best of many rounds, since other work only slows it."""
+    """Return images per second in batches of 64, in the best of many rounds."""
     passes = _passes(config)
     batch = next(_batches(x[:64])).to(next(model.parameters()).device)
     seconds = []
@@ -129,6 +142,7 @@ def inference_speed(config: Config, model: nn.Module, x: Tensor, rounds: int = 3
                 output = model(batch)
             output.cpu()  # waits for a GPU
             seconds.append(time.perf_counter() - start)
+    # the best one: whatever else the machine does can only slow a round down
     return len(batch) / min(seconds)
 
 

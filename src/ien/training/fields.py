@@ -40,6 +40,7 @@ class Section:
 
 def field_types(section: type[Section]) -> dict[str, Any]:
     """Return the type of each field, as an object and not as text."""
+    # annotations are texts here, as every file has `from __future__ import annotations`
     kinds = get_type_hints(section)
     return {each.name: kinds[each.name] for each in fields(section)}
 
@@ -71,6 +72,7 @@ def _check_type(name: str, kind: Any, value: Any) -> None:
     elif is_section(kind):
         fits = isinstance(value, kind)
     elif kind is float:
+        # 1 is as good as 1.0, and JSON does not tell them apart
         fits = type(value) in (int, float)
     else:
         fits = type(value) in (get_args(kind) or (kind,))  # bool is an int, but not here

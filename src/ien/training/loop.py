@@ -1,6 +1,8 @@
 """The training loop: from a prepared task to trained weights, with a line of metrics per epoch.
 
-It is the same for all tasks: a :class:`~ien.training.task.Task` says what a batch is and what its loss is.
+It is the same for all tasks: a :class:`~ien.training.task.Task` says what a batch is and what its
+loss is. Whatever is random depends on the seed and the place in the run alone, so a run that was
+stopped ends with the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -118,11 +120,15 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
         }
         run_folder.save_checkpoint(folder, state)
 
+    # closing() ends the processes that decode frames, also after an error
     with _stop_requests() as stop, closing(task.batches(epoch, step)) as batches:
         while epoch < epochs:
             while step < steps:
                 values = processes.sum(take_step(task, next(batches), epoch, step))
-                sums = values if sums is None else sums + values
+                if sums is None:
+                    sums = values
+                else:
+                    sums = sums + values
                 step += 1
                 # in every process, so that all of them end with the same error
                 losses = _check_losses(task, values, f"step {step} of epoch {epoch + 1}", folder)
@@ -147,8 +153,8 @@ def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
     """Take one step on this process's share of the batch.
 
     Returns:
-        Sums over its items, float64: the task loss, the terms of the equivariance loss, the originals that
-        are right, and the number of items.
+        Sums over its items, float64: the task loss, the terms of the equivariance loss, the
+        originals that are right, and the number of items.
     """
     config, processes = task.config, task.processes
     rate = learning_rate(config, epoch * task.steps + step, task.steps)
@@ -164,6 +170,7 @@ def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
     task.optimizer.step()
     task.optimizer.zero_grad()
     with torch.no_grad():
+        # float64, since sums of an epoch are added up step by step
         sums = torch.stack(parts).cpu().double() * count
         return torch.cat([sums, torch.tensor([hits, count], dtype=torch.float64)])
 
@@ -188,7 +195,9 @@ def _check_weights(network: nn.Module, place: str, folder: Path) -> None:
 
 
 def _diverged(what: str, value: float, place: str, folder: Path) -> Diverged:
-    kept = "holds the last good state" if (folder / "last.pt").exists() else "was not written yet"
+    kept = "was not written yet"
+    if (folder / "last.pt").exists():
+        kept = "holds the last good state"
     return Diverged(
         f"{what} became {value:g} in {place}; {folder / 'last.pt'} {kept}. "
         f"A lower max_lr or beta may help: ien run … --set max_lr=1e-3"
@@ -196,8 +205,11 @@ def _diverged(what: str, value: float, place: str, folder: Path) -> Diverged:
 
 
 def _means(task: Task, sums: Tensor) -> dict[str, float]:
-    *losses, _, count = sums.tolist()
-    return {name: loss / count for name, loss in zip(task.losses, losses, strict=True)}
+    *totals, _, count = sums.tolist()  # as take_step lays them out
+    means = {}
+    for name, total in zip(task.losses, totals, strict=True):
+        means[name] = total / count
+    return means
 
 
 def _metrics(task: Task, epoch: int, sums: Tensor) -> dict[str, Any]:
@@ -227,6 +239,7 @@ def _restore(folder: Path, task: Task) -> _Progress:
                 f"the start"
             ) from None
         progress = _Progress(state["epoch"], state["step"], state["sums"], state["seconds"])
+    # lines after the checkpoint are of epochs that come again
     if task.processes.first:
         run_folder.cut_metrics(folder, progress.epoch)
     return progress
@@ -255,13 +268,17 @@ class _Pace:
         return time.perf_counter() - self.start
 
     def __call__(self) -> tuple[float, float]:
+        # over the whole run: steady, and right once the first, slow steps are behind
         rate = self.seen / self.seconds
         return rate, max(0, self.items - self.seen) / rate
 
 
 @contextmanager
 def _stop_requests() -> Iterator[list[int]]:
-    """Yield a list that Ctrl-C or a polite kill makes non-empty; a second Ctrl-C interrupts at once."""
+    """Yield a list that Ctrl-C or a polite kill makes non-empty.
+
+    The loop then ends after the step that it is in. A second Ctrl-C interrupts at once.
+    """
     requests: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:

@@ -44,7 +44,8 @@ MAX_COMPILED_PROGRAMS = 64
 def create(factory: Callable[..., nn.Module], **options: Any) -> nn.Module:
     """Call a factory of networks with those of the options that it takes."""
     taken = inspect.signature(factory).parameters
-    return factory(**{name: value for name, value in options.items() if name in taken})
+    chosen = {name: value for name, value in options.items() if name in taken}
+    return factory(**chosen)
 
 
 def build(config: Config) -> nn.Module:
@@ -54,7 +55,7 @@ def build(config: Config) -> nn.Module:
 
 
 def started(config: Config, network: nn.Module, some: Tensor) -> Start | None:
-    """Make a new network equivariant if the configuration asks for it, by running ``some`` inputs."""
+    """Make a new network equivariant, by running ``some`` inputs, if the run asks for it."""
     if config.objective.start == "random":
         return None
     (group,) = config.objective.groups
@@ -87,13 +88,17 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
     objective = config.objective
     if not objective.augment:
         return None
+    # one weight for all layers, as in the paper; with beta 0 views are shown and only augment
     layers: Any = dict.fromkeys(model.taps, objective.beta)  # type: ignore[arg-type]
     groups: Any = objective.groups
+    samples: Any = objective.samples
+    if objective.orbits:
+        samples = "all"
     return EquivarianceLoss(
         groups,
         layers,
         model.feature_groups,  # type: ignore[arg-type]
-        samples="all" if objective.orbits else objective.samples,
+        samples=samples,
         normalize=objective.normalize,
         action=objective.action,
     )
@@ -110,7 +115,7 @@ def loss_names(config: Config, objective: EquivarianceLoss | None) -> list[str]:
     """Name the parts of a step's loss: the task loss, and the term of each layer (and group)."""
     names = ["task_loss"]
     if objective is None or config.objective.beta == 0:
-        return names
+        return names  # EquivarianceLoss skips layers of weight 0
     if len(objective.groups) == 1:
         return [*names, *objective.layers]
     for group in objective.groups:
@@ -119,7 +124,7 @@ def loss_names(config: Config, objective: EquivarianceLoss | None) -> list[str]:
 
 
 def optimizer_of(config: Config, network: nn.Module, start: Start | None) -> torch.optim.Optimizer:
-    """Make the optimizer of a network that is on its device; with ``tied`` it keeps the weights tied."""
+    """Make the optimizer of a network on its device; with ``tied`` it keeps the weights tied."""
     lr = config.schedule.max_lr
     parameters = _parameter_groups(config, network)
     # one kernel for all parameters, where there is one
@@ -166,17 +171,19 @@ def plain_of(network: nn.Module) -> nn.Module:
     for block in network.children():
         vars(block).pop("forward", None)  # what compile_blocks put there
     export: Callable[[], nn.Module] | None = getattr(network, "export", None)
-    return network if export is None else export()
+    if export is None:
+        return network
+    return export()
 
 
 def exported(network: nn.Module, some: Tensor) -> nn.Module:
-    """Return :func:`plain_of` a trained network, after checking that ``some`` outputs are the same."""
+    """Return :func:`plain_of` a trained network, and check that ``some`` outputs are the same."""
     plain = plain_of(network)
     if plain is network:
         return network
     with torch.no_grad():
         output = network.eval()(some)
-        largest = output.abs().max().clamp(min=1)
+        largest = output.abs().max().clamp(min=1)  # relative to 1 if all outputs are smaller
         difference = float((output - plain.eval()(some)).abs().max() / largest)
     if not difference < MAX_EXPORT_ERROR:  # NaN too
         raise RuntimeError(f"the exported network differs from the trained one by {difference:g}")
@@ -185,7 +192,7 @@ def exported(network: nn.Module, some: Tensor) -> nn.Module:
 
 def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
     """Fail before training, not after it, if an element leaves nothing to compare in some layer."""
-    network.eval()
+    network.eval()  # so that these images leave no trace in the statistics of BatchNorm
     taps: Any = (network.taps, network.feature_groups)
     for group in dict.fromkeys([*config.objective.groups, *config.objective.measured_groups]):
         report = measure(network, x, group, *taps, floors=False)
@@ -202,6 +209,7 @@ def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
 def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:
     """Split the parameters into those with weight decay and those without."""
     norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+    # by identity: == of two tensors compares their numbers
     undecayed: dict[int, nn.Parameter] = {}
     if config.optimizer.decay_weights_only:
         for module in network.modules():

@@ -15,15 +15,16 @@ __all__ = ["change", "stretched"]
 
 C = TypeVar("C", bound=Config)
 
-CHOSEN_BY_COMMAND = ("experiment", "preset", "processes")
+# ien run has arguments for the first two, and torchrun sets the third
+COMMAND_FIELDS = ("experiment", "preset", "processes")
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def change(config: C, settings: Sequence[str]) -> C:
-    """Return ``config`` with ``field=value`` texts applied, as in ``--set beta=0.3 --set epochs=5``.
+    """Return ``config`` with ``field=value`` texts applied, as in ``--set beta=0.3``.
 
-    Fields are named as in :func:`~ien.training.config.locate`. Another number of epochs stretches the
-    schedule, unless its own fields are set too.
+    Fields are named as in :func:`~ien.training.config.locate`. Another number of epochs stretches
+    the schedule, unless its own fields are set too.
 
     >>> change(Config("rot-mnist/ien-r4", "paper"), ["beta=0.3", "network.width=1/8"]).network.width
     0.125
@@ -36,11 +37,12 @@ def change(config: C, settings: Sequence[str]) -> C:
         if not equals:
             raise ValueError(f"a setting is written field=value, such as beta=0.3; got {setting!r}")
         entry = locate(known, name)
-        if entry.name in CHOSEN_BY_COMMAND:
+        if entry.name in COMMAND_FIELDS:
             raise ValueError(f"{name} cannot be set: the command chooses it (see ien run --help)")
         values[entry.name] = _parse(entry, text)
     if "epochs" in values:
         shape = values.get("shape", config.schedule.shape)
+        # what is set by hand comes last and wins
         values = stretched(config.schedule, shape, values["epochs"]) | values
     return changed(config, values)
 

@@ -1,4 +1,4 @@
-"""How a run is shown: a live line on a terminal, plain lines elsewhere, and TensorBoard if installed."""
+"""How a run is shown: a live line on a terminal, plain lines elsewhere, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["shown"]
 Report = Callable[[Status], None]
 
 SECONDS_BETWEEN_LINES = 60
-"""Between two lines within an epoch, where there is no terminal; each epoch has a line in any case."""
+"""Between two lines of one epoch, where there is no terminal; each epoch also ends with one."""
 
 
 @contextmanager
@@ -32,7 +32,10 @@ def shown(folder: Path, title: str, console: Console) -> Iterator[Report]:
         title: What runs, before each line.
         console: Where to show it.
     """
-    showing = _live(title, console) if console.is_terminal else _lines(title, console)
+    if console.is_terminal:
+        showing = _live(title, console)
+    else:
+        showing = _lines(title, console)  # a log file that is rewritten in place is unreadable
     with showing as show, _tensorboard(folder) as log:
 
         def report(status: Status) -> None:
@@ -80,7 +83,7 @@ def _tensorboard(folder: Path) -> Iterator[Report]:
             writers[0].add_scalar(name, status.metrics[name], status.epoch)
         for layer, term in status.metrics["terms"].items():
             writers[0].add_scalar(f"equivariance/{layer}", term, status.epoch)
-        writers[0].flush()
+        writers[0].flush()  # to watch a run while it goes on
 
     try:
         yield log
@@ -109,4 +112,6 @@ def _text(status: Status) -> str:
 
 
 def _rate(per_second: float) -> str:
-    return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.1f}"
+    if per_second >= 10:
+        return f"{per_second:.0f}"
+    return f"{per_second:.1f}"  # slow runs change in the first decimal

@@ -30,11 +30,15 @@ __all__ = ["load", "processor", "run"]
 def load(folder: Path | str) -> nn.Module:
     """Load the trained network of a run folder: a plain module in eval mode.
 
-    Nothing in the folder is executed. A steerable baseline comes as the ordinary network that it was
-    exported to. Averaging over a group at test time is not part of the network.
+    Nothing in the folder is executed. A steerable baseline comes as the ordinary network that it
+    was exported to. Averaging over a group at test time is not part of the network. To load weights
+    into a model of your own, use ``safetensors.torch.load_file`` and ``load_state_dict`` instead.
 
     Args:
         folder: The run folder, such as ``runs/rot-mnist/ien-r4/small-seed1``.
+
+    Returns:
+        The network on the CPU, with ``taps`` and ``feature_groups`` to measure it by.
 
     Raises:
         FileNotFoundError: It is not a run folder, or its run is not finished.
@@ -88,15 +92,20 @@ def run(
     description = kind.describe(config, dataset)
     described = _described(config, description, data)
     # two processes that train in one folder would spoil each other's files
-    locked = run_folder.lock(folder) if processes.first else nullcontext()
+    locked: Any = nullcontext()
+    if processes.first:
+        locked = run_folder.lock(folder)
     with locked, _resumable(folder, config):
         config = processes.from_first(lambda: run_folder.create(folder, config, described))
         title = f"{config.experiment} {config.preset} seed {config.seed}"
         if processes.first:
             _compare_versions(folder, title, console)
+        # the number that the folder was begun with: another one rounds differently
         torch.set_num_threads(config.machine.threads or torch.get_num_threads())
         if weights is None:
-            reporting = shown(folder, title, console) if processes.first else nullcontext(_ignore)
+            reporting: Any = nullcontext(_ignore)
+            if processes.first:
+                reporting = shown(folder, title, console)
             with reporting as report:
                 trained = train(folder, kind.prepare(config, dataset, processes), report)
         else:
@@ -138,8 +147,11 @@ def processor() -> str:
 def _described(config: Config, data: Description, folder: str | None) -> dict[str, Any]:
     """What a run folder says about its data."""
     place = data_folder(folder)
+    where = str(place)
+    if where != "embedded":
+        where = str(place.absolute())  # ien resume may be called from elsewhere
     described: dict[str, Any] = {
-        "folder": "embedded" if str(place) == "embedded" else str(place.absolute()),
+        "folder": where,
         **data._asdict(),
         "tested_on": config.data.test_on,
     }
@@ -172,6 +184,7 @@ def _resumable(folder: Path, config: Config) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        # nothing to resume: the row trains nothing, or has not begun
         if config.weights_of or not (folder / "config.json").exists():
             raise
         raise Stopped(folder) from None
@@ -191,7 +204,10 @@ def _machine(config: Config) -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of this package's source if it runs from a checkout, "+changes" if files differ."""
+    """Return the commit of this package's source, with "+changes" if files differ from it.
+
+    None if it does not run from a checkout.
+    """
     package = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str:
@@ -199,9 +215,12 @@ def _commit() -> str | None:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # not an installed copy inside another checkout
-        changes = "+changes" if git("status", "--porcelain", ".") else ""
-        return git("rev-parse", "--short=10", "HEAD") + changes
+        # fails for a copy that is installed inside another checkout, and is not tracked by it
+        git("ls-files", "--error-unmatch", "__init__.py")
+        commit = git("rev-parse", "--short=10", "HEAD")
+        if git("status", "--porcelain", "."):
+            commit += "+changes"
+        return commit
     except (OSError, subprocess.SubprocessError):
         return None
 

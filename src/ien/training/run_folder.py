@@ -42,6 +42,7 @@ __all__ = [
 
 FORMAT = 2
 """Of config.json and result.json."""
+# what a file must have to be taken for one of ours
 DATA_FIELDS = {"folder", "name", "source", "train", "test", "digest"}
 CHECKPOINT_FIELDS = {"model", "optimizer", "epoch", "step", "sums", "config", "seconds"}
 _THREADS = torch.get_num_threads()  # now, before a run sets its own
@@ -64,7 +65,7 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
     settled = _with_machine(config, found.machine.device, found.machine.threads)
     changes = differences(found, settled)
     if changes:
-        values = ", ".join(f"{name} {there!r}, now {asked!r}" for name, (there, asked) in changes.items())
+        values = ", ".join(f"{name} {was!r}, now {asked!r}" for name, (was, asked) in changes.items())
         raise ValueError(f"{folder} holds another run ({values}): choose another --out")
     there = read_data(folder)
     if there["digest"] != data["digest"]:
@@ -133,7 +134,7 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
 
 def versions() -> dict[str, str]:
     """Return the versions that the numbers of a run depend on."""
-    from .. import __version__
+    from .. import __version__  # ien imports this file, so not at the top
 
     return {
         "ien": __version__,
@@ -170,6 +171,7 @@ def lock(folder: Path) -> Iterator[None]:
 def read_result(folder: Path) -> dict[str, Any] | None:
     """Read the record of a finished run; None before it is finished."""
     path = folder / "result.json"
+    # without its weights a run is not finished: they are made again from the checkpoint
     if not path.exists() or not (folder / "model.safetensors").exists():
         return None
     try:
@@ -197,7 +199,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def cut_metrics(folder: Path, epochs: int) -> None:
-    """Keep the lines of the first ``epochs`` epochs: those after the last checkpoint are written again."""
+    """Keep the lines of the first ``epochs`` epochs: later ones are written again."""
     path = folder / "metrics.jsonl"
     lines = []
     if path.exists():
@@ -217,7 +219,10 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Read what :func:`save_checkpoint` wrote; None before the first one. Code in the file is refused."""
+    """Read what :func:`save_checkpoint` wrote; None before the first one.
+
+    Code in the file is refused: a checkpoint may come from someone else.
+    """
     path = folder / "last.pt"
     if not path.exists():
         return None
@@ -245,6 +250,7 @@ def save_weights(folder: Path, model: nn.Module) -> None:
     """Write the weights of the trained network."""
     from safetensors.torch import save_file
 
+    # safetensors refuses tensors in other memory layouts, such as channels_last
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     replace_file(folder / "model.safetensors", lambda temporary: save_file(tensors, temporary))
 
@@ -274,7 +280,10 @@ def _device(name: str) -> str:
     if name == "auto":
         if torch.cuda.is_available():
             return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
+        if torch.backends.mps.is_available():
+            return "mps"
+        return "cpu"
+    # the only sure way to find out; what torch raises depends on the device
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -12,8 +12,8 @@ __all__ = ["epoch_length", "learning_rate"]
 def epoch_length(config: Config, items: int, views: int, processes: int = 1) -> tuple[int, int]:
     """Return the steps of an epoch and how many items it has.
 
-    An epoch has all items. With ``orbits`` it is shortened, so that steps and images seen are those of a
-    run with one view per image; a step has at least one orbit for each process.
+    An epoch has all items. With ``orbits`` it is shortened, so that steps and images seen are those
+    of a run with one view per image; a step has at least one orbit for each process.
 
     Args:
         config: The configuration of the run.
@@ -30,7 +30,8 @@ def epoch_length(config: Config, items: int, views: int, processes: int = 1) -> 
     if not config.objective.orbits:
         return steps, items
     # a run with one view per image and group shows (1 + groups) images for each item
-    fewer = round(items * (1 + len(config.objective.groups)) / views)
+    seen = items * (1 + len(config.objective.groups))
+    fewer = round(seen / views)
     if fewer >= steps * processes:
         return steps, fewer
     remedy = "train on more images"
@@ -50,7 +51,9 @@ def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
 
         steps         max_lr · d^(number of steps_after that are ≤ e)
         exponential   max_lr · d^max(0, e - decay_after + 1)
-        one-cycle     min_lr + (max_lr - min_lr) · h: h rises as a cosine over T/4, falls over 3T/4, then is 0
+        one-cycle     min_lr + (max_lr - min_lr) · h
+
+    where h rises from 0 to 1 as a cosine over T/4, falls over 3T/4, and then stays 0.
     """
     schedule = config.schedule
     epoch = step // steps_per_epoch
@@ -60,7 +63,7 @@ def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
     if schedule.shape == "exponential":
         decayed = max(0, epoch - schedule.decay_after + 1)
         return schedule.max_lr * schedule.decay**decayed
-    # one-cycle
+    # one-cycle changes with every step, not only with every epoch
     cycle = schedule.cycle_epochs * steps_per_epoch
     rise = cycle / 4
     if step >= cycle:

@@ -1,4 +1,8 @@
-"""The sections of a configuration: every setting of a run, with its default, its help text and its limits."""
+"""The sections of a configuration: every setting of a run, with default, help text and limits.
+
+The help texts are what ``ien show`` prints. Checks of one section stand below its fields; those
+across sections are in :mod:`ien.training.config`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ from .fields import Section, setting
 __all__ = ["Data", "Machine", "Network", "Objective", "Optimizer", "Schedule"]
 
 MAX_SEED = 2**63
+"""More is a typing error: seeds are hashed before they are used."""
 MAX_COUNT = 1e6
+"""Of epochs, images in a batch and processes: more is a typing error."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class Network(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # known to the class: TrackingConfig has a Network of its own, with trackers
         known = (*self.PLAIN, *self.BUILT_IN)
         if self.model not in known:
             raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
@@ -116,6 +123,7 @@ class Network(Section):
     @property
     def plain_model(self) -> str:
         """The model that a steerable one is exported to; for any other its own name."""
+        # re-siamfc is the tracker among the steerable networks
         return self.model.removeprefix("e2cnn-").removeprefix("re-")
 
 
@@ -188,6 +196,7 @@ class Objective(Section):
             raise ValueError(
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their views"
             )
+        # views of an image are different, and none of them is the image itself
         most = min(len(group) - 1 for group in self.groups)
         if self.samples > most:
             raise ValueError(f"samples must be 1 to {most} for {self.group}; got {self.samples}")
@@ -196,8 +205,10 @@ class Objective(Section):
                 f"orbits=true shows every view, so it needs augment=true and samples=1; "
                 f"got augment={self.augment} and samples={self.samples}"
             )
+        # an image can only be replaced by its view under one group
         if self.transform and others:
             raise ValueError(f"transform=true needs a single group, such as {first}; got {self.group}")
+        # the test averages over one group and measures under the same
         if self.average and (others or self.measured):
             raise ValueError(
                 f"average=true needs a single group, such as {first}, and measures under it; "
@@ -264,6 +275,7 @@ class Schedule(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # read in any case: a list that cannot be read is an error whatever the shape
         steps = self.step_epochs
         if self.shape == "one-cycle" and self.cycle_epochs > self.epochs:
             raise ValueError(
@@ -273,6 +285,7 @@ class Schedule(Section):
             raise ValueError(f"min_lr ({self.min_lr:g}) cannot exceed max_lr ({self.max_lr:g})")
         if self.shape == "steps" and (not steps or list(steps) != sorted(set(steps))):
             raise ValueError(f"steps_after must list rising epochs, such as 20,40; got {self.steps_after!r}")
+        # max(…, 2): a run of a single epoch may keep a step after 1, which is never reached
         if self.shape == "steps" and not 0 < steps[0] <= steps[-1] < max(self.epochs, 2):
             raise ValueError(
                 f"steps_after ({self.steps_after}) must lie within the {self.epochs} epochs: set both"
@@ -316,6 +329,7 @@ def _weighted(text: str) -> dict[Group, float]:
     """Read groups with weights: ``rot4+0.5*scale0.8``."""
     groups: dict[Group, float] = {}
     for part in text.split("+"):
+        # from the right: a name has no star
         weight, star, name = part.rpartition("*")
         try:
             group = parse_group(name)

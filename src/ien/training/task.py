@@ -33,6 +33,7 @@ __all__ = [
     "kind_of",
 ]
 
+# by name and not by value: training must not import tracking, which imports training
 KINDS = {
     "classify": "ien.training.classify:CLASSIFY",
     "track": "ien.tracking.training.task:TRACK_TARGETS",
@@ -49,7 +50,7 @@ class Forward(NamedTuple):
     loss: Tensor
     """The mean to descend."""
     parts: list[Tensor]
-    """Means: the task loss and the terms of the equivariance loss, in the order of ``Task.losses``."""
+    """Means: the task loss and the terms of the equivariance loss, named by ``Task.losses``."""
     hits: Tensor
     """How many of the original images or pairs are right."""
     items: int
@@ -61,6 +62,7 @@ class Forward(NamedTuple):
 class Task(Protocol):
     """Everything that the loop needs to train one network."""
 
+    # properties, so that a frozen dataclass fits: it has no attributes that can be set
     @property
     def config(self) -> Config: ...
     @property
@@ -130,7 +132,7 @@ class EpochItems(NamedTuple):
 
 
 class TaskKind(ABC, Generic[C, D]):
-    """A kind of tasks: from its configuration ``C`` and its data ``D`` to a trained, tested network."""
+    """A kind of tasks: from its configuration ``C`` and data ``D`` to a trained, tested network."""
 
     config: type[C]
     """The class of its configurations."""
@@ -155,7 +157,7 @@ class TaskKind(ABC, Generic[C, D]):
 
     @abstractmethod
     def epoch_items(self, config: C, train: int | None) -> EpochItems:
-        """Count what there is in an epoch, given the number of training images or clips if it is known."""
+        """Count what there is in an epoch; ``train`` is the number of images or clips, if known."""
 
     @abstractmethod
     def network(self, config: C) -> nn.Module:
@@ -169,11 +171,14 @@ class TaskKind(ABC, Generic[C, D]):
     def test(
         self, folder: Path, config: C, network: nn.Module, data: D, say: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Keep the plain network in the run folder, and return what it reaches and what it costs."""
+        """Keep the plain network in the run folder; return what it reaches and what it costs."""
 
     @abstractmethod
     def outcome(self, record: Mapping[str, Any]) -> str:
-        """Say in a few words what a run reached; the record is empty in all processes but the first."""
+        """Say in a few words what a run reached.
+
+        The record is empty in all processes but the first, which do not show the text.
+        """
 
     @abstractmethod
     def cost(self, config: C, plain: nn.Module) -> Cost:
@@ -188,6 +193,7 @@ def kind_named(name: object) -> TaskKind[Any, Any]:
     """Import a kind of tasks by its name."""
     if name not in KINDS:
         raise ValueError(f"there is no task {name!r}; {nearest(str(name), KINDS)}")
+    # imported now, so that a run that classifies does not load the trackers
     kind: TaskKind[Any, Any] = pkgutil.resolve_name(KINDS[str(name)])
     return kind
 
