@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Table", "columns", "markdown_table", "nearest", "number", "progress_bar", "short_count"]
+__all__ = [
+    "MODEL_ITSELF",
+    "Table",
+    "columns",
+    "markdown_table",
+    "nearest",
+    "number",
+    "progress_bar",
+    "short_count",
+]
 
+MODEL_ITSELF = "the model itself"
+"""What the module that torch calls ``""`` is called in tables and messages."""
 Table = Sequence[Sequence[str]]
 """Cells as text; the first row is the header."""
 

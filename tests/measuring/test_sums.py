@@ -41,7 +41,7 @@ def test_diversity_equals_a_loop_and_flags_copies() -> None:
     assert abs(expected[0]) < 1e-20 and expected[1] > 0.1
     assert abs(layer.diversity - np.mean(expected)) < 1e-12
     assert layer.collapsed == (0,) and layer.num_groups == 2
-    assert "members of 1 of 2 feature groups are copies" in str(report)
+    assert "1 of 2 feature groups have collapsed" in str(report)
     weight[1:4] += 0.3 * weight[4:7]  # near copies still differ by more than a hundredth
     near = ien.measure(model, x, R4, ["3"], 4).layers["3"]
     assert near.collapsed == () and near.diversity < layer.diversity + 0.2

@@ -40,10 +40,10 @@ def test_coefficients_are_those_of_the_nearest_kernels(after, before, size) -> N
     values = torch.randn(num_channels(after), num_channels(before), size, size, dtype=torch.float64)
     conv = nn.Conv2d(values.shape[1], values.shape[0], size)
     tie = Tie(conv, "weight", ien.rotation(8), after, before, smooth=True)
-    nearest, coefficients = tie.nearest(values), tie.to_coefficients(values)
+    nearest, coefficients = tie.project(values), tie.to_coefficients(values)
     torch.testing.assert_close(tie.from_coefficients(coefficients), nearest)
     torch.testing.assert_close(tie.to_coefficients(nearest), coefficients)
-    torch.testing.assert_close(tie.nearest(nearest), nearest)
+    torch.testing.assert_close(tie.project(nearest), nearest)
 
 
 def test_there_are_as_many_coefficients_as_dimensions() -> None:
@@ -53,14 +53,14 @@ def test_there_are_as_many_coefficients_as_dimensions() -> None:
     for place in range(5 * 3 * 9):
         one = torch.zeros(5, 3, 3, 3, dtype=torch.float64)
         one.view(-1)[place] = 1
-        trace += float(tie.nearest(one).view(-1)[place])
+        trace += float(tie.project(one).view(-1)[place])
     coefficients = tie.to_coefficients(torch.randn(5, 3, 3, 3, dtype=torch.float64))
     assert abs(trace - int((coefficients.abs() > 1e-12).sum())) < 1e-6
 
 
 def test_coefficients_and_weights_have_the_same_root_mean_square() -> None:
     tie = Tie(nn.Conv2d(16, 16, 5), "weight", ien.rotation(8), ((8, 16),), ((8, 16),), smooth=True)
-    weight = tie.nearest(torch.randn(16, 16, 5, 5, dtype=torch.float64))
+    weight = tie.project(torch.randn(16, 16, 5, 5, dtype=torch.float64))
     coefficients = tie.to_coefficients(weight)
     used = coefficients[coefficients != 0]
     assert float(used.square().mean()) == pytest.approx(float(weight.square().mean()))

@@ -107,7 +107,7 @@ def test_sgd_steps_are_those_of_averaged_gradients_also_on_coefficients() -> Non
         backward(other, seed)
         with torch.no_grad():
             for tie in ties:
-                tie.tensor.sub_(0.3 * tie.nearest(tie.tensor.grad))
+                tie.tensor.sub_(0.3 * tie.project(tie.tensor.grad))
     torch.testing.assert_close(model.state_dict(), other.state_dict())
 
 

@@ -85,7 +85,7 @@ def test_tied_numbers_are_equal_to_the_bit_in_their_own_precision(group, conv_gr
     blocks = ((size, 2 * size), (1, 2)) if conv_groups == 1 else ((size, 2 * size),)
     channels = num_channels(blocks)
     gradient = torch.randn(channels, channels // conv_groups, 3, 3, dtype=dtype)
-    nearest = Tie(nn.Identity(), "", group, blocks, blocks, conv_groups).nearest(gradient)
+    nearest = Tie(nn.Identity(), "", group, blocks, blocks, conv_groups).project(gradient)
 
     def under(kernels: Tensor, i: int) -> Tensor:
         rows = channel_table(group, blocks)[i]
@@ -107,7 +107,7 @@ def test_numbers_per_channel_may_have_any_shape(group, shape) -> None:
     means = values.view(-1, size).mean(1, keepdim=True)
     expected = means.expand(-1, size).reshape(shape)
     torch.testing.assert_close(tied, expected)
-    nearest = tie.nearest(values)
+    nearest = tie.project(values)
     torch.testing.assert_close(nearest, expected)
     assert abs(distance - float((values - expected).norm())) < 1e-6
     equal = nearest.view(-1, size)

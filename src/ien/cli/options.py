@@ -70,13 +70,13 @@ def layer_names(text: str | None) -> list[str] | None:
     >>> layer_names("conv1, conv2"), layer_names(None)
     (['conv1', 'conv2'], None)
     """
-    from ..measuring.report import ROOT
+    from .._text import MODEL_ITSELF
 
     names = []
     for part in (text or "").split(","):
         name = part.strip()
         if name:
-            names.append(name.replace(ROOT, ""))  # torch calls the model itself ""
+            names.append(name.replace(MODEL_ITSELF, ""))  # torch calls the model itself ""
     return names or None
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._files import seeded
+
 __all__ = ["embedded_digits"]
 
 
@@ -35,7 +37,7 @@ def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"{path} should hold 500 images of each of ten digits; it holds a table of {table.shape}"
         )
-    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(table), generator=seeded(seed))
     rows = torch.from_numpy(table)[order]  # (5000, 785): the pixels, then the label
     images = rows[:, :-1].float().div_(255).view(-1, 1, 28, 28)
     return images, rows[:, -1].long()

@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from .._text import MODEL_ITSELF
 from .dry_run import dry_runs
 from .findings import Finding
 from .sizes import MAX_LISTED_SIZES, search_sizes
 
 __all__ = ["Diagnosis", "Finding", "doctor"]
 
-# words in torch's errors about fake tensors, which have no values
 WORDS_OF_FAKE_TENSORS = ("numpy", "tensor subclass", "FakeTensor", "data_ptr", "storage")
+"""Words in torch's errors about fake tensors, which have no values."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`doctor` found; ``print`` it for a report.
+    """What :func:`doctor` found; ``print`` it to read it.
 
     Do not take ``exact`` for a property of the trained weights: it says what the geometry allows.
     Use :func:`ien.measure` to see how equivariant the model is today.
@@ -110,7 +111,7 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
     tensor): use :func:`ien.measure` there.
 
     Args:
-        model: any module that takes one batch of images; it may return any container of tensors.
+        model: Any module that takes one batch of images; it may return any container of tensors.
         input_size: (channels, height, width) of one image.
 
     Returns:
@@ -170,7 +171,7 @@ def _checked_size(input_size: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _failure(error: Exception, size: tuple[int, int, int]) -> str:
-    """One line on why the model failed, and what to do."""
+    """Return one line on why the model failed, and what to do."""
     lines = [*str(error).strip().splitlines(), type(error).__name__]
     cause = lines[0]
     needs_values = type(error).__name__.startswith(("DataDependent", "DynamicOutput"))
@@ -187,17 +188,17 @@ def _failure(error: Exception, size: tuple[int, int, int]) -> str:
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings of one module that differ only in the numbers of the operation become one."""
-    groups: dict[Finding, list[Finding]] = {}
+    """Make one of findings of a module that differ only in the numbers of the operation."""
+    alike: dict[Finding, list[Finding]] = {}
     for finding in findings:
         without_numbers = replace(finding, op=re.sub(r"\d+", "0", finding.op), cost=None, shift=None)
-        groups.setdefault(without_numbers, []).append(finding)
-    return [replace(group[0], times=len(group)) for group in groups.values()]
+        alike.setdefault(without_numbers, []).append(finding)
+    return [replace(same[0], times=len(same)) for same in alike.values()]
 
 
 def _lines_of(finding: Finding) -> list[str]:
     height, width = finding.size
-    line = f"{finding.module or 'the model itself'}: {finding.op}"
+    line = f"{finding.module or MODEL_ITSELF}: {finding.op}"
     if height * width > 1:
         line += f", on {height}×{width}"
     if finding.times > 1:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .._files import seeded
 from ..measuring.floors import average_over_d4
 from .dimensions import COLUMNS, ROWS
 
@@ -119,7 +120,7 @@ def with_real_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_exact(steps: tuple[Step, ...], size: Size) -> bool:
-    """Whether the steps commute with flips of such maps, and with the transpose if they are square."""
+    """Whether the steps commute with flips of such maps and, if square, with the transpose."""
     is_square = size[0] == size[1]
     after = size
     for step in steps:
@@ -360,8 +361,7 @@ def _probes(size: Size) -> Tensor:
 
 def _noise(count: int, size: Size) -> Tensor:
     """Normal noise (count, 1, H, W), always the same."""
-    generator = torch.Generator("cpu").manual_seed(0)
-    return torch.randn(count, 1, *size, generator=generator, dtype=torch.float64, device="cpu")
+    return torch.randn(count, 1, *size, generator=seeded(0), dtype=torch.float64, device="cpu")
 
 
 def _kernel(size: Size) -> Tensor:

@@ -45,7 +45,7 @@ class Pending:
 
     @property
     def moves_elements(self) -> bool:
-        """Whether the steps only choose or move elements: elementwise operations commute with them."""
+        """Whether the steps only choose or move elements: elementwise operations commute then."""
         kinds = {step.kind for step in self.steps}
         return bool(kinds) and kinds <= {"slice", "repeat", "move"}
 
@@ -61,7 +61,7 @@ class Facts:
     name: str = ""
     """Name of the parameter or buffer that the tensor is."""
     root: Facts | None = None
-    """The tensor of which this one is a view."""
+    """The tensor that this one is a view of."""
     is_rearranged: bool = False
     """Whether the view has other dimensions than its root, or the same in another order."""
     num_writes: int = 0

@@ -21,7 +21,7 @@ Dims = tuple[Dim, ...]
 
 
 def write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
-    """Let the tensor ``target``, and the tensor of which it is a view, hold ``new``."""
+    """Let the tensor ``target``, and the tensor that it is a view of, hold ``new``."""
     if not isinstance(target, FakeTensor):
         if new.places:
             notes.report_unknown(call, new, "it writes a map into a tensor that is not the model's")

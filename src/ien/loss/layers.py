@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from ..groups.group import Group
 from ..groups.members import check_regular
 from .feature_groups import FeatureGroups, Spec
 
-__all__ = ["by_name", "check_regular_layers", "holder", "per_layer", "weights_of"]
+__all__ = ["by_name", "check_regular_layers", "per_layer", "weights_of"]
 
 Key = TypeVar("Key", bound=Group | str)
 
@@ -84,20 +84,6 @@ def per_layer(feature_groups: Spec | Mapping[str, Spec], layers: Iterable[str]) 
                 f"feature_groups names {name!r}, which is not a chosen layer; {nearest(name, layers)}"
             )
     return partition
-
-
-def holder(name: str, named: Collection[str]) -> str:
-    """Find the module that speaks for a layer: itself, or else the nearest ``named`` one around it.
-
-    >>> holder("layer1.0.conv", ["", "layer1"]), holder("stem", ["", "layer1"])
-    ('layer1', '')
-    """
-    key = name
-    while key and key not in named:
-        key = key.rpartition(".")[0]
-    if key not in named:
-        raise KeyError(f'feature_groups says nothing about layer {name!r}: name it, or "" for all others')
-    return key
 
 
 def check_regular_layers(group: Group, feature_groups: Mapping[str, FeatureGroups]) -> None:

@@ -13,7 +13,8 @@ from ..loss.modules import hooked, walk
 
 __all__ = ["choose_layers"]
 
-MAX_LISTED_LAYERS = 5
+MAX_UNCAPTURED_LAYERS = 5
+"""How many of the layers that return maps, but cannot be captured, an error names."""
 
 
 @dataclass
@@ -55,8 +56,8 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     Raises:
         ValueError: No layer returns a map that can be captured.
 
-    >>> net = nn.Sequential(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)))
-    >>> choose_layers(net, torch.rand(1, 1, 4, 4))
+    >>> layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    >>> choose_layers(nn.Sequential(layers), torch.rand(1, 1, 4, 4))
     ['0.0', '0.1']
     """
     modules = {}
@@ -119,7 +120,7 @@ def _why_no_map(runs: Mapping[str, _Run]) -> str:
             uncapturable.append(name)
     if not uncapturable:
         return "no layer of the model returns a map (B, C, H, W), so there is nothing to compare"
-    names = ", ".join(uncapturable[:MAX_LISTED_LAYERS])
+    names = ", ".join(uncapturable[:MAX_UNCAPTURED_LAYERS])
     return (
         f"every layer that returns a map runs more than once or is overwritten in place ({names}): "
         f"use a separate module for each call, or inplace=False"

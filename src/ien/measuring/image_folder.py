@@ -67,7 +67,7 @@ def image_batches(
             if image.shape != first_shape:
                 raise ValueError(_different_sizes(path, image.shape, paths[0], first_shape))
             batch.append(image)
-        yield torch.stack(batch)
+        yield torch.stack(batch)  # (B, C, H, W)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ __all__ = [
     "Images",
     "check_inputs",
     "checked_batches",
+    "device_of",
     "eval_mode",
     "number_of_batches",
     "try_model",
@@ -42,6 +43,11 @@ def check_inputs(model: object, images: object, labels: object, batch_size: int)
         _check_labels(labels)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
+
+
+def device_of(model: nn.Module, default: torch.device) -> torch.device:
+    """Return the device of the model's parameters, or the default if it has none."""
+    return next((parameter.device for parameter in model.parameters()), default)
 
 
 def try_model(model: nn.Module, x: Tensor) -> None:

@@ -17,6 +17,7 @@ from .inputs import (
     Images,
     check_inputs,
     checked_batches,
+    device_of,
     eval_mode,
     number_of_batches,
     try_model,
@@ -81,7 +82,7 @@ def measure(
     Do not train with it: it has no gradient; use :class:`EquivarianceLoss`. To learn which
     operation breaks the symmetry, and at which input sizes it would not, use :func:`doctor`.
 
-    >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())  # 1×1 kernels see no direction
+    >>> net = nn.Sequential(nn.Conv2d(1, 4, kernel_size=1), nn.ReLU())  # 1×1: no direction
     >>> report = measure(net, torch.rand(8, 1, 6, 6), "rot4", layers=["1"], feature_groups=4)
     >>> report.layers["1"].relative < 1e-12
     True
@@ -99,7 +100,7 @@ def measure(
     if progress:
         batches = with_progress_bar(batches, number_of_batches(images, batch_size))
 
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = device_of(model, torch.device("cpu"))
     measurement: Measurement | None = None
     with torch.no_grad(), eval_mode(model):
         for x in batches:

@@ -48,14 +48,14 @@ class _Layer:
 
     Args:
         feature_groups: How its channels are partitioned.
-        elements: How many elements the group has, the identity included.
+        num_elements: How many elements the group has, the identity included.
     """
 
-    def __init__(self, feature_groups: FeatureGroups, elements: int) -> None:
+    def __init__(self, feature_groups: FeatureGroups, num_elements: int) -> None:
         self.feature_groups = feature_groups
-        self.errors = ErrorSums(elements)
-        self.grid_floors = ErrorSums(elements)
-        self.resampling_floors = ErrorSums(elements)
+        self.errors = ErrorSums(num_elements)
+        self.grid_floors = ErrorSums(num_elements)
+        self.resampling_floors = ErrorSums(num_elements)
         self.diversity = DiversitySums(feature_groups)
         self.size = (0, 0)
         """Height and width of its maps, once it has run."""
@@ -136,10 +136,10 @@ class Measurement:
     # Adding a batch
 
     def _add_errors(self, x: Tensor) -> tuple[Maps, list[Any]]:
-        """Add the errors of the model as it is.
+        """Add the errors of the model with its own kernels.
 
         Returns:
-            The maps of the untransformed images by layer, and the outputs under every element.
+            The maps of the original images by layer, and the outputs under every element.
         """
         maps, output = self._run(x.clone(), first=True)  # a model may write into its input
         outputs = [output]
@@ -159,7 +159,7 @@ class Measurement:
         """Add the errors of the model with symmetric kernels, under quarter turns and flips."""
         exact = [i for i in self.not_identity if self.elements[i].exact]
         if not exact:
-            return  # spare the forward pass of the untransformed images
+            return  # spare the forward pass of the original images
         errors: Errors = defaultdict(dict)
         with symmetric_kernels():
             maps, _ = self._run(x.clone())
@@ -193,7 +193,7 @@ class Measurement:
         """Run the model on the images under element ``i`` and compare every layer.
 
         Args:
-            x: The untransformed images (B, C, H, W).
+            x: The original images (B, C, H, W).
             maps: What the layers returned for them.
             i: The index of the element.
             permute: Whether the element also permutes the channels of feature groups.
@@ -214,7 +214,7 @@ class Measurement:
     def _run(self, x: Tensor, first: bool = False) -> tuple[Maps, Any]:
         """Run the model; return what is compared of each layer, and the output.
 
-        ``first`` marks the untransformed images, whose maps are also looked at before pooling.
+        ``first`` marks the original images, whose maps are also looked at before pooling.
         """
 
         def pooled(name: str, h: Tensor) -> Tensor:

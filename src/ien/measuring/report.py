@@ -9,19 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .._text import MODEL_ITSELF, markdown_table, number
 from .._text import columns as aligned
-from .._text import markdown_table, number
 from .sums import Interval, mean_of_known
 
 __all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report"]
 
-ROOT = "(the model)"
-"""What the model itself, whose name is empty, is called in the list of its layers."""
 MAX_FACTOR_COLUMNS = 8
 """With more scale factors than this, only the table of elements lists them."""
 MAX_LISTED_ACCURACIES = 8
 """With more elements than this, only the identity and the worst element are printed."""
-MAX_LISTED_ELEMENTS = 4
+MAX_UNMEASURED_ELEMENTS = 4
 """How many elements without a valid pixel a warning names."""
 
 
@@ -75,7 +73,7 @@ class LayerReport:
     floor: float | None
     """The mean of the elements' floors; see :class:`ElementReport`. None if no element has one."""
     variance: float
-    """The variance of the maps of the untransformed images, over images, channels and pixels."""
+    """The variance of the maps of the original images, over images, channels and pixels."""
     diversity: float | None
     """How different the channels of a feature group are, on average over feature groups.
 
@@ -114,15 +112,16 @@ class LayerReport:
         if self.constant:
             found.append("its maps are constant: an error of 0 says nothing")
         elif self.collapsed:
-            found.append(f"members of {len(self.collapsed)} of {self.num_groups} feature groups are copies")
+            count = f"{len(self.collapsed)} of {self.num_groups} feature groups"
+            found.append(f"{count} have collapsed: their members are nearly equal")
 
         unmeasured = []
         for label, element in self.elements.items():
             if math.isnan(element.relative):
                 unmeasured.append(label)
         if unmeasured:
-            listed = unmeasured[:MAX_LISTED_ELEMENTS]
-            if len(unmeasured) > MAX_LISTED_ELEMENTS:
+            listed = unmeasured[:MAX_UNMEASURED_ELEMENTS]
+            if len(unmeasured) > MAX_UNMEASURED_ELEMENTS:
                 listed.append("…")
             height, width = self.size
             found.append(
@@ -232,7 +231,7 @@ class Report:
         header = ["layer", *columns]
         rows = []
         for name, layer in self.layers.items():
-            row = [name or ROOT]
+            row = [name or MODEL_ITSELF]
             for text_of in columns.values():
                 row.append(text_of(layer))
             rows.append(row)
@@ -243,7 +242,7 @@ class Report:
         lines = []
         for name, layer in self.layers.items():
             for warning in layer.warnings:
-                lines.append(f"{name or ROOT}: {warning}")
+                lines.append(f"{name or MODEL_ITSELF}: {warning}")
         if self.chosen:
             lines.append("layers: the model's direct children that return maps, and its last map")
         if self.output is not None:
@@ -262,7 +261,7 @@ class Report:
             outputs = self.output.elements
         header = ["element"]
         for name in self.layers:
-            header.append(name or ROOT)
+            header.append(name or MODEL_ITSELF)
         if outputs:
             header.append("predictions changed")
 
@@ -308,9 +307,14 @@ class Report:
         return measured_page(self)
 
     def save(self, folder: Path | str) -> Path:
-        """Write ``report.json``, ``report.md`` and ``report.html`` into ``folder``, and return it.
+        """Write ``report.json``, ``report.md`` and ``report.html``.
 
-        The folder is created if it does not exist; earlier reports in it are overwritten.
+        Args:
+            folder: Where to. It is created if it does not exist, and earlier reports in it are
+                overwritten.
+
+        Returns:
+            The folder.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

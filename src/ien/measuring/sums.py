@@ -23,6 +23,8 @@ NORMAL_95 = 1.959964
 """95 % of a normal distribution lie within this many standard deviations of its mean."""
 MIN_VARIANCE_SHARE = 1e-9
 """Values whose variance is a smaller share of their mean square are constant up to rounding."""
+MIN_VARIANCE = 1e-300
+"""Maps of zeros have this variance, so that their errors, which are 0, can be divided by it."""
 
 
 class ErrorSums:
@@ -33,15 +35,15 @@ class ErrorSums:
     of the maps, and how much the ratio of the two would vary with other images.
 
     Args:
-        elements: How many elements the group has, the identity included.
+        num_elements: How many elements the group has, the identity included.
     """
 
-    def __init__(self, elements: int) -> None:
+    def __init__(self, num_elements: int) -> None:
         self.count = 0
         # where the entries of v are: errors first, then the mean and the mean square of the map
-        self._mean = elements
-        self._mean_square = elements + 1
-        self._entries = elements + 2
+        self._mean = num_elements
+        self._mean_square = num_elements + 1
+        self._entries = num_elements + 2
         self._sum = _zeros(self._entries)
         self._outer_sum = _zeros(self._entries, self._entries)
 
@@ -49,7 +51,7 @@ class ErrorSums:
         """Add one batch.
 
         Args:
-            h: The maps (B, …) of the untransformed images.
+            h: The maps (B, …) of the original images.
             errors: Index of an element -> error of each image (B,). Elements left out count as NaN.
         """
         every_dim_but_first = tuple(range(1, h.ndim))
@@ -97,7 +99,7 @@ class ErrorSums:
 
         mean, mean_square = self._map_means()
         # a lower bound in the scale of the maps, so that rounding errors are not divided by about 0
-        variance = max(self.variance, MIN_VARIANCE_SHARE * mean_square, 1e-300)
+        variance = max(self.variance, MIN_VARIANCE_SHARE * mean_square, MIN_VARIANCE)
         ratio = self.raw(elements) / variance
 
         entries = [*measured, self._mean, self._mean_square]
@@ -196,20 +198,20 @@ class DiversitySums:
             mean, mean_square = moments_of_members.mean(3)  # (B, groups) each
             block = torch.stack([over_channels.double(), mean, mean_square])  # (3, B, groups)
             sums.append(block.sum(1).cpu())  # (3, groups)
-        return torch.cat(sums, dim=1)
+        return torch.cat(sums, dim=1)  # (3, all groups)
 
 
 class PredictionSums:
     """How a classifier's scores and classes change under each element, and how often it is right.
 
     Args:
-        elements: How many elements the group has, the identity included.
+        num_elements: How many elements the group has, the identity included.
     """
 
-    def __init__(self, elements: int) -> None:
-        self.errors = ErrorSums(elements)
-        self.flips = _zeros(elements)
-        self.hits = _zeros(elements)
+    def __init__(self, num_elements: int) -> None:
+        self.errors = ErrorSums(num_elements)
+        self.flips = _zeros(num_elements)
+        self.hits = _zeros(num_elements)
         self.averaged_hits = 0.0
 
     def add(self, scores: Sequence[Tensor], labels: Tensor | None) -> None:
@@ -219,12 +221,12 @@ class PredictionSums:
             scores: The scores (B, classes) under each element, the identity first.
             labels: The right classes (B,), if they are known.
         """
-        plain = scores[0]
+        original = scores[0]
         errors = {}
         for element in range(1, len(scores)):
-            change = scores[element] - plain
+            change = scores[element] - original
             errors[element] = change.square().mean(1)  # (B,)
-        self.errors.add(plain, errors)
+        self.errors.add(original, errors)
 
         stacked = full_precision(torch.stack(list(scores)))  # (elements, B, classes)
         classes = _classes(stacked).cpu()  # (elements, B)

@@ -1,6 +1,6 @@
 """Kernels between two feature groups that commute with rotations by any angle.
 
-A *block* holds the kernels between feature groups of one size on either side of a weight, as
+The *kernels* between feature groups of one size on either side of a weight are a tensor
 (feature groups out, feature groups in, members out, members in, h, w). Let W[a, b] be the kernel
 from member b of an input to member a of an output. The layer commutes with the group if
 
@@ -33,70 +33,70 @@ from ..groups.group import Group
 from ..groups.members import member_table, similarities
 from .harmonics import harmonics, orthonormal
 
-__all__ = ["from_coefficients", "nearest", "precise", "to_coefficients"]
+__all__ = ["from_coefficients", "precise", "project", "to_coefficients"]
 
 Moves = tuple[tuple[int, ...], ...]
 """For each element: which place of an orbit it carries to each place of it."""
 
 
-def nearest(block: Tensor, group: Group) -> Tensor:
-    """The kernels nearest to those of a block that commute with ``group``: Bᵀ B W."""
+def project(kernels: Tensor, group: Group) -> Tensor:
+    """Return the nearest kernels that commute with ``group``: Bᵀ B W."""
 
-    def project(kernels: Tensor, basis: Tensor) -> Tensor:
-        return basis.T @ (basis @ kernels)
+    def onto_basis(pixels: Tensor, basis: Tensor) -> Tensor:
+        return basis.T @ (basis @ pixels)
 
-    return _orbit_by_orbit(block, group, project)
+    return _orbit_by_orbit(kernels, group, onto_basis)
 
 
-def to_coefficients(block: Tensor, group: Group) -> Tensor:
-    """The coefficients of :func:`nearest`, in a block of the same shape that is 0 elsewhere.
+def to_coefficients(kernels: Tensor, group: Group) -> Tensor:
+    """Return the coefficients of :func:`project` in a tensor of the same shape, 0 elsewhere.
 
     They are the Fourier transform over relative orientations, F (B W), scaled so that coefficients
     and weights have the same root mean square.
     """
 
-    def transform(kernels: Tensor, basis: Tensor) -> Tensor:
-        fourier = _fourier(len(kernels)).to(basis)
-        by_orbit = basis @ kernels  # (orbits, rows of B, others)
+    def transform(pixels: Tensor, basis: Tensor) -> Tensor:
+        fourier = _fourier(len(pixels)).to(basis)
+        by_orbit = basis @ pixels  # (orbits, rows of B, others)
         coefficients = torch.einsum("fo,okx->fkx", fourier, by_orbit)  # (frequencies, rows of B, others)
         unused = basis.shape[1] - len(basis)  # there are fewer coefficients than pixels
-        return F.pad(coefficients / _scale(basis), (0, 0, 0, unused))
+        return F.pad(coefficients / _rms_ratio(basis), (0, 0, 0, unused))
 
-    return _orbit_by_orbit(block, group, transform)
+    return _orbit_by_orbit(kernels, group, transform)
 
 
-def from_coefficients(block: Tensor, group: Group) -> Tensor:
-    """The kernels with these coefficients, Bᵀ Fᵀ c: the inverse of :func:`to_coefficients`."""
+def from_coefficients(coefficients: Tensor, group: Group) -> Tensor:
+    """Return the kernels Bᵀ Fᵀ c with coefficients c: the inverse of :func:`to_coefficients`."""
 
     def invert(padded: Tensor, basis: Tensor) -> Tensor:
         fourier = _fourier(len(padded)).to(basis)
-        coefficients = padded[:, : len(basis)] * _scale(basis)  # (frequencies, rows of B, others)
-        by_orbit = torch.einsum("fo,fkx->okx", fourier, coefficients)  # (orbits, rows of B, others)
+        used = padded[:, : len(basis)] * _rms_ratio(basis)  # (frequencies, rows of B, others)
+        by_orbit = torch.einsum("fo,fkx->okx", fourier, used)  # (orbits, rows of B, others)
         return basis.T @ by_orbit
 
-    return _orbit_by_orbit(block, group, invert)
+    return _orbit_by_orbit(coefficients, group, invert)
 
 
 def precise(weight: Tensor) -> torch.dtype:
-    """Double precision, which neither autocast nor TF32 rounds; MPS has none."""
+    """Return double precision, which neither autocast nor TF32 rounds; MPS has none."""
     if weight.device.type == "mps":
         return torch.float32
     return torch.float64
 
 
-def _orbit_by_orbit(block: Tensor, group: Group, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Apply ``change(kernels, B)`` to the kernels of orbits that share a basis B.
+def _orbit_by_orbit(kernels: Tensor, group: Group, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Apply ``change(pixels, B)`` to the pixels of all kernels in orbits that share a basis B.
 
     It is given them as (orbits, places * h * w, others), where *others* counts the feature groups
     of both sides, and returns the same shape.
     """
-    groups_out, groups_in, out, inner, height, width = block.shape
-    kernels = block.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups …)
-    kernels = kernels.flatten(-2).flatten(0, 1)  # (places, h, w, others)
-    result = torch.empty_like(kernels, memory_format=torch.contiguous_format)
-    for orbits, basis in _bases(group, out, inner, height, block.device, precise(block)):
-        chosen = kernels[orbits].flatten(1, 3)  # (orbits, places * h * w, others)
-        changed = change(chosen.to(basis.dtype), basis).to(block.dtype)
+    groups_out, groups_in, out, inner, height, width = kernels.shape
+    by_place = kernels.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups …)
+    by_place = by_place.flatten(-2).flatten(0, 1)  # (places, h, w, others)
+    result = torch.empty_like(by_place, memory_format=torch.contiguous_format)
+    for orbits, basis in _bases(group, out, inner, height, kernels.device, precise(kernels)):
+        pixels = by_place[orbits].flatten(1, 3)  # (orbits, places * h * w, others)
+        changed = change(pixels.to(basis.dtype), basis).to(kernels.dtype)
         changed = changed.unflatten(1, (-1, height, width))  # (orbits, places, h, w, others)
         result[orbits] = changed
     result = result.unflatten(0, (out, inner))  # (out, inner, h, w, others)
@@ -104,16 +104,17 @@ def _orbit_by_orbit(block: Tensor, group: Group, change: Callable[[Tensor, Tenso
     return result.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
 
 
-def _scale(basis: Tensor) -> float:
-    """How much smaller the root mean square of pixels is than that of as few coefficients."""
+def _rms_ratio(basis: Tensor) -> float:
+    """Return the root mean square of coefficients, divided by that of the pixels they make."""
     return math.sqrt(basis.shape[1] / len(basis))
 
 
 @lru_cache(maxsize=32)
 def _fourier(count: int) -> Tensor:
-    """The real Fourier transform F of ``count`` points on a circle: orthonormal rows, (q, points).
+    """Return the real Fourier transform F of ``count`` points on a circle: orthonormal rows.
 
-    Row q of F has cos(2πqk / count) or sin(2πqk / count) at point k; the first row is the mean.
+    F is (rows, points). A row has cos(2πqk / count) or sin(2πqk / count) at point k, for one
+    frequency q; the first row is the mean.
     """
     # a tensor cached in inference mode could not be used in training later
     with torch.inference_mode(False), torch.no_grad():
@@ -125,7 +126,7 @@ def _fourier(count: int) -> Tensor:
             # the sine is 0 at frequency 0, and at the highest one of an even count
             if 0 < 2 * q < count:
                 rows.append(torch.sin(q * angles))
-        waves = torch.stack(rows)
+        waves = torch.stack(rows)  # (rows, points)
         return waves / waves.norm(dim=1, keepdim=True)
 
 
@@ -133,7 +134,7 @@ def _fourier(count: int) -> Tensor:
 def _bases(
     group: Group, out: int, inner: int, size: int, device: torch.device, dtype: torch.dtype
 ) -> list[tuple[Tensor, Tensor]]:
-    """The places of orbits, (orbits, places), with the basis B that these orbits share."""
+    """Return the places of orbits, (orbits, places), with the basis B that these orbits share."""
     bases = []
     with torch.inference_mode(False), torch.no_grad():
         for moves, orbits in _orbits(group, out, inner).items():
@@ -144,25 +145,25 @@ def _bases(
 
 
 def _orbits(group: Group, out: int, inner: int) -> dict[Moves, list[list[int]]]:
-    """The orbits of places, gathered by how the group moves places within them.
+    """Return the orbits of places, gathered by how the group moves places within them.
 
     The place of out member a and in member b is ``a * inner + b``.
     """
     members_out = member_table(group, out).tolist()  # [element][place]
     members_in = member_table(group, inner).tolist()
-    elements = list(zip(members_out, members_in, strict=True))
+    tables = list(zip(members_out, members_in, strict=True))  # of each element
     left = dict.fromkeys(product(range(out), range(inner)))  # an ordered set
     found: dict[Moves, list[list[int]]] = {}
     while left:
         first_a, first_b = next(iter(left))
         orbit: dict[tuple[int, int], int] = {}  # place -> its number in the orbit
-        for rows, columns in elements:
+        for rows, columns in tables:
             place = rows[first_a], columns[first_b]
             orbit.setdefault(place, len(orbit))
         for place in orbit:
             del left[place]
         moves = []
-        for rows, columns in elements:
+        for rows, columns in tables:
             sources = [orbit[rows[a], columns[b]] for a, b in orbit]
             moves.append(tuple(sources))
         places = [a * inner + b for a, b in orbit]
@@ -171,14 +172,14 @@ def _orbits(group: Group, out: int, inner: int) -> dict[Moves, list[list[int]]]:
 
 
 def _basis(group: Group, moves: Moves, size: int) -> Tensor:
-    """B: orthonormal rows, each of them commuting kernels for all places of an orbit in a row.
+    """Return B: orthonormal rows, each of them commuting kernels for all places of an orbit.
 
     A pattern ψ in one place has the mean over the group Σ_g g·ψ in the place that g carries it to;
     these means, for every pattern in every place, span all kernels that commute.
     """
     places = len(moves[0])
-    upright = harmonics(size)
-    means = upright.new_zeros(places, len(upright), places, size * size)
+    original = harmonics(size)  # (patterns, size, size)
+    means = original.new_zeros(places, len(original), places, size * size)
     for element, sources in zip(similarities(group), moves, strict=True):
         patterns = harmonics(size, element).flatten(1)  # (patterns, size * size)
         for place, source in enumerate(sources):

@@ -36,6 +36,8 @@ TOLERANCE = 1e-4
 """Relative errors below this are rounding, also with TF32: an inexact grid costs far more."""
 MIN_CHANGE = 1e-3
 """Images that change by less than this share of their variance under all elements look the same."""
+MIN_ROUNDING = 1e-6
+"""The variance that rounding may cause in a channel, as a share of the mean square of all."""
 TF32_EPS = 2**-11
 """The rounding of convolutions on a GPU that uses TF32."""
 
@@ -51,11 +53,11 @@ class Found(NamedTuple):
 
 
 def views_of(x: Tensor, group: Group) -> Tensor:
-    """Images (B, C, H, W) under every element, the identity first: (elements * B, C, H, W)."""
+    """Return images (B, C, H, W) under all elements, identity first: (elements * B, C, H, W)."""
     views = []
     changes = False
     for i in range(len(group)):
-        view = group.act(x, _element(i, len(x)))
+        view = group.act(x, _element(i, len(x)))  # (B, C, H, W)
         views.append(view)
         change = (view - x).square().mean()
         if change > MIN_CHANGE * x.var(unbiased=False):
@@ -65,11 +67,11 @@ def views_of(x: Tensor, group: Group) -> Tensor:
             f"input is almost invariant to {group}, so nothing can be detected from it: "
             f"pass real images, or torch.rand{tuple(x.shape)}"
         )
-    return torch.cat(views)
+    return torch.cat(views)  # (elements * B, C, H, W)
 
 
 def feature_groups_of(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> Found | None:
-    """The feature groups that maps of views (elements * B, C, H, W) rotate in; None if in none.
+    """Return the feature groups that maps of views (elements * B, C, H, W) rotate in, or None.
 
     1. If all elements are exact, the first of the candidates that fits.
     2. Otherwise the candidate with the smallest error under elements that resample: quarter turns
@@ -82,39 +84,40 @@ def feature_groups_of(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> 
     """
     if not comparable(h, group):
         return None
+    variances = _channel_variances(h)
     best = None
     for blocks in candidates:
-        found = rotates_in(h, group, blocks)
+        found = _judge(h, group, blocks, variances)
         if found is None:
             continue
         if all(group.exact):
             return found
         if best is None or _rank(found) < _rank(best):
             best = found
-    return best or _read_off(h, group)
+    return best or _read_off(h, group, variances)
 
 
 def rotates_in(h: Tensor, group: Group, blocks: Blocks) -> Found | None:
-    """How well maps of views rotate in these feature groups; None if they do not."""
+    """Return how well maps of views rotate in these feature groups; None if they do not."""
     if not comparable(h, group):
         return None
-    return _judge(h, group, blocks, _scale(h))
+    return _judge(h, group, blocks, _channel_variances(h))
 
 
 def relative_error(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> float:
-    """How far maps are from rotating in any of the candidates: NaN if they cannot be compared."""
+    """Return how far maps are from rotating in any of the candidates; NaN if nothing compares."""
     if not comparable(h, group):
         return float("nan")
-    scale = _scale(h)
+    variances = _channel_variances(h)
     errors = []
     for blocks in candidates:
-        relative = _exact_errors(h, group, blocks) / scale  # (exact elements, C)
+        relative = _exact_errors(h, group, blocks) / variances  # (exact elements, C)
         errors.append(float(relative.max()))
     return min(errors)  # NaN if the maps have NaN: a running minimum from infinity would hide it
 
 
 def comparable(h: Tensor, group: Group) -> bool:
-    """Whether maps have a part for every element, and sides that it may swap."""
+    """Return whether maps have a part for every element, and sides that it may swap."""
     if len(h) % len(group):
         return False
     height, width = h.shape[2:]
@@ -122,17 +125,16 @@ def comparable(h: Tensor, group: Group) -> bool:
 
 
 def swaps_sides(group: Group) -> bool:
-    """Whether some element turns rows into columns, as quarter turns do and flips do not."""
+    """Return whether some element turns rows into columns, as quarter turns do and flips do not."""
     return bool(group.matrices[:, 0, 1].any())
 
 
-def _read_off(h: Tensor, group: Group) -> Found | None:
+def _read_off(h: Tensor, group: Group, variances: Tensor) -> Found | None:
     """Read sizes from the first channel on: each time the one that fits best."""
-    scale = _scale(h)
     blocks: list[tuple[int, int]] = []
     first = 0
     while first < h.shape[1]:
-        size = _size_at(h, group, first, scale)
+        size = _size_at(h, group, first, variances)
         if size is None:
             return None
         first += size
@@ -140,17 +142,17 @@ def _read_off(h: Tensor, group: Group) -> Found | None:
             blocks[-1] = (size, blocks[-1][1] + size)
         else:
             blocks.append((size, size))
-    return _judge(h, group, tuple(blocks), scale)
+    return _judge(h, group, tuple(blocks), variances)
 
 
-def _size_at(h: Tensor, group: Group, first: int, scale: Tensor) -> int | None:
-    """The size that fits best for a feature group that begins with channel ``first``."""
+def _size_at(h: Tensor, group: Group, first: int, variances: Tensor) -> int | None:
+    """Return the size that fits best for a feature group that begins with channel ``first``."""
     best = None
     for size in regular_sizes(group):  # the larger of equals wins
         part = slice(first, first + size)
         if part.stop > h.shape[1]:
             continue
-        found = _judge(h[:, part], group, ((size, size),), scale[part])
+        found = _judge(h[:, part], group, ((size, size),), variances[part])
         if found is not None and (best is None or _rank(found) < _rank(best)):
             best = found
     if best is None:
@@ -158,14 +160,17 @@ def _size_at(h: Tensor, group: Group, first: int, scale: Tensor) -> int | None:
     return best.blocks[0][0]
 
 
-def _judge(h: Tensor, group: Group, blocks: Blocks, scale: Tensor) -> Found | None:
-    """The errors of maps in these feature groups; those of a channel are relative to its ``scale``."""
+def _judge(h: Tensor, group: Group, blocks: Blocks, variances: Tensor) -> Found | None:
+    """Return the errors of maps in these feature groups, or None if a channel does not fit.
+
+    A channel fits if its errors are rounding beside its own entry of ``variances`` (C,).
+    """
     errors = _exact_errors(h, group, blocks)  # (exact elements, C)
-    if not (errors / scale).max() < TOLERANCE:
+    if not (errors / variances).max() < TOLERANCE:
         return None
     # what is reported is relative to the variance of all channels together, as everywhere else
     channel_means = full_precision(h).mean((0, 2, 3))  # (C,)
-    variance = scale.mean() + channel_means.var(unbiased=False)
+    variance = variances.mean() + channel_means.var(unbiased=False)
     exact = float((errors.mean(1) / variance).max())
     between = []
     for permuted, h_g, g in _compared(h, group, blocks, exact=False):
@@ -176,45 +181,45 @@ def _judge(h: Tensor, group: Group, blocks: Blocks, scale: Tensor) -> Found | No
 
 
 def _exact_errors(h: Tensor, group: Group, blocks: Blocks) -> Tensor:
-    """The mean of (h(g·x) - ρ(g) h(x))² in each channel, for exact elements but the identity.
+    """Return the mean of (h(g·x) - ρ(g) h(x))² in each channel.
 
-    The result is (exact elements, C).
+    The result is (exact elements, C), without the identity.
     """
     errors = []
     for permuted, h_g, g in _compared(h, group, blocks, exact=True):
-        expected = group.act_on_features(permuted, g)  # ρ(g) h(x)
-        errors.append((h_g - expected).square().mean((0, 2, 3)))
-    return torch.stack(errors)
+        expected = group.act_on_features(permuted, g)  # ρ(g) h(x): (B, C, H, W)
+        errors.append((h_g - expected).square().mean((0, 2, 3)))  # (C,)
+    return torch.stack(errors)  # (exact elements, C)
 
 
 def _compared(
     h: Tensor, group: Group, blocks: Blocks, exact: bool
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For exact elements or all others: h(x) with members permuted, h(g·x), and g (B,)."""
+    """Yield, for exact elements or all others, h(x) with members permuted, h(g·x), and g (B,)."""
     table = channel_table(group, blocks).to(h.device)  # (elements, C)
-    upright, *others = full_precision(h).chunk(len(group))  # (B, C, H, W) each
+    original, *others = full_precision(h).chunk(len(group))  # (B, C, H, W) each
     for i, h_g in enumerate(others, start=1):
         if group.exact[i] == exact:
-            permuted = upright[:, table[i]]
-            yield permuted, h_g, _element(i, len(upright))
+            permuted = original[:, table[i]]  # (B, C, H, W)
+            yield permuted, h_g, _element(i, len(original))
 
 
 def _element(i: int, count: int) -> Tensor:
     return torch.full((count,), i, device="cpu")
 
 
-def _scale(h: Tensor) -> Tensor:
-    """The variance within each channel, (C,), plus enough to make rounding small beside it."""
+def _channel_variances(h: Tensor) -> Tensor:
+    """Return the variance of each channel, (C,), plus enough to make rounding small beside it."""
     eps = torch.finfo(h.dtype).eps
     if h.is_cuda:
         eps = max(eps, TF32_EPS)
     h = full_precision(h)
-    rounding = max(1e-6, eps**2 / TOLERANCE) * h.square().mean()
+    rounding = max(MIN_ROUNDING, eps**2 / TOLERANCE) * h.square().mean()
     tiny = torch.finfo(h.dtype).tiny  # for maps of zeros
-    variance = h.var((0, 2, 3), unbiased=False)
+    variance = h.var((0, 2, 3), unbiased=False)  # (C,)
     return variance + rounding + tiny
 
 
 def _rank(found: Found) -> float:
-    """What decides between sizes that fit: the error under elements that resample."""
+    """Return what decides between sizes that fit: the error under elements that resample."""
     return max(found.between or 0.0, TOLERANCE)

@@ -35,23 +35,23 @@ class _Remembered(NamedTuple):
 class Flow:
     """The latest maps of a model that runs on views."""
 
-    def __init__(self, group: Group, specs: Iterable[FeatureGroups], images: Tensor) -> None:
-        """Begin with the images, whose channels are never members, even if they are all equal.
+    def __init__(self, group: Group, specs: Iterable[FeatureGroups], views: Tensor) -> None:
+        """Begin with the views, whose channels are never members, even if they are all equal.
 
         Args:
             group: Rotations and flips.
             specs: The feature groups that were asked for.
-            images: The views that the model will run on.
+            views: The images under all elements, which the model will run on.
         """
         self.group = group
         self.specs = list(dict.fromkeys(specs))
-        self.num_views = len(images)
+        self.num_views = len(views)
         self._latest: deque[_Remembered] = deque(maxlen=REMEMBERED_MAPS)
-        single_channels = ((1, images.shape[1]),)
-        self._remember(images, Found(single_channels, 0.0, None))
+        single_channels = ((1, views.shape[1]),)
+        self._remember(views, Found(single_channels, 0.0, None))
 
     def feature_groups(self, h: Tensor, expected: Blocks = ()) -> Found | None:
-        """The feature groups that maps rotate in, those ``expected`` first; None if in none."""
+        """Return the feature groups that maps rotate in, those ``expected`` first, or None."""
         if not comparable(h, self.group):
             return None
         for maps, version, found in self._latest:
@@ -67,18 +67,18 @@ class Flow:
         return found
 
     def relative_error(self, h: Tensor) -> float:
-        """How far maps are from rotating in feature groups that were asked for, or singly."""
+        """Return how far maps are from rotating in what was asked for, or as single channels."""
         return relative_error(h, self.group, self._candidates(h.shape[1]))
 
     def specs_text(self) -> str:
-        """The feature groups that were asked for, for messages."""
+        """Return the feature groups that were asked for, for messages."""
         return " or ".join(map(str, self.specs))
 
     def _remember(self, h: Tensor, found: Found | None) -> None:
         self._latest.append(_Remembered(h, h._version, found))
 
     def _candidates(self, channels: int) -> list[Blocks]:
-        """Feature groups to try: those of the latest maps, those asked for, single channels.
+        """Return feature groups to try: those of the latest maps, those asked for, single channels.
 
         The latest come first because constant maps, such as zeros, fit any.
         """

@@ -34,7 +34,7 @@ MIN_STRENGTH = 1e-6
 
 
 def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B008 - frozen
-    """The patterns that smooth kernels are made of: (patterns, size, size).
+    """Return the patterns that smooth kernels are made of: (patterns, size, size).
 
     Args:
         size: The height and width of the kernel.
@@ -44,7 +44,7 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
     [1, 6, 11, 18]
     """
     centre = (size - 1) / 2
-    row, column = source_pixels(step, size, size)
+    row, column = source_pixels(step, size, size)  # (size, size) each, as all that follows
     y = centre - row
     x = column - centre
     distance = torch.hypot(x, y)  # ρ
@@ -61,11 +61,11 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
         for q in range(1, max_frequency + 1):
             patterns.append(waves * torch.cos(q * angle))
             patterns.append(waves * torch.sin(q * angle))
-    return torch.stack(patterns)
+    return torch.stack(patterns)  # (patterns, size, size)
 
 
 def _ring(radius: float, outermost: bool) -> tuple[float, int]:
-    """The width of a ring and the highest frequency that its pixels can show."""
+    """Return the width of a ring and the highest frequency that its pixels can show."""
     if radius == 0:
         return MIDDLE_WIDTH, 0
     if outermost:
@@ -78,7 +78,7 @@ def _ring(radius: float, outermost: bool) -> tuple[float, int]:
 
 @lru_cache(maxsize=32)
 def smoothing(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The matrix S that takes a kernel's pixels w to the nearest smooth kernel, S w.
+    """Return the matrix S that takes a kernel's pixels w to the nearest smooth kernel, S w.
 
     With orthonormal patterns as the rows of Ψ, S = Ψᵀ Ψ; it is symmetric, (size², size²).
 
@@ -92,7 +92,7 @@ def smoothing(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def orthonormal(rows: Tensor) -> Tensor:
-    """Orthonormal rows that span the same space as ``rows``."""
+    """Return orthonormal rows that span the same space as ``rows``."""
     _, strengths, directions = torch.linalg.svd(rows, full_matrices=False)
     independent = strengths > MIN_STRENGTH * strengths[0]
     return directions[independent].contiguous()

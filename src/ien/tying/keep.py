@@ -27,21 +27,25 @@ ELEMENTWISE = (
     torch.optim.ASGD,
 )
 """Optimizers that update each number from its own gradients alone."""
-KEEPERS = "_kept_equivariant"
+KEEPERS_ATTRIBUTE = "_kept_equivariant"
 """The attribute of an optimizer that holds its keepers; a copy has neither it nor the hooks."""
 
 
 def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
-    """Let every step of ``optimizer`` keep a model equivariant that :func:`start_equivariant` prepared.
+    """Let every step of ``optimizer`` keep a model equivariant, after :func:`start_equivariant`.
 
-    The weights train as tied ones: before a step each gradient becomes its mean over the group, as
-    for one weight that is used in several places. After the step the running statistics of norms
-    are projected, and so are weights that may have moved off: smooth kernels, half precision, a
-    fused optimizer, one that took steps before, or one that is not known to treat each number by
-    itself, as SGD and Adam do; and once after something else wrote them, such as
-    ``load_state_dict`` (writes through ``.data`` go unnoticed). Where an element resamples, these
-    optimizers step on coefficients of patterns instead of kernels, and their state starts again.
-    The model and your loop stay as they are; no loss and no rotated images are needed.
+    Before a step, each gradient becomes its mean over the group, as for one weight that is used in
+    several places. After a step, these are projected again:
+
+    - running statistics of norms, always;
+    - weights, if kernels are smooth, the precision is half, or the optimizer is fused, has taken
+      steps before, or is not elementwise like SGD and Adam;
+    - weights that something else wrote, such as ``load_state_dict``, once. Writes through
+      ``.data`` go unnoticed.
+
+    Where an element resamples, elementwise optimizers step on coefficients of patterns instead of
+    kernels, and their state starts again. The model and your loop stay as they are; no loss and no
+    rotated images are needed.
 
     Not for data that may lack the symmetry: a tied model cannot learn to break it, but a loss can.
     A copy of the model or the optimizer is not kept; of several calls for a weight the last counts.
@@ -51,7 +55,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         optimizer: One of torch.optim, made from ``model.parameters()``.
 
     Raises:
-        ValueError: If a parameter that trains cannot be tied, or the optimizer has none of the model.
+        ValueError: If a parameter that trains cannot be tied, or the optimizer has none of its own.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images, optimizer = torch.rand(2, 1, 9, 9), torch.optim.Adam(net.parameters())
@@ -69,7 +73,7 @@ def keep_equivariant(start: Start, optimizer: torch.optim.Optimizer) -> None:
         )
     check_optimizer(optimizer, start.model)
     check_untied(start.model, start.untied)
-    keepers: list[_Keeper] = vars(optimizer).setdefault(KEEPERS, [])
+    keepers: list[_Keeper] = vars(optimizer).setdefault(KEEPERS_ATTRIBUTE, [])
     keepers[:] = [keeper for keeper in keepers if keeper.release(optimizer, start.model)]
     keepers.append(_Keeper(start, optimizer))
 
@@ -178,10 +182,10 @@ class _Keeper:
                 weight = kept.tie.tensor
                 moved = weight.requires_grad and (kept.moves_off or self.uneven)
                 if (moved or self.rewritten) and id(weight) not in tied:
-                    weight.copy_(kept.tie.nearest(weight))
+                    weight.copy_(kept.tie.project(weight))
             for tie in self.statistics:
                 # through .data, as a norm writes them: another loss may still go backward
-                tie.tensor.data.copy_(tie.nearest(tie.tensor))
+                tie.tensor.data.copy_(tie.project(tie.tensor))
         self.versions = self._versions(optimizer)
 
     def _loaded(self, _: object) -> None:
@@ -196,7 +200,7 @@ class _Keeper:
                 if grad is None:
                     continue
                 if not on_coefficients:
-                    grad.copy_(tie.nearest(grad))
+                    grad.copy_(tie.project(grad))
                     continue
                 coefficients = nn.Parameter(tie.to_coefficients(weight))
                 coefficients.grad = tie.to_coefficients(grad)
@@ -213,12 +217,12 @@ class _Keeper:
                 if weight._version == version:
                     weight.copy_(tie.from_coefficients(coefficients))
                 else:  # written by something else, such as load_state_dict after a step that failed
-                    weight.copy_(tie.nearest(weight))
+                    weight.copy_(tie.project(weight))
                 if weight.grad is None and coefficients.grad is not None:  # not zeroed since
                     weight.grad = grad
 
     def _in_optimizer(self, optimizer: torch.optim.Optimizer) -> list[_Kept]:
-        """The weights that the optimizer has, and those that nothing trains."""
+        """Return the weights that the optimizer has, and those that nothing trains."""
         trained = _parameter_ids(optimizer)
         found = []
         for kept in self.weights:
@@ -234,7 +238,7 @@ class _Keeper:
         return found
 
     def _versions(self, optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:
-        """Which tensors the tied weights are, and how often each has been written to."""
+        """Return which tensors the tied weights are, and how often each has been written to."""
         versions = []
         for kept in self._in_optimizer(optimizer):
             weight = kept.tie.tensor
@@ -254,7 +258,7 @@ def _swap(optimizer: torch.optim.Optimizer, others: Mapping[Tensor, Tensor]) -> 
 
 
 def _takes_equal_steps(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether equal numbers with equal gradients stay equal to the bit.
+    """Return whether equal numbers with equal gradients stay equal to the bit.
 
     Implementations for half precision, and fused ones, round differently at the end of a tensor.
     """

@@ -6,14 +6,18 @@ is a map of one pixel.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch import Tensor, nn
 
+from .._text import MODEL_ITSELF
 from ..groups.members import Blocks
 
 __all__ = [
     "has_number_per_channel",
     "layer_text",
     "layouts",
+    "nearest_named",
     "shape_text",
     "sizes_of",
     "sizes_text",
@@ -22,7 +26,7 @@ __all__ = [
 
 
 def layouts(x: Tensor) -> list[Tensor]:
-    """``x`` as maps (B, C, H, W) in every way that it can be read, channels first before last."""
+    """Return ``x`` as maps (B, C, H, W), read with channels first and then with channels last."""
     if x.ndim == 2:
         return [x[:, :, None, None]]  # (B, C, 1, 1)
     if x.ndim == 4:
@@ -31,7 +35,7 @@ def layouts(x: Tensor) -> list[Tensor]:
 
 
 def has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
-    """Whether there is one number for each channel of ``maps``, a layout of ``x``.
+    """Return whether there is one number for each channel of ``maps``, a layout of ``x``.
 
     If it has several dims, such as (C, 1, 1), the long one says which dim of ``x`` it belongs to.
     """
@@ -50,7 +54,7 @@ def has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
 
 
 def vectors_of(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module that have several numbers, all along one dim."""
+    """Return a module's parameters and buffers that have several numbers, all along one dim."""
     tensors = {
         **dict(module.named_parameters(recurse=False)),
         **dict(module.named_buffers(recurse=False)),
@@ -63,25 +67,39 @@ def vectors_of(module: nn.Module) -> dict[str, Tensor]:
     return vectors
 
 
+def nearest_named(name: str, named: Collection[str]) -> str:
+    """Return the module that speaks for a layer: itself, or the nearest ``named`` one around it.
+
+    >>> nearest_named("layer1.0.conv", ["", "layer1"]), nearest_named("stem", ["", "layer1"])
+    ('layer1', '')
+    """
+    key = name
+    while key and key not in named:
+        key = key.rpartition(".")[0]
+    if key not in named:
+        raise KeyError(f'feature_groups says nothing about layer {name!r}: name it, or "" for all others')
+    return key
+
+
 def sizes_of(blocks: Blocks) -> list[int]:
-    """The size of the feature groups in each block."""
+    """Return the size of the feature groups in each block."""
     return [size for size, _ in blocks]
 
 
 def sizes_text(blocks: Blocks) -> str:
-    """The sizes as tables and messages show them: ``4-2-1``."""
+    """Return the sizes as tables and messages show them: ``4-2-1``."""
     return "-".join(map(str, sizes_of(blocks)))
 
 
 def shape_text(x: Tensor) -> str:
-    """Maps without their batch, as ``8×7×7``; any other tensor with its type."""
+    """Describe maps without their batch, as ``8×7×7``, and any other tensor with its type."""
     if x.ndim == 4:
         return "×".join(map(str, x.shape[1:]))
     return f"{x.dtype} of shape {tuple(x.shape)}"
 
 
 def layer_text(name: str, module: nn.Module) -> str:
-    """A layer by its name and type."""
+    """Describe a layer by its name and type."""
     if not name:
-        return "the model itself"
+        return MODEL_ITSELF
     return f"layer {name!r} ({type(module).__name__})"

@@ -20,11 +20,19 @@ from ..groups.group import Group
 from ..groups.members import Blocks
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups
-from ..loss.layers import holder
 from ..loss.modules import hooked, tensors_in
 from .detect import swaps_sides
 from .flow import Flow
-from .layouts import has_number_per_channel, layer_text, layouts, shape_text, sizes_of, sizes_text, vectors_of
+from .layouts import (
+    has_number_per_channel,
+    layer_text,
+    layouts,
+    nearest_named,
+    shape_text,
+    sizes_of,
+    sizes_text,
+    vectors_of,
+)
 from .projection import MIN_SHARE, Tie, cuts, ungrouped
 
 __all__ = ["Breaks", "LayerStart", "Mixing", "Plan", "spreads_of"]
@@ -33,6 +41,8 @@ Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 """Layers that mix channels."""
 MAX_ROUNDING = 1e-6
 """Weights at no more than this relative distance from tied ones are tied already."""
+MAX_LISTED_ROUNDING = 1e-7
+"""The same for numbers per channel, which are only listed as a layer if they are further off."""
 MAX_GAIN = 4.0
 """How far a random weight may grow or shrink to keep a variance: dead maps would need more."""
 
@@ -64,7 +74,7 @@ class Plan:
         self,
         group: Group,
         specs: Mapping[str, FeatureGroups],
-        images: Tensor,
+        views: Tensor,
         spreads: Mapping[str, float],
         smooth: bool,
     ) -> None:
@@ -73,13 +83,13 @@ class Plan:
         Args:
             group: Rotations and flips.
             specs: Feature groups by the name of a layer or a module around it, ``""`` for the rest.
-            images: The views that the model will run on.
+            views: The images under all elements, which the model will run on.
             spreads: The variance of what each layer returned before; empty to leave it alone.
             smooth: Whether kernels are smooth.
         """
         self.group = group
         self.specs = dict(specs)
-        self.flow = Flow(group, specs.values(), images)
+        self.flow = Flow(group, specs.values(), views)
         self.spreads = dict(spreads)
         self.smooth = smooth
         self.layers: dict[str, LayerStart] = {}
@@ -132,15 +142,7 @@ class Plan:
         before = self._feature_groups_in(called, x, maps[:1])
         after = self._feature_groups_out(name, module, on_maps=x.ndim == 4)
         self.returned[name] = after
-
-        sides = (after, before)
-        if isinstance(module, nn.ConvTranspose2d):  # its weight is (I, O, h, w)
-            sides = (before, after)
-        conv_groups = getattr(module, "groups", 1)  # a linear layer has none
-        sides_and_groups = ungrouped(conv_groups, *sides, self.group)
-        ties = [Tie(module, "weight", self.group, *sides_and_groups, self.smooth)]
-        if module.bias is not None:
-            ties.append(Tie(module, "bias", self.group, after))
+        ties = self._ties_of(module, before, after)
         self._register(ties, f"{called} shares its weight with a layer that has other feature groups")
 
         new = [tie for tie in ties if id(tie.tensor) not in self.written]
@@ -157,6 +159,18 @@ class Plan:
         if random and new[0] is ties[0]:  # the weight itself, and not only the bias beside a shared one
             self._keep_spread(name, module, x)
         self._note(name, before, after, distance, total)
+
+    def _ties_of(self, module: Mixing, before: Blocks, after: Blocks) -> list[Tie]:
+        """Return how feature groups tie the weight of a layer, and then its bias, if it has one."""
+        sides = (after, before)
+        if isinstance(module, nn.ConvTranspose2d):  # its weight is (I, O, h, w)
+            sides = (before, after)
+        conv_groups = getattr(module, "groups", 1)  # a linear layer has none
+        sides_and_groups = ungrouped(conv_groups, *sides, self.group)
+        ties = [Tie(module, "weight", self.group, *sides_and_groups, self.smooth)]
+        if module.bias is not None:
+            ties.append(Tie(module, "bias", self.group, after))
+        return ties
 
     def _write_tied(self, name: str, tie: Tie, random: bool) -> float:
         """Tie a weight or a bias, and return how far it was from that."""
@@ -225,7 +239,7 @@ class Plan:
             self._write(numbers, tied)
             norms.append(_norm(numbers))
         total = math.hypot(*norms)
-        if distance > 1e-7 * total and name not in self.layers:
+        if distance > MAX_LISTED_ROUNDING * total and name not in self.layers:
             self._note(name, before, before, distance, total)
 
     def _estimate_statistics(self, module: nn.Module, x: Tensor) -> None:
@@ -241,7 +255,7 @@ class Plan:
         for buffer, estimate in ((mean, new_mean), (variance, new_variance)):
             tie = self.ties.get(id(buffer))
             if tie is not None:
-                estimate = tie.nearest(estimate)
+                estimate = tie.project(estimate)
             self._write(buffer, estimate)
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
@@ -249,7 +263,8 @@ class Plan:
         if name or isinstance(output, Tensor):
             parts = [output]
         else:
-            # the model may return several tensors; those whose batch is not that of the views are no features
+            # the model may return several tensors;
+            # those whose batch is not that of the views are no features
             batches = [part for part in tensors_in(output, in_objects=False) if part.ndim]
             parts = [part for part in batches if len(part) == self.flow.num_views]
         for part in parts:
@@ -280,12 +295,12 @@ class Plan:
             self.layers[name] = replace(layer, exact=found.exact, between=found.between)
 
     def _check_class_scores(self, output: Tensor) -> None:
-        """Refuse vectors in feature groups that nobody asked for; for maps, note how to avoid it."""
+        """Refuse vectors in feature groups that nobody asked for; of maps, note how to avoid it."""
         blocks = self.returned.get("", ())
         in_feature_groups = any(size > 1 for size in sizes_of(blocks))
         if not in_feature_groups or not self._last_mixing:
             return
-        if holder(self._last_mixing, {"", *self.specs}):  # its feature groups were named
+        if nearest_named(self._last_mixing, {"", *self.specs}):  # its feature groups were named
             return
         self.class_scores = f'feature_groups={{"": …, "{self._last_mixing}": 1}}'
         if output.ndim == 2:
@@ -297,7 +312,7 @@ class Plan:
             )
 
     def _feature_groups_in(self, called: str, x: Tensor, maps: Sequence[Tensor]) -> Blocks:
-        """The feature groups found in the input ``x`` of a layer, read as the first of ``maps``."""
+        """Return the feature groups found in a layer's input ``x``, read as ``maps[0]``."""
         if not maps:
             raise ValueError(
                 f"the input of {called}, {shape_text(x)}, is neither maps (B, C, H, W) or (B, H, W, C) nor "
@@ -313,15 +328,15 @@ class Plan:
         return found.blocks
 
     def _feature_groups_out(self, name: str, module: Mixing, on_maps: bool) -> Blocks:
-        """The feature groups that a layer should return.
+        """Return the feature groups that a layer should return.
 
         A linear layer on vectors returns single numbers, such as class scores, unless it is named.
         """
         channels = module.out_features if isinstance(module, nn.Linear) else module.out_channels
-        named = holder(name, {"", *self.specs})
+        named = nearest_named(name, {"", *self.specs})
         if isinstance(module, nn.Linear) and not on_maps and not named:
             return ((1, channels),)
-        spec = self.specs[holder(name, self.specs)]
+        spec = self.specs[nearest_named(name, self.specs)]
         try:
             return tuple(spec.blocks(channels))
         except ValueError as error:
@@ -331,7 +346,7 @@ class Plan:
             raise ValueError(f"{layer_text(name, module)}: {error}{hint}") from None
 
     def _layout(self, x: Tensor, vectors: Sequence[Tensor]) -> Tensor | None:
-        """``x`` in the layout whose channels these belong to; if in both, the one that rotates."""
+        """Return ``x`` in the layout that has these channels; of both, the one that rotates."""
         fitting = []
         for maps in layouts(x):
             if any(has_number_per_channel(numbers, maps, x) for numbers in vectors):
@@ -345,11 +360,11 @@ class Plan:
         return None
 
     def _register(self, ties: Sequence[Tie], problem: str) -> None:
-        """Note how tensors are tied; an error if one is tied already, and otherwise."""
+        """Note how tensors are tied; raise an error if one is tied already in another way."""
         for tie in ties:
             first = self.ties.setdefault(id(tie.tensor), tie)
             # a shared tensor may belong to other modules, but must be tied in the same way
-            if first[2:] != tie[2:]:
+            if not first.is_tied_like(tie):
                 raise ValueError(f"{problem}: give both the same, or a weight of their own")
 
     def _note(self, name: str, before: Blocks, after: Blocks, distance: float, total: float) -> None:
@@ -365,7 +380,7 @@ class Plan:
         tensor.copy_(value)
 
     def _untied_text(self, module: nn.Module) -> str:
-        """The module's own parameters that are not tied, for an error."""
+        """Return the module's own parameters that are not tied, as the end of an error."""
         untied = []
         for name, tensor in module.named_parameters(recurse=False):
             if id(tensor) not in self.written:
@@ -375,8 +390,8 @@ class Plan:
         return f"; its own {' and '.join(untied)} cannot be tied"
 
 
-def spreads_of(model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor) -> dict[str, float]:
-    """The variance of what each layer that mixes channels returns for these images."""
+def spreads_of(model: nn.Module, modules: Mapping[str, nn.Module], views: Tensor) -> dict[str, float]:
+    """Return the variance of what each layer that mixes channels returns for these views."""
     spreads: dict[str, float] = {}
 
     def note(name: str, module: nn.Module, output: Any) -> None:
@@ -384,12 +399,12 @@ def spreads_of(model: nn.Module, modules: Mapping[str, nn.Module], images: Tenso
             spreads.setdefault(name, _spread(module, output))
 
     with hooked(modules, after=note):
-        model(images.clone())
+        model(views.clone())
     return spreads
 
 
 def _spread(module: Mixing, output: Tensor) -> float:
-    """The variance of what a layer returns, without its bias."""
+    """Return the variance of what a layer returns, without its bias."""
     if module.bias is not None:
         bias = module.bias.to(output)
         if not isinstance(module, nn.Linear):

@@ -34,14 +34,14 @@ from .harmonics import smoothing
 __all__ = ["MIN_SHARE", "Tie", "cuts", "tied_weight", "ungrouped"]
 
 MIN_SHARE = 1e-6
-"""A weight of which no more than this share is left after projection is as good as 0."""
-KEPT_MEAN = 0.5
+"""A weight that keeps no more than this share of its norm under projection counts as 0."""
+KEPT_MEAN_SHARE = 0.5
 """The share of their mean over pixels that random kernels keep where an element resamples.
 
-Two of the six patterns of a 3×3 kernel have a mean. Kernels made of all six pass on brightness
-rather than what an image shows; from layer to layer features come to vary together, and a deep
-network learns slowly: on validation images ResNet18 under rot8 does, the six-conv net under rot4
-does not.
+Smooth random kernels have too large a mean over pixels: two of the six patterns of a 3×3 kernel
+have one. Such kernels pass on brightness rather than structure, features become correlated from
+layer to layer, and deep networks learn slowly (ResNet18 under rot8, on validation images; the
+six-layer CNN under rot4 does not).
 """
 
 
@@ -66,8 +66,13 @@ class Tie(NamedTuple):
         found: Tensor = getattr(self.module, self.name)
         return found
 
-    def nearest(self, values: Tensor) -> Tensor:
-        """P ``values``: the nearest tied values, on the same device and in the same precision."""
+    def is_tied_like(self, other: Tie) -> bool:
+        """Return whether the same numbers are tied in the same way, be it in other modules."""
+        mine = (self.group, self.after, self.before, self.conv_groups, self.smooth)
+        return mine == (other.group, other.after, other.before, other.conv_groups, other.smooth)
+
+    def project(self, values: Tensor) -> Tensor:
+        """Return P ``values``: the nearest tied values, on the same device, of the same dtype."""
         weight = self._as_weight(values)
         if self.smooth:
             weight = _smoothed(weight)
@@ -76,7 +81,7 @@ class Tie(NamedTuple):
         return _with_conv_groups(tied, self.conv_groups).view_as(values)
 
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
-        """The tied values to start with, and how far away the nearest are: :func:`tied_weight`."""
+        """Return tied values to start with, and how far the nearest are: :func:`tied_weight`."""
         tied, distance = tied_weight(
             self._as_weight(values),
             self.after,
@@ -95,12 +100,12 @@ class Tie(NamedTuple):
         return resamples and self.tensor.ndim == 4 and self.conv_groups == 1
 
     def to_coefficients(self, values: Tensor) -> Tensor:
-        """The coefficients of the nearest tied values, in a tensor that is 0 elsewhere."""
-        return self._block_by_block(values, commuting.to_coefficients)
+        """Return the coefficients of the nearest tied values, in a tensor that is 0 elsewhere."""
+        return self._between_sizes(values, commuting.to_coefficients)
 
     def from_coefficients(self, values: Tensor) -> Tensor:
-        """The tied values that have these coefficients."""
-        return self._block_by_block(values, commuting.from_coefficients)
+        """Return the tied values that have these coefficients."""
+        return self._between_sizes(values, commuting.from_coefficients)
 
     @property
     def stays_tied(self) -> bool:
@@ -109,18 +114,18 @@ class Tie(NamedTuple):
         smoothed = self.smooth and _is_square(weight)
         return _only_permutes(weight, self.group) and not smoothed
 
-    def _block_by_block(self, values: Tensor, change: Callable[[Tensor, Group], Tensor]) -> Tensor:
+    def _between_sizes(self, values: Tensor, change: Callable[[Tensor, Group], Tensor]) -> Tensor:
         weight = self._as_weight(values)
-        return _block_by_block(weight, self.after, self.before, self.group, change).view_as(values)
+        return _between_sizes(weight, self.after, self.before, self.group, change).view_as(values)
 
     def _as_weight(self, values: Tensor) -> Tensor:
-        """``values`` of any shape as the weight of a convolution, (O, I, h, w)."""
+        """Return ``values`` of any shape as the weight of a convolution, (O, I, h, w)."""
         channels = num_channels(self.after)
         if values.numel() == channels:  # a number for each channel
-            return values.reshape(channels, 1, 1, 1)
+            return values.reshape(channels, 1, 1, 1)  # (O, 1, 1, 1)
         if values.ndim == 2:  # a linear layer
-            return values.reshape(channels, -1, 1, 1)
-        return values.reshape(channels, -1, *values.shape[2:])
+            return values.reshape(channels, -1, 1, 1)  # (O, I, 1, 1)
+        return values.reshape(channels, -1, *values.shape[2:])  # (O, I, h, w)
 
 
 def tied_weight(
@@ -132,7 +137,7 @@ def tied_weight(
     random: bool = False,
     smooth: bool = False,
 ) -> tuple[Tensor, float]:
-    """The weight P W nearest to W that commutes with ``group``, and the distance ‖W - P W‖.
+    """Return the weight P W nearest to W that commutes with ``group``, and the distance ‖W - P W‖.
 
     Args:
         weight: W, (O, I / conv_groups, h, w).
@@ -164,7 +169,7 @@ def tied_weight(
     distance = float((given - tied).norm())
     if random and not _only_permutes(given, group):
         mean = tied.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
-        tied = _projected(tied - (1 - KEPT_MEAN) * mean, after, before, group)
+        tied = _projected(tied - (1 - KEPT_MEAN_SHARE) * mean, after, before, group)
     if random:
         _restore_norms(tied, given, after, before)
     tied = _with_conv_groups(tied, conv_groups)
@@ -172,7 +177,7 @@ def tied_weight(
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
-    """Whether ``group`` mixes channels of different parts, of so many equal ``parts``.
+    """Return whether ``group`` mixes channels of different parts, of so many equal ``parts``.
 
     >>> cuts(2, [(4, 8)], [(4, 8)], rotation(4)), cuts(4, [(4, 8)], [(4, 8)], rotation(4))
     (False, True)
@@ -189,14 +194,16 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
 
 
 def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks, int]:
-    """The feature groups that tie the weight of a grouped convolution as it is stored.
+    """Return the feature groups that tie the weight of a grouped convolution as it is stored.
 
     It is (O, I / conv_groups, h, w), and there are some if every conv group holds whole feature
     groups of one size, or a single channel (depthwise). Otherwise the arguments come back, and the
     weight has to be written out with zeros.
 
-    >>> ungrouped(8, [(4, 8)], [(4, 8)], rotation(4)), ungrouped(2, [(4, 8)], [(4, 16)], rotation(4))
-    (([(4, 8)], [(1, 1)], 1), ([(4, 8)], [(4, 8)], 1))
+    >>> ungrouped(8, [(4, 8)], [(4, 8)], rotation(4))
+    ([(4, 8)], [(1, 1)], 1)
+    >>> ungrouped(2, [(4, 8)], [(4, 16)], rotation(4))
+    ([(4, 8)], [(4, 8)], 1)
     """
     if conv_groups == 1 or cuts(conv_groups, after, before, group):
         return after, before, conv_groups
@@ -211,52 +218,53 @@ def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> 
 
 
 def _projected(weight: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
-    """P W of a weight (O, I, h, w)."""
+    """Return P W of a weight (O, I, h, w)."""
     if _only_permutes(weight, group):
-        return _block_by_block(weight, after, before, group, _orbit_means)
-    return _block_by_block(weight, after, before, group, commuting.nearest)
+        return _between_sizes(weight, after, before, group, _orbit_means)
+    return _between_sizes(weight, after, before, group, commuting.project)
 
 
-def _block_by_block(
+def _between_sizes(
     weight: Tensor, after: Blocks, before: Blocks, group: Group, change: Callable[[Tensor, Group], Tensor]
 ) -> Tensor:
-    """Apply ``change(block, group)`` to the part of a weight (O, I, h, w) between every two sizes.
+    """Apply ``change(kernels, group)`` to each part of a weight (O, I, h, w) between two sizes.
 
-    A block is (feature groups out, feature groups in, members out, members in, h, w).
+    It gets and returns (feature groups out, feature groups in, members out, members in, h, w).
     """
     result = torch.empty_like(weight)
     for rows, columns, out, inner in _parts(after, before):
         part = weight[rows, columns]
-        block = part.unflatten(1, (-1, inner))  # (O, groups in, inner, h, w)
-        block = block.unflatten(0, (-1, out))  # (groups out, out, groups in, inner, h, w)
-        block = block.transpose(1, 2)  # (groups out, groups in, out, inner, h, w)
-        changed = change(block, group).transpose(1, 2)  # (groups out, out, groups in, inner, h, w)
+        kernels = part.unflatten(1, (-1, inner))  # (O, groups in, inner, h, w)
+        kernels = kernels.unflatten(0, (-1, out))  # (groups out, out, groups in, inner, h, w)
+        kernels = kernels.transpose(1, 2)  # (groups out, groups in, out, inner, h, w)
+        changed = change(kernels, group).transpose(1, 2)  # (groups out, out, groups in, inner, h, w)
         result[rows, columns] = changed.flatten(2, 3).flatten(0, 1)  # (O, I, h, w)
     return result
 
 
-def _orbit_means(block: Tensor, group: Group) -> Tensor:
-    """P W where elements only permute numbers: each number becomes the mean of its orbit.
+def _orbit_means(kernels: Tensor, group: Group) -> Tensor:
+    """Return P W where elements only permute numbers: each number becomes the mean of its orbit.
 
     Each orbit is summed once, so its numbers come out equal to the bit, and equal numbers stay.
     """
-    places, orbit_of = _orbits(group, *block.shape[2:], block.device)
-    numbers = block.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups out, groups in)
+    # (elements, orbits) and (places,)
+    places, orbit_of = _orbits_of_numbers(group, *kernels.shape[2:], kernels.device)
+    numbers = kernels.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups out, groups in)
     numbers = numbers.flatten(0, 3)  # (places, groups out, groups in): whole rows are moved
-    orbits = numbers.index_select(0, places.flatten())
+    orbits = numbers.index_select(0, places.flatten())  # (elements * orbits, groups out, groups in)
     orbits = orbits.unflatten(0, places.shape)  # (elements, orbits, groups out, groups in)
     # the mean over g, relative to the first number: those that are equal give exactly 0 here
     mean = orbits[0] + (orbits - orbits[0]).mean(0)  # (orbits, groups out, groups in)
-    spread = mean.index_select(0, orbit_of)  # (places, groups out, groups in)
-    spread = spread.unflatten(0, block.shape[2:])  # (out, inner, h, w, groups out, groups in)
-    return spread.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
+    by_place = mean.index_select(0, orbit_of)  # (places, groups out, groups in)
+    by_place = by_place.unflatten(0, kernels.shape[2:])  # (out, inner, h, w, groups out, groups in)
+    return by_place.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
 
 
 @lru_cache(maxsize=128)
-def _orbits(
+def _orbits_of_numbers(
     group: Group, out: int, inner: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The places of each orbit of numbers in a block, and the orbit of each place.
+    """Return the places of each orbit of numbers in kernels, and the orbit of each place.
 
     They are (elements, orbits) and (places,).
     """
@@ -264,7 +272,7 @@ def _orbits(
     with torch.inference_mode(False), torch.no_grad():
         count = out * inner * height * width
         places = torch.arange(count, dtype=torch.float64, device="cpu")
-        places = places.view(out, inner, height, width)
+        places = places.view(out, inner, height, width)  # each holds its own number
         members_out = member_table(group, out)  # (elements, out)
         members_in = member_table(group, inner)  # (elements, inner)
         moved = []  # ρ_out(g) W ρ_in(g)⁻¹ of a weight W that holds the number of each place
@@ -272,7 +280,7 @@ def _orbits(
             permuted = places[members_out[i]][:, members_in[i]]  # (out, inner, h, w)
             permuted = permuted.view(1, -1, height, width)  # (1, out * inner, h, w)
             element = torch.tensor([i], device="cpu")
-            moved.append(group.act(permuted, element))
+            moved.append(group.act(permuted, element))  # (1, out * inner, h, w)
         table = torch.cat(moved).flatten(1).round().long()  # (elements, places)
         # the columns of places in one orbit hold the same places, so they are equal once sorted
         columns = table.sort(0).values
@@ -281,17 +289,17 @@ def _orbits(
 
 
 def _only_permutes(weight: Tensor, group: Group) -> bool:
-    """Whether elements only permute the numbers of a weight; a single pixel stays in place."""
+    """Return whether elements only permute the numbers of a weight; a single pixel stays."""
     return weight[0, 0].numel() == 1 or all(group.exact)
 
 
 def _smoothed(weight: Tensor) -> Tensor:
-    """The nearest smooth kernels; those that are not square cannot rotate, and stay as they are."""
+    """Return the nearest smooth kernels; those that are not square cannot rotate, and stay."""
     if not _is_square(weight):
         return weight
     matrix = smoothing(weight.shape[-1], weight.device, precise(weight))  # (h * w, h * w)
     pixels = weight.flatten(2).to(matrix.dtype)  # (O, I, h * w)
-    smooth = (pixels @ matrix).to(weight.dtype)
+    smooth = (pixels @ matrix).to(weight.dtype)  # (O, I, h * w)
     return smooth.view_as(weight)  # (O, I, h, w)
 
 
@@ -310,14 +318,14 @@ def _restore_norms(tied: Tensor, given: Tensor, after: Blocks, before: Blocks) -
 
 
 def _parts(after: Blocks, before: Blocks) -> Iterator[tuple[slice, slice, int, int]]:
-    """The part of a weight between every two sizes: its rows and columns, and the sizes out and in."""
+    """Yield each part of a weight between two sizes: rows, columns, and the sizes out and in."""
     for rows, out in _slices(after):
         for columns, inner in _slices(before):
             yield rows, columns, out, inner
 
 
 def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
-    """The channels of each block, and the size of its feature groups."""
+    """Return the channels of each block, and the size of its feature groups."""
     slices = []
     first = 0
     for size, channels in blocks:
@@ -327,7 +335,7 @@ def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
 
 
 def _without_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
-    """A weight (O, I / groups, h, w) written out as that of one conv group, (O, I, h, w)."""
+    """Write out a weight (O, I / groups, h, w) as that of one conv group, (O, I, h, w)."""
     if conv_groups == 1:
         return weight
     # 1 where an output and an input channel are in the same conv group, 0 elsewhere
@@ -339,7 +347,7 @@ def _without_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
 
 
 def _with_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
-    """The inverse of :func:`_without_conv_groups`."""
+    """Do the inverse of :func:`_without_conv_groups`."""
     if conv_groups == 1:
         return weight
     parts = weight.unflatten(1, (conv_groups, -1))  # (O, groups, I / groups, h, w)

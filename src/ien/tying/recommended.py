@@ -13,7 +13,7 @@ from ..groups.members import Blocks
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import weights_of
 from ..loss.objective import Equivariance, EquivarianceLoss
-from ..measuring.inputs import eval_mode
+from ..measuring.inputs import device_of, eval_mode
 from .keep import check_optimizer, check_untied, keep_equivariant
 from .layouts import sizes_of, sizes_text
 from .start import KernelKind, Start, Weights, restored_on_error, start_equivariant
@@ -22,14 +22,22 @@ __all__ = ["Recommended", "recommended"]
 
 
 class Recommended(EquivarianceLoss):
-    """The objective that :func:`recommended` makes."""
+    """The objective that :func:`recommended` makes: call it with a model and a batch.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> images, optimizer = torch.rand(6, 1, 9, 9), torch.optim.Adam(net.parameters())
+    >>> objective = recommended(net, "rot4", 4, images, optimizer, layers=["2"])
+    >>> out = objective(net, images)
+    >>> objective.transforms, out.views, out.loss.item() < 1e-8
+    (False, 2, True)
+    """
 
     start: Start
     """What became of each layer of the model; ``print`` it for a table."""
 
     @property
     def transforms(self) -> bool:
-        """Whether each image is shown under a random element instead of as it is."""
+        """Whether each image is shown under a random element instead of the original."""
         exact = all(all(group.exact) for group in self.groups)
         return self.views == 1 and not exact
 
@@ -41,7 +49,17 @@ class Recommended(EquivarianceLoss):
         g: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Equivariance:
-        """Like :class:`EquivarianceLoss`; if it transforms, ``g`` (B,) are the elements to show."""
+        """Run the model on a batch, and return its output, the loss and what it consists of.
+
+        Args:
+            model: The model that was prepared.
+            x: Images (B, C, H, W).
+            g: Elements, as :meth:`sample` draws them; by default it is called.
+            generator: Where to draw them from; torch's own by default.
+
+        Returns:
+            The result of :class:`EquivarianceLoss`, with the elements in ``g``.
+        """
         if not self.transforms or not len(x):
             return super().__call__(model, x, g=g, generator=generator)
         (group,) = self.groups
@@ -52,7 +70,12 @@ class Recommended(EquivarianceLoss):
         return replace(result, g=g)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
-        """Elements for a batch: one for each further view, or (B,) to show the images under."""
+        """Draw elements for a batch: one for each further view, or (B,) to show the images under.
+
+        Args:
+            batch_size: B, how many images there are.
+            generator: Where to draw from; torch's own by default.
+        """
         if not self.transforms:
             return super().sample(batch_size, generator)
         (group,) = self.groups
@@ -76,7 +99,7 @@ def recommended(
     weights: Weights = "random",
     kernels: KernelKind | None = None,
 ) -> Recommended:
-    """Make ``model`` equivariant, let ``optimizer`` keep it so, and return the objective to train with.
+    """Make ``model`` equivariant, let ``optimizer`` keep it so, and return what to train it with.
 
     This is :func:`start_equivariant`, with its demands on model and images, and then
     :func:`keep_equivariant`. Under quarter turns and flips nothing is left to learn: the objective
@@ -95,7 +118,7 @@ def recommended(
         group: Rotations and flips, such as ``"rot4"`` or ``"rot4xflip"``.
         feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for
             the rest.
-        input: Images (B, C, H, W) of a size at which the grid is exact; :func:`doctor` tells.
+        input: Images (B, C, H, W) of a size at which the grid is exact; see :func:`doctor`.
         optimizer: One of torch.optim, made from ``model.parameters()``.
         layers: Layers to compare between an image and one transformed view, all members of the
             feature groups found in them (``action="regular"``); a mapping carries weights.
@@ -140,7 +163,7 @@ def recommended(
 def _feature_groups(
     layers: str | Sequence[str] | Mapping[str, float], start: Start
 ) -> dict[str, FeatureGroups]:
-    """The feature groups that each layer returns, with ``""`` for layers that did not run."""
+    """Return the feature groups of each layer, with ``""`` for layers that did not run."""
     specs = {"": FeatureGroups.of(1)}
     for name in weights_of(layers, "layer"):
         if name in start.returned:
@@ -149,7 +172,7 @@ def _feature_groups(
 
 
 def _spec(name: str, blocks: Blocks) -> FeatureGroups:
-    """The feature groups of a layer, from those found in its maps."""
+    """Return the feature groups of a layer, from those found in its maps."""
     sizes = sizes_of(blocks)
     if sizes != sorted(set(sizes), reverse=True):
         raise ValueError(
@@ -161,6 +184,6 @@ def _spec(name: str, blocks: Blocks) -> FeatureGroups:
 
 def _try(objective: Recommended, model: nn.Module, input: Tensor) -> None:
     """Run the objective on two images."""
-    device = next((parameter.device for parameter in model.parameters()), input.device)
+    device = device_of(model, input.device)
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         objective(model, input[:2].to(device, copy=True))

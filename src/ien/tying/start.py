@@ -10,16 +10,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from .._text import columns, nearest, number
+from .._text import MODEL_ITSELF, columns, nearest, number
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..groups.members import Blocks, permutes_members
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
-from ..loss.modules import hooked, walk
-from ..measuring.inputs import eval_mode, try_model
-from ..measuring.report import ROOT
+from ..loss.modules import WRAPPERS, hooked, walk
+from ..measuring.inputs import device_of, eval_mode, try_model
 from .detect import views_of
 from .plan import Breaks, LayerStart, Mixing, Plan, spreads_of
 from .projection import Tie
@@ -35,7 +34,15 @@ Containers = nn.ParameterList | nn.ParameterDict
 
 @dataclass(frozen=True)
 class Start:
-    """What :func:`start_equivariant` did to each layer, in the order they run; prints as a table."""
+    """What :func:`start_equivariant` did to each layer, in the order they run; prints as a table.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> start = start_equivariant(net, "rot4", 4, torch.rand(2, 1, 9, 9))
+    >>> print(str(start).splitlines()[0])
+    equivariant to rot4, weights random: relative errors of 2 layers
+    >>> list(start.layers), start.unused, start.untied
+    (['0', '2'], (), ())
+    """
 
     group: str
     weights: str
@@ -77,14 +84,14 @@ class Start:
         return "\n".join([title, *columns(self._rows()), *notes])
 
     def _rows(self) -> list[list[str]]:
-        """The table: a header, and a row for each layer."""
+        """Return the table: a header, and a row for each layer."""
         header = ["layer", "before", "after", "distance", "exact"]
         resamples = any(layer.between is not None for layer in self.layers.values())
         if resamples:
             header.append("between")
         rows = [header]
         for name, layer in self.layers.items():
-            row = [name or ROOT, layer.before, layer.after]
+            row = [name or MODEL_ITSELF, layer.before, layer.after]
             row += [number(layer.distance), number(layer.exact)]
             if resamples:
                 row.append(number(layer.between))
@@ -100,7 +107,7 @@ def start_equivariant(
     weights: Weights = "random",
     kernels: KernelKind = "free",
 ) -> Start:
-    """Make ``model`` equivariant by changing its weights, as if it were built of group convolutions.
+    """Make ``model`` equivariant by changing its weights, as if made of group convolutions.
 
     The kernels of a feature group become rotated versions of one another, and numbers per channel
     (biases, norms) become equal within it; frozen layers are changed too. Quarter turns and flips
@@ -116,8 +123,8 @@ def start_equivariant(
         group: Rotations and flips, such as ``"rot4"`` or ``"rot4xflip"``.
         feature_groups: One for all, or by the name of a layer or a module around it, ``""`` for
             the rest.
-        input: Images (B, C, H, W) of a size at which the grid is exact: 3×3 convolutions of stride
-            2 need odd sizes, 2×2 pools even ones; :func:`doctor` tells. The model runs on them in
+        input: Images (B, C, H, W) of a size at which the grid is exact, see :func:`doctor`: 3×3
+            convolutions of stride 2 need odd sizes, 2×2 pools even ones. The model runs on them in
             eval mode, to detect feature groups and to check every layer.
         weights: ``"random"`` treats the weights as a random draw and keeps the variance of each
             layer's output, unless that takes a factor above four; ``"project"`` takes the nearest
@@ -142,21 +149,20 @@ def start_equivariant(
     specs = _checked(model, group, feature_groups, input, weights, kernels)
     modules = {name: module for name, module, _ in walk(model)}
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
-        device = next((parameter.device for parameter in model.parameters()), input.device)
-        x = input.to(device, copy=True)
+        x = input.to(device_of(model, input.device), copy=True)
         # a model that fails on these images should say so before anything is changed
         try_model(model, x[:2].clone())
-        images = views_of(x, group)
+        views = views_of(x, group)
         spreads = {}
         if weights == "random":
-            spreads = spreads_of(model, modules, images)
-        plan = Plan(group, specs, images, spreads, smooth=kernels == "smooth")
+            spreads = spreads_of(model, modules, views)
+        plan = Plan(group, specs, views, spreads, smooth=kernels == "smooth")
         try:
             with restored_on_error(model):
                 # clones, because a model may write to its input
                 with hooked(modules, before=plan.tie, after=plan.check):
-                    model(images.clone())
-                untied = untied_parameters(plan, model, modules, images)
+                    model(views.clone())
+                untied = untied_parameters(plan, model, modules, views)
         except Breaks as error:
             raise ValueError(f"{error}{_advice(model, x)}") from None
 
@@ -201,7 +207,7 @@ def _checked(
     weights: str,
     kernels: str,
 ) -> dict[str, FeatureGroups]:
-    """Check all arguments, and return feature groups by the name of a layer or a module around it."""
+    """Check all arguments, and return feature groups by the name of a layer or module."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"start_equivariant needs a torch.nn.Module; got a {type(model).__name__}")
     if weights not in get_args(Weights):
@@ -238,7 +244,7 @@ def _check_images(input: object) -> None:
 
 
 def _check_group(group: Group) -> None:
-    """Rotations and flips, at least one of them exact: nothing could be checked without it."""
+    """Raise an error unless all are rotations and flips, one of them exact, to be checked with."""
     if permutes_members(group) and any(group.exact[1:]):
         return
     raise ValueError(
@@ -248,9 +254,9 @@ def _check_group(group: Group) -> None:
 
 
 def _check_unwrapped(model: nn.Module) -> None:
-    """Wrapped and compiled models hide their layers."""
+    """Raise an error if the model is wrapped or compiled, which hides its layers."""
     for module in model.modules():
-        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        if isinstance(module, WRAPPERS):
             raise RuntimeError(
                 f"the model is wrapped in {type(module).__name__}: start it before wrapping it"
             )
@@ -260,7 +266,7 @@ def _check_unwrapped(model: nn.Module) -> None:
 
 
 def _unused(modules: Mapping[str, nn.Module], plan: Plan) -> tuple[str, ...]:
-    """The modules with parameters of their own that did not run."""
+    """Return the modules with parameters of their own that did not run."""
     unused = []
     for name, module in modules.items():
         if module._parameters and name not in plan.ran and not isinstance(module, Containers):
@@ -269,7 +275,7 @@ def _unused(modules: Mapping[str, nn.Module], plan: Plan) -> tuple[str, ...]:
 
 
 def _advice(model: nn.Module, x: Tensor) -> str:
-    """What the doctor says about a model that is not equivariant."""
+    """Return what the doctor says about a model that is not equivariant."""
     try:
         diagnosis = doctor(model, x.shape[1:])
     except ValueError:
@@ -281,7 +287,7 @@ def _advice(model: nn.Module, x: Tensor) -> str:
             "write it with these, or pass the part of the model before it"
         )
     first = diagnosis.findings[0]
-    advice = f"; doctor: {first.module or ROOT}, {first.op}: {first.reason}; remedy: {first.remedy}"
+    advice = f"; doctor: {first.module or MODEL_ITSELF}, {first.op}: {first.reason}; remedy: {first.remedy}"
     if diagnosis.exact_sizes:
         sizes = ", ".join(map(str, diagnosis.exact_sizes))
         advice += f"; exact input sizes: {sizes}"

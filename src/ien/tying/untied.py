@@ -12,25 +12,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from .._files import seeded
 from ..loss.modules import hooked
 from .plan import Breaks, Plan
 
 __all__ = ["untied_parameters"]
 
-MAX_HIDING = 1e-2
+MAX_HIDING_WEIGHT = 1e-2
 """Tied weights below this share of usual ones may hide a break in what they multiply."""
 
 
 def untied_parameters(
-    plan: Plan, model: nn.Module, modules: Mapping[str, nn.Module], images: Tensor
+    plan: Plan, model: nn.Module, modules: Mapping[str, nn.Module], views: Tensor
 ) -> tuple[str, ...]:
-    """The parameters that are not tied and would break equivariance with other numbers.
+    """Return the parameters that are not tied and would break equivariance with other numbers.
 
     Args:
         plan: What was tied.
-        model: The model, equivariant as it is.
+        model: The model, equivariant with its own numbers.
         modules: All of its modules by name.
-        images: The views that the plan was made with.
+        views: The images under all elements that the plan was made with.
 
     Raises:
         Breaks: If tied weights near 0, such as the last norm of a residual block, hide a break.
@@ -44,22 +45,22 @@ def untied_parameters(
         tie = plan.ties.get(id(weight))
         if tie is None:
             free[name] = weight + _noise(weight) * (largest or 1.0)
-        elif largest < MAX_HIDING * usual and tie.name != "bias":  # a bias multiplies nothing
-            hiding[name] = tie.nearest(_noise(weight) * usual)
+        elif largest < MAX_HIDING_WEIGHT * usual and tie.name != "bias":  # a bias multiplies nothing
+            hiding[name] = tie.project(_noise(weight) * usual)
 
     # one pass is enough for most models
     if not free and not hiding:
         return ()
-    if _broken(plan, model, modules, images, free | hiding) is None:
+    if _broken(plan, model, modules, views, free | hiding) is None:
         return ()
 
-    error = _broken(plan, model, modules, images, hiding)
+    error = _broken(plan, model, modules, views, hiding)
     if error is not None:
         names = ", ".join(map(repr, hiding))
         raise Breaks(f"{error}, once these are no longer 0: {names}")
     untied = []
     for name, other in free.items():
-        if _broken(plan, model, modules, images, hiding | {name: other}) is not None:
+        if _broken(plan, model, modules, views, hiding | {name: other}) is not None:
             untied.append(name)
     return tuple(untied)
 
@@ -68,10 +69,10 @@ def _broken(
     plan: Plan,
     model: nn.Module,
     modules: Mapping[str, nn.Module],
-    images: Tensor,
+    views: Tensor,
     others: Mapping[str, Tensor],
 ) -> Breaks | None:
-    """What breaks with ``others`` in place of some parameters, which are put back."""
+    """Return what breaks with ``others`` in place of some parameters, which are put back."""
     weights = dict(model.named_parameters())
     before = {name: weights[name].clone() for name in others}
     returned = dict(plan.returned)
@@ -79,7 +80,7 @@ def _broken(
         for name, other in others.items():
             weights[name].copy_(other)
         with hooked(modules, after=plan.check):
-            model(images.clone())
+            model(views.clone())
     except Breaks as error:
         return error
     finally:
@@ -90,7 +91,6 @@ def _broken(
 
 
 def _noise(like: Tensor) -> Tensor:
-    """Numbers from -1 to 1, the same for the same shape."""
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.rand(like.shape, generator=generator, device="cpu")
+    """Return numbers from -1 to 1, the same for the same shape."""
+    noise = torch.rand(like.shape, generator=seeded(0), device="cpu")
     return (2 * noise - 1).to(like)

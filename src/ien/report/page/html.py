@@ -7,7 +7,7 @@ from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
-from ..._text import number, short_count
+from ..._text import MODEL_ITSELF, number, short_count
 from ..palette import COLOURS
 
 __all__ = ["fill"]
@@ -52,6 +52,7 @@ def fill(template: str, script: str | None = None, **values: object) -> str:
     return environment.get_template(template).render(
         values,
         version=__version__,
+        model_itself=MODEL_ITSELF,
         colours=COLOURS,
         style=_read("page.css"),
         script=code,

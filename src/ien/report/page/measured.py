@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...measuring.report import ROOT, ElementReport, LayerReport, Report
+from ..._text import MODEL_ITSELF
+from ...measuring.report import ElementReport, LayerReport, Report
 from ..palette import CYCLE
 from .html import fill
 
@@ -122,7 +123,7 @@ def _curves(
             # no place: a flip; no error: the map is too small for this element
             if place is not None and math.isfinite(element.relative):
                 points.append((place, max(element.relative, SMALLEST)))
-        curves[name or ROOT] = sorted(points)
+        curves[name or MODEL_ITSELF] = sorted(points)
     return curves
 
 

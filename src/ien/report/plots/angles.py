@@ -26,8 +26,8 @@ Curve = dict[float, float]
 def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
     """Draw the error of a layer, and accuracy if there are labels, around the circle.
 
-    0° is up, angles grow counter-clockwise, and quarter turns are marked. The identity has no error,
-    so the curves of errors pass it by.
+    0° is up, angles grow counter-clockwise, and quarter turns are marked. The identity has no
+    error, so the curves of errors pass it by.
 
     Args:
         reports: Name of the run to its report under many angles, such as rot72.

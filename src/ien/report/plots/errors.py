@@ -43,8 +43,8 @@ Panel = dict[str, Line]
 def plot_errors(reports: Mapping[str, Report]) -> Figure:
     """Draw the relative error of each layer, one line for each run.
 
-    Bars are confidence intervals, dotted lines the floors. Quarter turns and flips have one panel and
-    all other elements another, if there are both.
+    Bars are confidence intervals, dotted lines the floors. Quarter turns and flips have one panel
+    and all other elements another, if there are both.
 
     Args:
         reports: Name of the run to what :func:`ien.measure` returned.

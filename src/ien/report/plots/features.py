@@ -104,10 +104,10 @@ def plot_features(
 ) -> Figure:
     """Draw an image in all orientations, and what the layers of each run make of it.
 
-    This is the figure of the paper. Left as computed, right aligned back, where an equivariant layer
-    shows equal pictures: one block for each layer, one line for each run. A line shows the pooled map
-    that varies most on the image as it is, on one scale of colours, and the relative error of the
-    layer on this image. Grey is what left the frame.
+    This is the figure of the paper. Left as computed, right aligned back, where an equivariant
+    layer shows equal pictures: one block for each layer, one line for each run. A line shows the
+    pooled map that varies most on the original image, on one scale of colours, and the relative
+    error of the layer on this image. Grey is what left the frame.
 
     Args:
         runs: Trained runs with the same test images.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._files import replace_file
+from ..._text import MODEL_ITSELF
 from ..palette import colours_of
 
 if TYPE_CHECKING:
@@ -125,10 +126,10 @@ def plain(name: str, length: int = 40) -> str:
     """Write a name as one line of printable text, in which a dollar sign starts no formula.
 
     >>> plain("a\\nb"), plain("x" * 9, 5), plain(""), plain("$5")
-    ('a b', 'xxxx…', '(the model)', '\\\\$5')
+    ('a b', 'xxxx…', 'the model itself', '\\\\$5')
     """
     printable = "".join(character if character.isprintable() else " " for character in name)
-    text = " ".join(printable.split()) or "(the model)"
+    text = " ".join(printable.split()) or MODEL_ITSELF
     if len(text) > length:
         text = text[: length - 1] + "…"
     return text.replace("$", r"\$")

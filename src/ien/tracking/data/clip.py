@@ -28,7 +28,8 @@ class Clip:
     A box is x, y, w, h: its first column and row, counted from 0, and how many columns and rows it
     has. Its centre is x + (w - 1) / 2, y + (h - 1) / 2. A box that is not known is all NaN.
 
-    >>> clip = Clip("grey", [np.full((4, 6, 3), 128, np.uint8)] * 2, np.array([[1.0, 1, 2, 2], [2, 1, 2, 2]]))
+    >>> frames = [np.full((4, 6, 3), 128, np.uint8)] * 2
+    >>> clip = Clip("grey", frames, np.array([[1.0, 1, 2, 2], [2, 1, 2, 2]]))
     >>> clip, clip.frame(1).shape, clip.size
     (Clip(grey: 2 frames), (4, 6, 3), (4, 6))
     """
