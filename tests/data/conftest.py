@@ -1,5 +1,7 @@
 """Every test of data has a data folder and a cache of its own."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from ien.data.scale_mnist import Sizes
@@ -15,17 +17,12 @@ def own_folders(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def spied(monkeypatch):
-    """Has the arguments of every call of a function kept in a list; the function does its work."""
+    """Keeps all calls of a function, which does its work, in a list."""
 
     def spy(owner, name):
-        calls, function = [], getattr(owner, name)
-
-        def kept(*arguments):
-            calls.append(arguments)
-            return function(*arguments)
-
-        monkeypatch.setattr(owner, name, kept)
-        return calls
+        function = Mock(wraps=getattr(owner, name))
+        monkeypatch.setattr(owner, name, function)
+        return function.call_args_list
 
     return spy
 

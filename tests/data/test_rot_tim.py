@@ -38,8 +38,8 @@ def test_images_are_those_that_pillow_rotates_each_with_its_label(size, folder, 
     data = load("rot-tim", folder, 5, classes=CLASSES, image_size=size)
     images, shape = "24 train and 24 test images", f"3×{size}×{size}"
     assert str(data) == f"Dataset(rot-tim, generated: {images} {shape} uint8, 4 classes)"
-    paths = [path for plan, _ in plans for path in plan.paths]
-    degrees = [angle for plan, _ in plans for angle in plan.degrees.tolist()]
+    paths = [path for call in plans for path in call.args[0].paths]
+    degrees = [angle for call in plans for angle in call.args[0].degrees.tolist()]
 
     made = torch.cat([data.train_x, data.test_x]).permute(0, 2, 3, 1).numpy().astype(int)
     bilinear = Image.Resampling.BILINEAR
@@ -112,7 +112,7 @@ def test_the_cached_file_tells_the_classes_and_settings(folder, spied) -> None:
         about = json.loads(file.metadata()["about"])
     chosen = list(rot_tim.draw_classes(sorted(find(folder).train), 3, 7))
     assert about == {"seed": 7, "image_size": 17, "reflect": False, "classes": chosen}
-    assert [chosen[y] for y in data.train_y] == [path.parts[-3] for path in plans[0][0].paths]
+    assert [chosen[y] for y in data.train_y] == [path.parts[-3] for path in plans[0].args[0].paths]
 
 
 def test_every_setting_and_other_files_have_a_cache_of_their_own(folder) -> None:

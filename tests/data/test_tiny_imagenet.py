@@ -50,47 +50,32 @@ def test_images_are_those_of_pillow_and_grey_ones_get_three_channels(place) -> N
     assert greys == 1
 
 
-def removed(place, name) -> None:
-    (place / name).rename(place.parent / "elsewhere")
-
-
-def written(place, name, content) -> None:
-    (place / name).write_bytes(content)
-
-
-def annotated(place, change) -> None:
-    path = place / "val/val_annotations.txt"
-    path.write_text(change(path.read_text()))
-
-
-def without_val(place) -> None:
-    for path in (place / "val/images").iterdir():
-        path.unlink()
-    annotated(place, lambda text: "")
-
-
-VAL_4 = "val_4.JPEG\tn00001000\t0\t0\t62\t62\n"
+IMAGE, ANNOTATIONS = "train/n00001037/images/n00001037_2.JPEG", "val/val_annotations.txt"
+VAL_4 = b"val_4.JPEG\tn00001000\t0\t0\t62\t62\n"
 
 
 @pytest.mark.parametrize(
-    ("damage", "arguments", "match"),
+    ("name", "change", "match"),
     [
-        (removed, ["wnids.txt"], r"incomplete, without wnids\.txt\. Run `ien data get .* after moving it"),
-        (removed, ["train"], r"incomplete, without train\. Run `ien data get .* after moving it away, or"),
-        (removed, ["val/images"], r"incomplete, without val/images\. Run `ien data get"),
-        (removed, ["val/val_annotations.txt"], r"incomplete, without val/val_annotations\.txt\. Run"),
-        (removed, ["val/images/val_4.JPEG"], r"names val_4\.JPEG, but there is no .*val/images/val_4\.JPEG"),
-        (removed, ["train/n00001037/images/n00001037_2.JPEG"], "37 has 5 train images, others have 6"),
-        (annotated, [lambda text: text.replace(VAL_4, "")], r"name 1 of the 12 files .* as val_4\.JPEG"),
-        (annotated, [lambda text: text + "val_9"], "damaged: line 13 is not a file, a tab and a class"),
-        (annotated, [lambda text: text + VAL_4], r"line 13 names val_4\.JPEG twice"),
-        (written, ["wnids.txt", b"n5\n"], r"none of the 1 classes in wnids\.txt has images"),
-        (written, ["wnids.txt", b"\xff\xfe"], r"wnids\.txt is damaged .*: replace it"),
-        (without_val, [], "class n00001000 has 0 val images"),
+        ("wnids.txt", None, r"incomplete, without wnids\.txt\. Run `ien data get .* after moving it away"),
+        ("train", None, r"incomplete, without train\. Run `ien data get"),
+        ("val/images", None, r"incomplete, without val/images\. Run `ien data get"),
+        (ANNOTATIONS, None, r"incomplete, without val/val_annotations\.txt\. Run `ien data get"),
+        ("val/images/val_4.JPEG", None, r"names val_4\.JPEG, but there is no .*val/images/val_4\.JPEG"),
+        (IMAGE, None, "class n00001037 has 5 train images, others have 6"),
+        (ANNOTATIONS, lambda text: text.replace(VAL_4, b""), r"name 1 of the 12 files .* as val_4\.JPEG"),
+        (ANNOTATIONS, lambda text: text + b"val_9", "damaged: line 13 is not a file, a tab and a class"),
+        (ANNOTATIONS, lambda text: text + VAL_4, r"line 13 names val_4\.JPEG twice"),
+        (ANNOTATIONS, lambda text: text.replace(b"\tn0", b"\tn5"), "class n00001000 has 0 val images"),
+        ("wnids.txt", lambda text: b"n5\n", r"none of the 1 classes in wnids\.txt has images"),
+        ("wnids.txt", lambda text: b"\xff\xfe", r"wnids\.txt is damaged .*: replace it"),
     ],
 )
-def test_a_damaged_folder_is_told(damage, arguments, match, place) -> None:
-    damage(place, *arguments)
+def test_a_damaged_folder_is_told(name, change, match, place) -> None:
+    if change is None:
+        (place / name).rename(place.parent / "elsewhere")
+    else:
+        (place / name).write_bytes(change((place / name).read_bytes()))
     with pytest.raises((ValueError, FileNotFoundError), match=match) as caught:
         find(place)
     assert str(place) in str(caught.value) and "\n" not in str(caught.value)
@@ -106,7 +91,7 @@ def test_a_damaged_folder_is_told(damage, arguments, match, place) -> None:
     ids=["truncated", "empty", "size"],
 )
 def test_a_damaged_image_is_named(damage, match, place) -> None:
-    path = place / "train/n00001037/images/n00001037_2.JPEG"
+    path = place / IMAGE
     damage(path)
     with pytest.raises(ValueError, match=f"{path} {match}"):
         load("rot-tim", place, classes=CLASSES)
