@@ -55,6 +55,8 @@ def test_seeds_draw_other_digits_in_an_order_that_mixes_the_labels() -> None:
     labels = torch.arange(10).repeat_interleave(torch.tensor(POOLED))
     drawn = [stratified(labels, SIZES, seed) for seed in range(6)]
     assert all(map(torch.equal, drawn[3], stratified(labels, SIZES, 3)))
+    orders = [stratified(torch.arange(10), Sizes(10, 0, 0), seed)[0] for seed in (0, 1)]
+    assert not torch.equal(*orders)  # of all digits, too
     for k, parts in enumerate(drawn):
         for other in drawn[:k]:  # two draws of 10,000 of 70,000 have 1,429 ± 33 in common
             assert 1250 < len(np.intersect1d(parts[0], other[0])) < 1600
