@@ -1,7 +1,9 @@
 """Why not more: which operations break quarter turns and flips, and at which sizes none does.
 
 The doctor runs the model on tensors without data and keeps, for each tensor, which of its
-dimensions are places of the image. ``docs/doctor.md`` explains how. In reading order:
+dimensions are places of the image. ``docs/doctor.md`` explains how.
+
+In reading order:
 
     dimensions.py         which parts of a dimension are rows and columns
     exactness.py          whether spatial steps commute with quarter turns and flips, tried on noise

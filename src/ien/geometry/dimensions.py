@@ -38,22 +38,29 @@ __all__ = [
     "row_or_column",
 ]
 
-Part = tuple[Any, int]  # the axis is a str, or a Dim of several segments
+Part = tuple[Any, int]
+"""An axis, which is a str or a Dim of several segments, and its size."""
 Segment = tuple[Part, ...]
 Dim = tuple[Segment, ...]
 
 ROWS = "H"
+"""The axis of the rows of the image."""
 COLUMNS = "W"
-OTHER_AXIS = ""  # batch or channels: values differ along it, but not by place in the image
-CONSTANT_AXIS = "="  # all values along it are equal
-LOST_AXIS = "?"  # bound to places of the image in a way that the doctor cannot follow
+"""The axis of its columns."""
+OTHER_AXIS = ""
+"""Batch or channels: values differ along it, but not by place in the image."""
+CONSTANT_AXIS = "="
+"""An axis along which all values are equal."""
+LOST_AXIS = "?"
+"""Bound to places of the image in a way that the doctor cannot follow."""
 
 _PLACES = frozenset({ROWS, COLUMNS, LOST_AXIS})
-_DIVISIBLE_AXES = (OTHER_AXIS, CONSTANT_AXIS)  # a view may split these anywhere
+_DIVISIBLE_AXES = (OTHER_AXIS, CONSTANT_AXIS)
+"""A view may split these anywhere."""
 
 
 def dimension(axis: str, size: int) -> Dim:
-    """A dimension that consists of one axis.
+    """Return a dimension that consists of one axis.
 
     >>> dimension("H", 7), dimension("H", 1)
     (((('H', 7),),), ((),))
@@ -64,7 +71,7 @@ def dimension(axis: str, size: int) -> Dim:
 
 
 def length(d: Dim) -> int:
-    """The number of entries along the dimension."""
+    """Return the number of entries along the dimension."""
     return sum(_segment_length(segment) for segment in d)
 
 
@@ -83,7 +90,7 @@ def all_axes(d: Dim) -> Iterator[tuple[str, int]]:
 
 
 def places(dims: Iterable[Dim]) -> set[str]:
-    """Which of rows, columns and lost places the dimensions contain; empty if they contain none."""
+    """Return which of rows, columns and lost places the dimensions contain."""
     found = set()
     for d in dims:
         for axis, _ in all_axes(d):
@@ -93,7 +100,7 @@ def places(dims: Iterable[Dim]) -> set[str]:
 
 
 def row_or_column(d: Dim) -> str:
-    """``"H"`` or ``"W"`` if the dimension is exactly that, otherwise ``""``."""
+    """Return ``"H"`` or ``"W"`` if the dimension is exactly that, otherwise ``""``."""
     is_one_part = len(d) == 1 and len(d[0]) == 1
     if is_one_part:
         axis: Any = d[0][0][0]
@@ -103,7 +110,7 @@ def row_or_column(d: Dim) -> str:
 
 
 def repetition(d: Dim) -> tuple[str, int, int] | None:
-    """Rows or columns that are repeated: the axis, how often as a whole, and how often each one.
+    """Return which rows or columns repeat: the axis, how often as a whole, and each one.
 
     >>> repetition(regroup([dimension("=", 2), dimension("H", 7), dimension("=", 3)], [42])[0])
     ('H', 2, 3)
@@ -122,7 +129,7 @@ def repetition(d: Dim) -> tuple[str, int, int] | None:
 
 
 def is_constant(d: Dim) -> bool:
-    """Whether all values along the dimension are known to be equal."""
+    """Return whether all values along the dimension are known to be equal."""
     return all(axis == CONSTANT_AXIS for segment in d for axis, _ in segment)
 
 
@@ -142,7 +149,7 @@ def join(dims: Sequence[Dim]) -> Dim | None:
 
 
 def cut(d: Dim, start: int, stop: int) -> Dim | None:
-    """The entries from ``start`` to ``stop``; None if only some places of a segment remain."""
+    """Return the entries from ``start`` to ``stop``; None if a segment keeps only some places."""
     kept: list[Segment] = []
     at = 0
     for segment in d:
@@ -163,7 +170,7 @@ def cut(d: Dim, start: int, stop: int) -> Dim | None:
 
 
 def merge(a: Dim, b: Dim) -> tuple[Dim, str]:
-    """The dimension of two aligned operands, and what is wrong with it.
+    """Return the dimension of two aligned operands, and what is wrong with it.
 
     The second entry is ``"values"`` if one operand differs over the places of the other,
     ``"order"`` if their places do not correspond, and ``""`` if all is well.
@@ -197,7 +204,7 @@ def merge(a: Dim, b: Dim) -> tuple[Dim, str]:
 
 
 def _segmented_like(d: Dim) -> Dim:
-    """A dimension without places, divided into segments as ``d`` is."""
+    """Return a dimension without places, divided into segments as ``d`` is."""
     segments = []
     for segment in d:
         segments.append(dimension(OTHER_AXIS, _segment_length(segment))[0])
@@ -237,7 +244,7 @@ def _merge_segments(a: Segment, b: Segment) -> tuple[Segment, str]:
 
 
 def regroup(dims: Sequence[Dim], shape: Sequence[int]) -> list[Dim] | None:
-    """The dimensions after a view as ``shape``; None if the view splits rows or columns."""
+    """Return the dimensions after a view as ``shape``; None if the view splits rows or columns."""
     parts: list[Part] = []
     for d in dims:
         if len(d) == 1:
@@ -284,7 +291,7 @@ def _take(parts: list[Part], needed: int) -> Segment | None:
 
 
 def _squashed(parts: Sequence[Part]) -> list[Part]:
-    """The parts without those of size 1; divisible neighbours of the same kind become one."""
+    """Return the parts without those of size 1, and with divisible neighbours of a kind as one."""
     squashed: list[Part] = []
     for axis, size in parts:
         if squashed and axis in _DIVISIBLE_AXES and axis == squashed[-1][0]:

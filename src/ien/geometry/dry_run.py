@@ -23,15 +23,18 @@ from .notes import Notes
 
 __all__ = ["DryRun", "dry_runs"]
 
-BATCH_SIZE = 2  # with one image, x.squeeze() would drop the batch dimension too
+BATCH_SIZE = 2
+"""With one image, ``x.squeeze()`` would drop the batch dimension too."""
 CONTAINER_TYPES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
-# values that a forward pass cannot change, or not in a way that we could undo
+"""Containers whose contents are put back after a pass."""
 OPAQUE_TYPES = (
     *(Tensor, str, bytes, int, float, type),
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType),
 )
+"""Values that a forward pass cannot change, or not in a way that we could undo."""
 
 DryRun = Callable[[tuple[int, int, int], bool], Notes]
+"""From an input size, and whether to stop at the first grid finding, to the notes of a pass."""
 
 
 @contextmanager
@@ -78,7 +81,7 @@ def dry_runs(model: nn.Module) -> Iterator[DryRun]:
 
 
 def _fake_images(input_size: tuple[int, int, int], like: Tensor) -> Tensor:
-    """A batch (B, C, H, W) whose last two dimensions are the rows and columns of the image."""
+    """Return a batch (B, C, H, W) whose last dimensions are rows and columns of the image."""
     x = torch.empty(BATCH_SIZE, *input_size, dtype=like.dtype, device=like.device)
     batch, channels, height, width = x.shape
     lead = no_places((batch, channels)).dims
@@ -202,7 +205,7 @@ def _refill(container: Any, contents: Any) -> None:
 
 
 def _containers(model: nn.Module) -> list[Any]:
-    """What a forward pass may change: attributes, and dicts, lists, sets and deques inside them."""
+    """Return what a pass may change: attributes, and dicts, lists, sets and deques inside them."""
     visited: dict[int, Any] = {}
     to_visit: list[Any] = [model]
     while to_visit:

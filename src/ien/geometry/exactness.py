@@ -35,16 +35,23 @@ __all__ = [
     "with_real_tensors",
 ]
 
-Size = tuple[int, int]  # rows, columns
+Size = tuple[int, int]
+"""Rows and columns."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DIM_OF_AXIS = {ROWS: 2, COLUMNS: 3}  # in the maps (N, 1, H, W) that steps are tried on
-ZERO_TOLERANCE = 1e-20  # squared error relative to the mean square; float64 leaves about 1e-32
-KERNEL_TOLERANCE = 1e-10  # the same for a fixed kernel, which may come in float32
-MIN_COST_SIZE = 256  # rows and columns that remain of a large map when its cost is measured
-NUM_COST_PIXELS = 2**17  # pixels of noise that are enough for a cost
-PEAK = 16.0  # height of the one pixel of a probe that a max pool cannot miss
+DIM_OF_AXIS = {ROWS: 2, COLUMNS: 3}
+"""In the maps (N, 1, H, W) that steps are tried on."""
+ZERO_TOLERANCE = 1e-20
+"""Squared error relative to the mean square that counts as none; float64 leaves about 1e-32."""
+KERNEL_TOLERANCE = 1e-10
+"""The same for a fixed kernel, which may come in float32."""
+MIN_COST_SIZE = 256
+"""Rows and columns that remain of a large map when its cost is measured."""
+NUM_COST_PIXELS = 2**17
+"""Pixels of noise that are enough for a cost."""
+PEAK = 16.0
+"""Height of the one pixel of a probe that a max pool cannot miss."""
 
 
 class Step(NamedTuple):
@@ -88,7 +95,7 @@ class Window(NamedTuple):
 
 
 def window_of(step: Step) -> Window:
-    """The window of a convolution or pool."""
+    """Return the window of a convolution or pool."""
     args = dict(step.args)
     kernel = rows_and_columns(args.get("kernel") or args["kernel_size"])
     stride = rows_and_columns(args["stride"] or kernel)
@@ -98,7 +105,7 @@ def window_of(step: Step) -> Window:
 
 
 def rows_and_columns(value: Any) -> Size:
-    """One number for both axes, or one for each, as torch's arguments allow."""
+    """Return a number for each axis; torch also takes one for both."""
     if isinstance(value, int):
         return (value, value)
     values = tuple(value)
@@ -120,7 +127,7 @@ def with_real_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_exact(steps: tuple[Step, ...], size: Size) -> bool:
-    """Whether the steps commute with flips of such maps and, if square, with the transpose."""
+    """Return whether the steps commute with flips and, if such maps are square, the transpose."""
     is_square = size[0] == size[1]
     after = size
     for step in steps:
@@ -168,7 +175,7 @@ def _run(steps: tuple[Step, ...], x: Tensor) -> Tensor:
 
 @with_real_tensors
 def is_symmetric(kernel: Tensor) -> bool:
-    """Whether quarter turns and flips leave the kernel (…, k, k) unchanged."""
+    """Return whether quarter turns and flips leave the kernel (…, k, k) unchanged."""
     kernel = kernel.double()
     difference = average_over_d4(kernel) - kernel
     limit = KERNEL_TOLERANCE * kernel.square().mean()
@@ -176,9 +183,9 @@ def is_symmetric(kernel: Tensor) -> bool:
 
 
 def cost(steps: tuple[Step, ...], size: Size) -> float | None:
-    """The relative error on noise for the worst quarter turn or flip; None where shapes differ.
+    """Return the relative error on noise for the worst quarter turn or flip.
 
-    It is max_g mean (f(g x) - g f(x))² / var f(x).
+    It is max_g mean (f(g x) - g f(x))² / var f(x), and None where shapes differ.
     """
     small_steps, small_size = _shrunk(steps, size, MIN_COST_SIZE)
     return _cost(small_steps, small_size, size[0] == size[1])
@@ -211,7 +218,7 @@ def _cost(steps: tuple[Step, ...], size: Size, is_square: bool) -> float | None:
 
 
 def stride_of(step: Step, before: Size, after: Size) -> float:
-    """How many rows of the map before the step fall on one row of the map after it."""
+    """Return how many rows of the map before the step fall on one row of the map after it."""
     if step.kind in ("conv", "pool"):
         stride = window_of(step).stride[0]
         if step.is_transposed:
@@ -223,7 +230,7 @@ def stride_of(step: Step, before: Size, after: Size) -> float:
 
 
 def size_after(step: Step, size: Size) -> Size:
-    """The size of the map after the step."""
+    """Return the size of the map after the step."""
     args = dict(step.args)
     if step.kind == "slice":
         bounds = slice(args["start"], args["stop"], args["step"])
@@ -256,7 +263,7 @@ def _traced_size(step: Step, size: Size) -> Size:
 
 
 def _shrunk(steps: tuple[Step, ...], size: Size, min_size: int = 0) -> tuple[tuple[Step, ...], Size]:
-    """The same steps on a smaller map, from whose inside whole strides were removed.
+    """Return the same steps on a smaller map, from whose inside whole strides were removed.
 
     What the edges touch stays, and so does the remainder of the size by all strides together.
     """
@@ -290,7 +297,7 @@ def _shrunk(steps: tuple[Step, ...], size: Size, min_size: int = 0) -> tuple[tup
 
 
 def _multiple_below(n: int, period: int) -> int:
-    """The largest multiple of ``period`` that is at most n, and not negative."""
+    """Return the largest multiple of ``period`` that is at most n, and not negative."""
     return max(n, 0) // period * period
 
 
@@ -316,7 +323,7 @@ def _strides(step: Step) -> Size:
 
 
 def _edge_reach(step: Step, size: Size) -> int:
-    """How many rows or columns both edges touch together, with some to spare."""
+    """Return how many rows or columns both edges touch together, with some to spare."""
     args = dict(step.args)
     if step.kind == "slice":
         removed_at_end = max(size[args["dim"] - 2] - args["stop"], 0)
@@ -336,7 +343,7 @@ def _span(step: Step) -> int:
 
 
 def _probes(size: Size) -> Tensor:
-    """Maps of noise (N, 1, H, W), each with a peak in another place, since a max sees little else.
+    """Return maps of noise (N, 1, H, W), each with a peak elsewhere: a max sees little else.
 
     Small maps get a peak on every pixel, larger ones on corners, edges and centre, huge ones on a
     corner.
@@ -360,12 +367,12 @@ def _probes(size: Size) -> Tensor:
 
 
 def _noise(count: int, size: Size) -> Tensor:
-    """Normal noise (count, 1, H, W), always the same."""
+    """Return normal noise (count, 1, H, W), always the same."""
     return torch.randn(count, 1, *size, generator=seeded(0), dtype=torch.float64, device="cpu")
 
 
 def _kernel(size: Size) -> Tensor:
-    """A random kernel (1, 1, rows, columns), symmetric if it is square."""
+    """Return a random kernel (1, 1, rows, columns), symmetric if it is square."""
     kernel = _noise(1, size)
     if size[0] == size[1]:
         return average_over_d4(kernel)

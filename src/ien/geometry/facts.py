@@ -82,7 +82,7 @@ class Facts:
         return places(self.dims)
 
     def with_dims(self, dims: Iterable[Dim]) -> Facts:
-        """Facts of a result computed from this tensor: other dimensions, and nothing pending."""
+        """Return facts of a result of this tensor: other dimensions, and nothing pending."""
         return Facts(tuple(dims), pitch=self.pitch, node=self.node)
 
 
@@ -116,11 +116,11 @@ class Call(NamedTuple):
         return self.shapes[0]
 
     def lost_results(self) -> list[Facts]:
-        """Facts of results whose places are lost."""
+        """Return facts of results whose places are lost."""
         return [lost_places(shape) for shape in self.shapes]
 
     def options(self, *without: str) -> tuple[tuple[str, Any], ...]:
-        """The arguments of a step: all but the first tensor and those named."""
+        """Return the arguments of a step: all but the first tensor and those named."""
         options = []
         # a step has to be hashable, because answers about it are cached
         for name, value in self.args.items():
@@ -133,7 +133,7 @@ class Call(NamedTuple):
 
 
 def facts_of(tensor: Tensor) -> Facts:
-    """What is known of the tensor."""
+    """Return what is known of the tensor."""
     if is_out_of_sight(tensor):
         return lost_places(tensor.shape)
     known = _attached(tensor)
@@ -153,7 +153,7 @@ def _attached(tensor: Tensor) -> Facts | None:
 
 
 def is_out_of_sight(tensor: Tensor) -> bool:
-    """Whether nothing is known of a tensor: it was made by unseen code, or is an outdated view."""
+    """Return whether nothing is known of a tensor: made by unseen code, or an outdated view."""
     if not isinstance(tensor, FakeTensor):
         return False  # a constant
     known = _attached(tensor)
@@ -164,7 +164,7 @@ def is_out_of_sight(tensor: Tensor) -> bool:
 
 
 def value_of(tensor: Tensor) -> Tensor | None:
-    """The values of a constant, if they are known; what can be learnt is not a constant."""
+    """Return the values of a constant, if they are known; what can be learnt is not a constant."""
     if isinstance(tensor, FakeTensor):
         return facts_of(tensor).value
     if tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.is_meta:
@@ -173,17 +173,17 @@ def value_of(tensor: Tensor) -> Tensor | None:
 
 
 def no_places(shape: Sequence[int]) -> Facts:
-    """Facts of a tensor that has nothing to do with places of the image."""
+    """Return facts of a tensor that has nothing to do with places of the image."""
     return Facts(tuple(dimension(OTHER_AXIS, n) for n in shape))
 
 
 def lost_places(shape: Sequence[int]) -> Facts:
-    """Facts of a tensor that depends on places of the image in an unknown way."""
+    """Return facts of a tensor that depends on places of the image in an unknown way."""
     return Facts(tuple(dimension(LOST_AXIS, n) for n in shape))
 
 
 def map_size(x: Facts) -> Size:
-    """Height and width of the map in the tensor; 1 where it has no such axis."""
+    """Return height and width of the map in the tensor; 1 where it has no such axis."""
     sizes = {ROWS: 1, COLUMNS: 1}
     for d in x.dims:
         sizes.update(all_axes(d))

@@ -55,7 +55,7 @@ class Finding:
 
 
 def explain(steps: tuple[Step, ...], size: Size, module: str, pitch: float) -> Finding:
-    """The finding for steps that are not exact; ``pitch`` counts input pixels per map pixel."""
+    """Return the finding for steps that are not exact; ``pitch``: input pixels per map pixel."""
     sizes = [size]  # before each step, and after the last
     for step in steps:
         sizes.append(size_after(step, sizes[-1]))
@@ -80,7 +80,7 @@ def explain(steps: tuple[Step, ...], size: Size, module: str, pitch: float) -> F
 
 
 def _shift(steps: tuple[Step, ...], sizes: list[Size], pitch: float) -> float | None:
-    """The shift along the axis that moves more, in input pixels."""
+    """Return the shift along the axis that moves more, in input pixels."""
     shifts = []
     for axis in (0, 1):
         total = 0.0
@@ -96,7 +96,7 @@ def _shift(steps: tuple[Step, ...], sizes: list[Size], pitch: float) -> float | 
 
 
 def _shift_of_step(step: Step, axis: int, before: int, after: int) -> float | None:
-    """How far the centre of one axis moves, in pixels of the map before; None: not defined."""
+    """Return how far the centre of an axis moves, in pixels of the map before, if defined."""
     args = dict(step.args)
     if step.kind in ("conv", "pool"):
         k, s, p, d = (value[axis] for value in window_of(step))
@@ -188,7 +188,7 @@ def _axis_in_words(dims: int | tuple[int, ...]) -> str:
 
 
 def _name(step: Step) -> str:
-    """The name of the function, without torch's name for the variant of its arguments."""
+    """Return the name of the function, without torch's name for the variant of its arguments."""
     return step.func.__name__.split(".")[0]
 
 
@@ -234,7 +234,7 @@ def _is_same_for_both_axes(step: Step) -> bool:
 
 
 def _window_reason(step: Step, before: Size) -> tuple[str, str]:
-    """Of a square window: it is exact if the stride divides n + 2 p - d (k - 1) - 1."""
+    """Return reason and remedy; exact is a stride that divides n + 2 p - d (k - 1) - 1."""
     if step.is_transposed:
         return (
             "output_padding adds at one edge only",
@@ -253,7 +253,7 @@ def _window_reason(step: Step, before: Size) -> tuple[str, str]:
 
 
 def _fitting_sizes(step: Step, before: Size, reach: int) -> str:
-    """The nearest map sizes at which the step is exact; per axis if the map is not square."""
+    """Return the nearest map sizes at which the step is exact; per axis if not square."""
     # within one stride there is a size that fits, unless the step is not symmetric at any
     fitting = {}
     for axis, n in (("rows", before[0]), ("columns", before[1])):

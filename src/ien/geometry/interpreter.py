@@ -28,14 +28,17 @@ from .writes import write
 __all__ = ["interpret"]
 
 RULES: dict[str, Rule] = {**REARRANGE_RULES, **COMBINE_RULES, **SPATIAL_RULES}
-# operations that take maps only, or only the shape: they start afresh after places were lost
+"""Operation → what follows of its operands for its results."""
 FRESH_STARTS = frozenset(
     {"convolution", *(name for name in RULES if "pool" in name or "upsample" in name or "_like" in name)}
 )
-# views whose dimensions are those of the tensor, in its order
+"""Operations that take maps only, or only the shape: they start afresh after places were lost."""
 ALIGNED_VIEWS = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "detach", "alias"})
-MAX_CONSTANT_ELEMENTS = 4096  # values of larger constants are not computed
+"""Views whose dimensions are those of the tensor, in its order."""
+MAX_CONSTANT_ELEMENTS = 4096
+"""Values of larger constants are not computed."""
 UNFORESEEN = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""Errors of a rule that meets arguments it was not written for."""
 
 
 def interpret(model: nn.Module, x: Tensor, notes: Notes) -> None:
@@ -180,7 +183,7 @@ def _run(func: Any, traits: _Traits, arguments: dict[str, Any], args: Any, kwarg
 
 
 def _constant_values(call: Call, args: Any, kwargs: Any, traits: _Traits) -> list[Tensor]:
-    """The results with their values, if the operation only has small constants as operands."""
+    """Return the results with their values, if all operands are small constants."""
     is_random = torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
     if traits.written or is_random or not call.tensors:
         return []
@@ -249,7 +252,7 @@ def _assign(notes: Notes, call: Call, results: list[Tensor], result: Result, tra
 
 
 def _fits(facts: Facts, tensor: Tensor) -> bool:
-    """Whether the facts have the shape of the tensor, and rows and columns of one map only."""
+    """Return whether facts have the shape of the tensor, and rows and columns of one map."""
     if list(map(length, facts.dims)) != list(tensor.shape):
         return False
     axes = list(map(row_or_column, facts.dims))

@@ -86,7 +86,7 @@ class Notes:
     # --- spatial steps
 
     def apply(self, x: Facts, step: Step, dims: Iterable[Dim]) -> Facts:
-        """Facts of the map after a step, which is judged together with the pending steps."""
+        """Return facts of the map after a step, which is judged together with pending ones."""
         before = x.pending
         if before is not None and not before.steps:
             self.report_pending(x)
@@ -120,7 +120,7 @@ class Notes:
             self.chained_nodes.add(result.node)
 
     def pending_through(self, operands: Sequence[Facts]) -> Pending | None:
-        """What stays pending when an operation acts on single elements.
+        """Return what stays pending when an operation acts on single elements.
 
         Only steps that choose or move elements stay, and only if all maps agree on them. Anything
         else is used by the operation, and reported.
@@ -143,7 +143,7 @@ class Notes:
     # --- operands that meet
 
     def broadcast(self, call: Call, operands: Sequence[Facts], shape: Sequence[int]) -> tuple[Dim, ...]:
-        """The dimensions of operands that meet by element; a finding where they do not fit."""
+        """Return the dimensions of operands that meet by element, and report what does not fit."""
         dims: list[Dim] = []
         for i in range(-len(shape), 0):  # from the last dimension, as torch aligns them
             merged: Dim = dimension(CONSTANT_AXIS, shape[i])
@@ -179,17 +179,18 @@ class Notes:
         self.report(maps[0], "position", title, reason, remedy)
 
 
-Result = Facts | list[Facts]  # of one result of an operation, or of several
+Result = Facts | list[Facts]
+"""Facts of one result of an operation, or of several."""
 Rule = Callable[[Notes, Call], Result]
 
 
 def _operands_with(operands: Sequence[Facts], i: int) -> list[Facts]:
-    """Those that have a dimension ``i``, counted from the end."""
+    """Return those that have a dimension ``i``, counted from the end."""
     return [x for x in operands if len(x.dims) >= -i]
 
 
 def _parts(pending: Pending) -> list[Pending]:
-    """A convolution or pool apart from the repairs tried after it, as far as each is not exact."""
+    """Split off the repairs tried after a convolution or pool, and leave out what is exact."""
     first, rest = pending.steps[0], pending.steps[1:]
     if first.is_repairable or not rest:
         return [pending]

@@ -22,12 +22,14 @@ from .notes import Notes, Result, Rule
 
 __all__ = ["COMBINE_RULES"]
 
-REDUCTION_ARGUMENTS = ("dim", "keepdim", "dtype")  # which a reducing step sets itself
-WITH_INDICES = ("max", "min", "median", "mode", "kthvalue", "nanmedian")  # as their second result
+REDUCTION_ARGUMENTS = ("dim", "keepdim", "dtype")
+"""Arguments that a reducing step sets itself."""
+WITH_INDICES = ("max", "min", "median", "mode", "kthvalue", "nanmedian")
+"""Operations whose second result are indices."""
 
 
 def _covers_whole_maps(x: Facts, dims: Sequence[Dim]) -> bool:
-    """Whether these dimensions of ``x`` contain both rows and columns, or all places that it has.
+    """Return whether these dimensions of ``x`` contain rows and columns, or all its places.
 
     Of two maps in one tensor, the rows and columns must be those of the same map.
     """
@@ -46,7 +48,7 @@ def _covers_whole_maps(x: Facts, dims: Sequence[Dim]) -> bool:
 
 
 def _axes_by_dimension(dims: Sequence[Dim]) -> list[str]:
-    """The rows and columns of each dimension: ``["", "", "HW"]`` for flattened places."""
+    """Return the rows and columns of each dimension: ``["", "", "HW"]`` for flattened places."""
     by_dimension = []
     for d in dims:
         axes = ""
@@ -88,7 +90,7 @@ def _reduce(notes: Notes, call: Call) -> Result:
 
 
 def _only_axis(dims: Sequence[Dim]) -> str:
-    """The axis if only one of the dimensions has places: rows or columns; otherwise ``""``."""
+    """Return the axis if only one of the dimensions has places, rows or columns; else ``""``."""
     with_places = [d for d in dims if places([d])]
     if len(with_places) != 1:
         return ""
@@ -136,7 +138,7 @@ def _reduced_over_one_axis(notes: Notes, call: Call, x: Facts, dims: Sequence[Di
 
 
 def _reducing_step(call: Call, dim: int | tuple[int, ...]) -> Step:
-    """The reduction of maps (N, 1, H, W), which stay maps."""
+    """Return the reduction of maps (N, 1, H, W), which stay maps."""
     options = call.options(*REDUCTION_ARGUMENTS)
     return Step("reduce", call.func, (("dim", dim), ("keepdim", True), *options))
 

@@ -31,11 +31,12 @@ from .notes import Notes, Result, Rule
 __all__ = ["ELEMENTWISE", "REARRANGE_RULES", "elementwise"]
 
 SIZE_ONE: Dim = ((),)
-Repetition = tuple[str, int, int] | None  # as dimensions.repetition has it
+Repetition = tuple[str, int, int] | None
+"""What :func:`.dimensions.repetition` returns."""
 
 
 def _rearranged(x: Facts, dims: Sequence[Dim]) -> Facts:
-    """The same elements with other dimensions; what is pending stays pending."""
+    """Return the same elements with other dimensions; what is pending stays pending."""
     return replace(x, dims=tuple(dims), root=None)
 
 
@@ -58,7 +59,7 @@ def _with_new_dim(x: Facts, i: int) -> Facts:
 
 
 def _first_map(operands: Sequence[Facts]) -> Facts:
-    """The first of them that has places, or the first of all."""
+    """Return the first of them that has places, or the first of all."""
     for x in operands:
         if x.places:
             return x
@@ -154,7 +155,7 @@ def _expand(notes: Notes, call: Call) -> Result:
 
 
 def _padded(x: Facts, count: int) -> list[Dim]:
-    """The dimensions of ``x``, after as many of size 1 as it takes to have ``count``."""
+    """Return the dimensions of ``x``, after as many of size 1 as it takes to have ``count``."""
     dims = list(x.dims)
     while len(dims) < count:
         dims.insert(0, SIZE_ONE)
@@ -186,7 +187,7 @@ def _repeat(notes: Notes, call: Call) -> Result:
 
 
 def _repeated(notes: Notes, x: Facts, dims: Sequence[Dim], repetitions: Sequence[Repetition]) -> Facts:
-    """``x`` with the dimensions ``dims``, some of which repeat its rows or columns.
+    """Return ``x`` with the dimensions ``dims``, some of which repeat its rows or columns.
 
     Repeated rows count as rows of a larger map, made by a step of the kind ``"repeat"``.
     """
@@ -209,7 +210,7 @@ def _repeated(notes: Notes, x: Facts, dims: Sequence[Dim], repetitions: Sequence
 
 
 def _repeat_map(x: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
-    """Maps (N, 1, H, W) whose rows and columns are repeated: (as a whole, each one)."""
+    """Return maps (N, 1, H, W) whose rows and columns are repeated: (as a whole, each one)."""
     each = x.repeat_interleave(rows[1], 2).repeat_interleave(columns[1], 3)
     return each.repeat(1, 1, rows[0], columns[0])
 
@@ -252,7 +253,7 @@ def _split(notes: Notes, call: Call) -> Result:
 
 
 def _narrow(notes: Notes, call: Call, x: Facts, i: int, start: int, stop: int, step: int = 1) -> Facts:
-    """``x`` from ``start`` to ``stop`` along dimension ``i``."""
+    """Return ``x`` from ``start`` to ``stop`` along dimension ``i``."""
     i %= len(x.dims)
     d = x.dims[i]
     count = len(range(start, stop, step))
@@ -332,7 +333,7 @@ def _index(notes: Notes, call: Call) -> Result:
 
 
 def _indices_by_dimension(call: Call) -> dict[int, Tensor]:
-    """The indices of ``x[:, index]`` (None where nothing is indexed), or that of index_select."""
+    """Return the indices of ``x[:, index]``, None where there is none, or that of index_select."""
     if not call.args.get("indices"):
         return {call.args.get("dim", 0): call.args["index"]}
     by_dimension = {}

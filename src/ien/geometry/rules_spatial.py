@@ -28,7 +28,8 @@ from .notes import Notes, Result, Rule
 
 __all__ = ["SPATIAL_RULES", "pad"]
 
-MAX_PADDING_VALUE = 1e3  # an infinite one would drown the noise that a step is tried on
+MAX_PADDING_VALUE = 1e3
+"""An infinite one would drown the noise that a step is tried on."""
 
 
 # --- convolutions, pools and resizes
@@ -109,7 +110,7 @@ def _apply_to_map(notes: Notes, call: Call, step: Step) -> Result:
 
 
 def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
-    """``x`` as a map whose last two dimensions are rows and columns; None if it cannot be one.
+    """Return ``x`` as a map whose last dimensions are rows and columns; None if it is none.
 
     An operation on maps gives the last two dimensions a meaning even where places were lost, or
     where all of them are equal: then a new map starts there.
@@ -135,7 +136,7 @@ def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
 
 
 def _rows_then_columns(last: Sequence[Dim]) -> tuple[str, str] | None:
-    """The axes of the last two dimensions; one that is constant is what the other is not."""
+    """Return the axes of the last two dimensions; a constant one is what the other is not."""
     for d in last:
         if not row_or_column(d) and not is_constant(d):
             return None

@@ -11,9 +11,13 @@ from .notes import Notes
 __all__ = ["MAX_LISTED_SIZES", "ExactSizes", "search_sizes"]
 
 MAX_LISTED_SIZES = 8
-MAX_DISTANCE = 512  # pixels that a size may be smaller or larger than the given one
-MAX_OPERATIONS = 6000  # over all passes: some seconds, and the same sizes on every machine
-OPERATIONS_PER_PASS = 20  # as many take as long as what happens before and after a pass
+"""How many exact sizes are searched for."""
+MAX_DISTANCE = 512
+"""Pixels that a size may be smaller or larger than the given one."""
+MAX_OPERATIONS = 6000
+"""Operations over all passes: some seconds, and the same sizes on every machine."""
+OPERATIONS_PER_PASS = 20
+"""As many operations take as long as what happens before and after a pass."""
 
 
 class ExactSizes(NamedTuple):
@@ -68,7 +72,7 @@ def search_sizes(run: DryRun, seen: Notes, input_size: tuple[int, int, int]) -> 
 
 
 def _may_fit(seen: Notes, n: int) -> bool:
-    """Whether the convolutions and pools of a pass are exact, or repairable, at input size n."""
+    """Return whether convolutions and pools of a pass are exact, or repairable, at size n."""
     sizes = {0: (n, n)}  # by node of the program
     excused = set(seen.resized_nodes)  # nodes that need not be exact
     try:
@@ -90,7 +94,7 @@ def _may_fit(seen: Notes, n: int) -> bool:
 
 
 def _chained_after(seen: Notes, node: int) -> dict[int, Step]:
-    """The steps that directly follow a node, by the node after them."""
+    """Return the steps that directly follow a node, by the node after them."""
     chained = {}
     for (before, step), after in seen.program.items():
         if before == node and after in seen.chained_nodes:

@@ -48,7 +48,7 @@ def write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
 
 
 def _dims_of_root(notes: Notes, call: Call, root: Facts, view: Facts, new: Facts) -> Dims:
-    """The dimensions of ``root`` after ``new`` was written into its part ``view``.
+    """Return the dimensions of ``root`` after ``new`` was written into its part ``view``.
 
     Four cases are followed: no places are involved; the view keeps its dimensions; a value that is
     the same everywhere is written; or a map is drawn on an empty canvas. Anything else loses the
@@ -72,12 +72,12 @@ def _dims_of_root(notes: Notes, call: Call, root: Facts, view: Facts, new: Facts
 
 
 def _has_same_dimensions(root: Facts, view: Facts, new: Facts) -> bool:
-    """Whether dimension i of what is written lies along dimension i of the root."""
+    """Return whether dimension i of what is written lies along dimension i of the root."""
     return not view.is_rearranged and len(new.dims) == len(root.dims)
 
 
 def _kept_dims(root: Facts, view: Facts, new: Facts) -> Dims:
-    """The dimensions of ``root``, except that those which were constant no longer are."""
+    """Return the dimensions of ``root``, except that those which were constant no longer are."""
     is_aligned = _has_same_dimensions(root, view, new)
     kept = []
     for i, d in enumerate(root.dims):
@@ -89,7 +89,7 @@ def _kept_dims(root: Facts, view: Facts, new: Facts) -> Dims:
 
 
 def _is_uniform(view: Facts, new: Facts) -> bool:
-    """Whether the same value is written to all places of the view."""
+    """Return whether the same value is written to all places of the view."""
     if new.places:
         return False
     for new_dim, view_dim in zip(new.dims, view.dims, strict=True):
@@ -99,7 +99,7 @@ def _is_uniform(view: Facts, new: Facts) -> bool:
 
 
 def _is_drawn_on_canvas(root: Facts, view: Facts, new: Facts) -> bool:
-    """Whether a whole map is written into a tensor without places, such as zeros."""
+    """Return whether a whole map is written into a tensor without places, such as zeros."""
     if root.places or not _has_same_dimensions(root, view, new):
         return False
     for new_dim, root_dim in zip(new.dims, root.dims, strict=True):
@@ -111,7 +111,7 @@ def _is_drawn_on_canvas(root: Facts, view: Facts, new: Facts) -> bool:
 
 
 def _dims_of_drawing(root: Facts, view: Facts, new: Facts) -> Dims:
-    """The canvas gets the rows and columns of the map; its other dimensions stay."""
+    """Return the dimensions of a canvas that gets the rows and columns of the map."""
     drawn = []
     for new_dim, kept_dim in zip(new.dims, _kept_dims(root, view, new), strict=True):
         if places([new_dim]):

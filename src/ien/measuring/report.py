@@ -378,7 +378,7 @@ def _interval_text(interval: Interval) -> str:
 
 def _two_decimals(value: float | None) -> str:
     if value is None:
-        return "–"
+        return number(None)
     return f"{value:.2f}"
 
 

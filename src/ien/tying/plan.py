@@ -41,8 +41,8 @@ Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 """Layers that mix channels."""
 MAX_ROUNDING = 1e-6
 """Weights at no more than this relative distance from tied ones are tied already."""
-MAX_LISTED_ROUNDING = 1e-7
-"""The same for numbers per channel, which are only listed as a layer if they are further off."""
+MAX_UNLISTED_DISTANCE = 1e-7
+"""Numbers per channel at no more than this relative distance are not listed as a layer."""
 MAX_GAIN = 4.0
 """How far a random weight may grow or shrink to keep a variance: dead maps would need more."""
 
@@ -239,7 +239,7 @@ class Plan:
             self._write(numbers, tied)
             norms.append(_norm(numbers))
         total = math.hypot(*norms)
-        if distance > MAX_LISTED_ROUNDING * total and name not in self.layers:
+        if distance > MAX_UNLISTED_DISTANCE * total and name not in self.layers:
             self._note(name, before, before, distance, total)
 
     def _estimate_statistics(self, module: nn.Module, x: Tensor) -> None:
