@@ -1,7 +1,5 @@
 """Overlap by angle against loops over frames, sequences and bins."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -32,7 +30,7 @@ def by_loops(predictions: list[Prediction], since_first: bool) -> dict[float, tu
             value = 1.0 if k == 0 else float(overlap(predicted[k], clip.boxes[k]))
             if np.isnan(value):
                 continue
-            degrees = abs(clip.angles[k]) if since_first else clip.angles[k]  # type: ignore[index]
+            degrees = abs(clip.angles[k]) if since_first else clip.angles[k]
             index = min(range(-1000, 1000), key=lambda n: (abs(15 * n - degrees), -n))
             own.setdefault(15.0 * (index if since_first else index % 24), []).append(value)
         for degrees, values in own.items():
@@ -50,7 +48,7 @@ def check(bins: list[Bin], expected: dict[float, tuple[float, int]]) -> None:
 
 
 @pytest.mark.parametrize("rate", [6.0, -6.0, 20.0])
-def test_means_are_over_frames_then_sequences_as_far_as_half_of_them_get(rate: float) -> None:
+def test_means_are_over_frames_then_sequences_as_far_as_half_of_them_get(rate) -> None:
     lengths = (20, 80, 120, 60)
     rotating = [drifting(k, frames, rate * np.arange(frames)) for k, frames in enumerate(lengths)]
     found = overlap_by_angle([*rotating, drifting(9, 30, None), drifting(10, 30, np.zeros(30))])

@@ -1,9 +1,5 @@
 """Drawing: boxes, hands and labels on frames, and strips of frames."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,7 +9,7 @@ PIL = pytest.importorskip("PIL.Image", reason="drawing needs pillow: pip install
 
 
 @pytest.mark.parametrize(("angle", "way"), [(0, (0, -1)), (90, (-1, 0)), (180, (0, 1)), (270, (1, 0))])
-def test_the_hand_points_up_rotated_counter_clockwise(angle: float, way: tuple[int, int]) -> None:
+def test_the_hand_points_up_rotated_counter_clockwise(angle, way) -> None:
     ground = np.full((121, 161, 3), 90, np.uint8)
     shown = annotate(ground, (50, 30, 61, 61), angle)
     assert (ground == 90).all()
@@ -26,14 +22,14 @@ def test_the_hand_points_up_rotated_counter_clockwise(angle: float, way: tuple[i
 @pytest.mark.parametrize(
     "where", [(50, 30, 61, 61), (-20, -20, 50, 50), (150, 100, 60, 60), (0, 0, 1e7, 1e7), (5, 5, 0.1, 0.1)]
 )
-def test_boxes_and_labels_anywhere_are_drawn_in_the_frame(where: tuple[float, ...]) -> None:
+def test_boxes_and_labels_anywhere_are_drawn_in_the_frame(where) -> None:
     shown = annotate(np.full((121, 161, 3), 90, np.uint8), where, 33, "0.87  33°")
     assert shown.shape == (121, 161, 3) and (shown == YELLOW).all(2).sum() > 20
     with pytest.raises(ValueError, match="finite"):
         annotate(shown, (np.nan, 0, 5, 5))
 
 
-def test_a_strip_shows_frames_row_by_row(tmp_path: Path) -> None:
+def test_a_strip_shows_frames_row_by_row(tmp_path) -> None:
     frames = [np.full((6, 10, 3), 40 * k, np.uint8) for k in range(5)]
     with PIL.open(write_strip(tmp_path / "new" / "strip.png", frames)) as picture:
         found = np.array(picture)

@@ -1,7 +1,5 @@
 """The GOT-10k toolkit: its own experiment runs a tracker of ours and scores it as we do."""
 
-from __future__ import annotations
-
 import sys
 import types
 from pathlib import Path
@@ -35,15 +33,15 @@ class Follows:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_in(monkeypatch) -> None:
     """A package with the one class that is needed, for where the real one is not installed."""
 
     class Tracker:
-        def __init__(self, name: str, is_deterministic: bool = False) -> None:
+        def __init__(self, name, is_deterministic=False) -> None:
             self.name, self.is_deterministic = name, is_deterministic
 
     trackers = types.ModuleType("got10k.trackers")
-    trackers.Tracker = Tracker  # type: ignore[attr-defined]
+    trackers.Tracker = Tracker
     monkeypatch.setitem(sys.modules, "got10k", types.ModuleType("got10k"))
     monkeypatch.setitem(sys.modules, "got10k.trackers", trackers)
 
@@ -64,14 +62,14 @@ def test_boxes_are_converted_both_ways_and_images_are_rgb_arrays() -> None:
 
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("broken", [[1, 2, np.nan, 4], [[1, 2, 3, 4]], [1, 2, 3]])
-def test_what_is_not_a_box_is_an_error_that_names_the_tracker(broken: Any) -> None:
+def test_what_is_not_a_box_is_an_error_that_names_the_tracker(broken) -> None:
     theirs = as_got10k(Follows(broken), "ours")
     theirs.init(Image.new("RGB", (8, 6)), np.array([1, 1, 4, 5]))
     with pytest.raises(ValueError, match="ours"):
         theirs.update(Image.new("RGB", (8, 6)))
 
 
-def test_without_the_toolkit_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_toolkit_the_package_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "got10k", None)
     monkeypatch.delitem(sys.modules, "got10k.trackers", raising=False)
     with pytest.raises(ModuleNotFoundError, match="needs the got10k package: pip install got10k") as error:
@@ -106,9 +104,7 @@ class Sequences:
 
 
 @pytest.mark.filterwarnings("ignore")  # the toolkit is old
-def test_the_toolkits_experiment_runs_and_scores_it_as_we_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_toolkits_experiment_runs_and_scores_it_as_we_do(tmp_path, monkeypatch) -> None:
     pytest.importorskip("got10k", reason="pip install got10k to run inside it")
     monkeypatch.setenv("MPLBACKEND", "agg")
     from got10k.experiments import ExperimentOTB

@@ -1,9 +1,6 @@
 """Recordings: a video that shows what the tracker saw, at the rate of its source."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ pytest.importorskip("av", reason="videos need av: pip install 'ien[track]'")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_recording_shows_what_the_tracker_saw_at_the_same_rate(tmp_path: Path) -> None:
+def test_a_recording_shows_what_the_tracker_saw_at_the_same_rate(tmp_path) -> None:
     frames = [frame((60 + 3 * i, 70), 90 * i, size=(128, 160)) for i in range(6)]
     write_video(tmp_path / "in.mp4", frames, 12.5)
     steps: list[Step] = []

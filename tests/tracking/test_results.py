@@ -1,7 +1,5 @@
 """Result files: what is written is read back, as the toolkit has it, and damage is reported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ SECONDS = np.array([0.25, 0.0125, 0.015])
 ANGLES = np.array([0, 270, -22.5])
 
 
-def test_files_are_those_of_the_toolkit(tmp_path: Path) -> None:
+def test_files_are_those_of_the_toolkit(tmp_path) -> None:
     path = write_result(tmp_path / "IEN-SiamFC", "Jogging-1", BOXES, SECONDS, ANGLES)
     assert path == tmp_path / "IEN-SiamFC" / "Jogging-1.txt"
     assert path.read_text().splitlines()[1:] == ["13.346,-2.500,31.250,41.000", "200.000,100.000,0.000,0.500"]
@@ -29,7 +27,7 @@ def test_files_are_those_of_the_toolkit(tmp_path: Path) -> None:
     assert np.array_equal(np.loadtxt(times), SECONDS)
 
 
-def test_what_is_written_is_read_back_to_a_thousandth(tmp_path: Path) -> None:
+def test_what_is_written_is_read_back_to_a_thousandth(tmp_path) -> None:
     write_result(tmp_path, "a", BOXES, SECONDS, ANGLES)
     boxes, seconds, angles = read_result(tmp_path, "a")
     assert np.abs(boxes - BOXES).max() <= 5.001e-4
@@ -42,7 +40,7 @@ def test_what_is_written_is_read_back_to_a_thousandth(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("between", [",", "\t", " ", ", ", ",\t"])
-def test_other_separators_and_line_ends_are_read_too(tmp_path: Path, between: str) -> None:
+def test_other_separators_and_line_ends_are_read_too(tmp_path, between) -> None:
     (tmp_path / "a.txt").write_bytes(f"{between.join('1234')}\r\n{between.join('5678')}\r\n\n".encode())
     assert read_result(tmp_path, "a").boxes.tolist() == [[0, 1, 3, 4], [4, 5, 7, 8]]
 
@@ -59,18 +57,18 @@ def test_other_separators_and_line_ends_are_read_too(tmp_path: Path, between: st
         ((BOXES, SECONDS + 1, ANGLES * np.nan), r"the angles of a must be 3 .* one for each box$"),
     ],
 )
-def test_bad_numbers_are_refused_before_anything_is_written(tmp_path: Path, arguments, message) -> None:
+def test_bad_numbers_are_refused_before_anything_is_written(tmp_path, arguments, message) -> None:
     write_result(tmp_path, "a", BOXES, SECONDS)
     with pytest.raises(ValueError, match=message):
         write_result(tmp_path, "a", *arguments)
     assert np.array_equal(read_result(tmp_path, "a").seconds, SECONDS)
 
 
-def test_a_full_disk_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_earlier_file(tmp_path, monkeypatch) -> None:
     write_result(tmp_path, "a", BOXES)
     before = (tmp_path / "a.txt").read_bytes()
 
-    def full_disk(path: Path, text: str) -> int:
+    def full_disk(path, text) -> int:
         with open(path, "w") as file:
             file.write(text[:7])
         raise OSError("no space left")
@@ -85,7 +83,7 @@ def test_a_full_disk_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.txt"]
 
 
-def test_boxes_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boxes_are_written_last(tmp_path, monkeypatch) -> None:
     order = []
     keep = results.replace_file
     record = lambda path, write: (order.append(path.name), keep(path, write))  # noqa: E731
@@ -105,7 +103,7 @@ def test_boxes_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (" \n", "{} is empty: it needs 4 numbers on each line"),
     ],
 )
-def test_damage_is_reported_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+def test_damage_is_reported_with_file_and_line(tmp_path, text, message) -> None:
     path = tmp_path / "bad.txt"
     path.write_text(text)
     with pytest.raises(ValueError) as error:
@@ -113,7 +111,7 @@ def test_damage_is_reported_with_file_and_line(tmp_path: Path, text: str, messag
     assert message.format(path) in str(error.value)
 
 
-def test_missing_files_and_lines_are_reported(tmp_path: Path) -> None:
+def test_missing_files_and_lines_are_reported(tmp_path) -> None:
     for what in ("time", "angle"):
         write_result(tmp_path, "Crossing", BOXES, SECONDS, ANGLES)
         (tmp_path / f"{what}s" / f"Crossing_{what}.txt").write_text("0.1\n0.2\n")
@@ -126,7 +124,7 @@ def test_missing_files_and_lines_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "../a", "a/b", ".hidden"])
-def test_a_name_does_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name) -> None:
     with pytest.raises(ValueError, match="cannot name a result file"):
         write_result(tmp_path / "inner", name, BOXES)
     assert not list(tmp_path.rglob("*.txt"))

@@ -1,7 +1,5 @@
 """SiamFC: widths by arithmetic, features and responses against written-out ones, exactness."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -23,9 +21,7 @@ V1, V2 = "alexnet-v1", "alexnet-v2"
 WHOLE, HALVES = (1, 1, 1, 1, 1), (1, 2, 1, 2, 2)
 
 
-def net(
-    feature_groups: ien.FeatureGroups | int | str = 4, backbone: str = V2, **options: object
-) -> nn.Module:
+def net(feature_groups=4, backbone: str = V2, **options: object) -> nn.Module:
     settings = {"feature_groups": feature_groups, "backbone": backbone, "width": 1 / 16}
     return models.create("siamfc", **(settings | options))
 
@@ -72,7 +68,7 @@ def test_channels_and_parameters_are_the_published_ones(
 
 
 @pytest.mark.parametrize("backbone", [V1, V2])
-@pytest.mark.parametrize("feature_groups", [1, 2, 8, "4-2-1", "8-4-2-1", "2-1"])
+@pytest.mark.parametrize("feature_groups", [1, 2, "4-2-1", "8-4-2-1"])
 def test_no_feature_group_lies_in_both_halves_of_a_convolution(backbone, feature_groups) -> None:
     model = net(feature_groups, backbone)
     assert model.feature_groups == ien.FeatureGroups.of(feature_groups)
@@ -91,7 +87,6 @@ def test_no_feature_group_lies_in_both_halves_of_a_convolution(backbone, feature
         (4, 1 / 4, V2, (12, 32, 48, 48, 4)),
         (4, 1 / 10, V1, (5, 13, 19, 19, 13)),  # 4.8, 12.8, 19.2
         ("4-2-1", 1 / 8, V2, (4, 16, 24, 24, 4)),  # 6 lies between 4 and 8; no less than a unit
-        (1, 1 / 4, V2, (24, 64, 96, 96, 8)),
         (1, 1 / 32, V2, (2, 8, 12, 12, 2)),  # 1½ pairs of channels down; no less than one
         ("1", 1 / 10, V1, (10, 26, 38, 38, 26)),
     ],
@@ -101,9 +96,6 @@ def test_width_is_a_factor_on_feature_groups(feature_groups, width, backbone, gr
     model = net(feature_groups, backbone, width=width)
     assert tuple(model.feature_groups.num_groups(c.out_channels) for c in convs(model)) == groups
     assert model(torch.rand(1, 3, 87, 87)).shape[1] == groups[-1]
-
-
-def test_a_mix_has_the_share_of_channels_that_the_paper_says() -> None:
     assert [models.channel_share("siamfc", mix) for mix in (1, 4, "4-2-1")] == [1, 1, 0.6875]
 
 
@@ -166,11 +158,10 @@ def test_the_doctor_calls_only_the_sizes_of_siamfc_exact(backbone, odd_size, mod
     assert [finding.module for finding in diagnosis.findings] == [module] and 127 in diagnosis.exact_sizes
 
 
-@pytest.mark.parametrize("size", [127, 239, 255])
-@pytest.mark.parametrize(("backbone", "feature_groups"), [(V1, 4), (V2, 1), (V2, "4-2-1")])
-def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(
-    backbone, feature_groups, size
-) -> None:
+@pytest.mark.parametrize(
+    ("backbone", "feature_groups", "size"), [(V1, 4, 239), (V2, 1, 127), (V2, "4-2-1", 127)]
+)
+def test_symmetric_kernels_make_every_tap_exact(backbone, feature_groups, size) -> None:
     model, x = unsettled(net(feature_groups, backbone, width=1 / 24).double()), noise(2, 3, size, size)
     h = assert_exact_with_symmetric_kernels(model, x, "rot4", 1e-20)
     with symmetric_kernels():
@@ -178,16 +169,18 @@ def test_symmetric_kernels_make_every_tap_exact_and_random_ones_do_not(
             assert (model(rot90(x, k)) - rot90(h, k)).abs().max() < 1e-10 * h.abs().max()
 
 
-def test_respond_equals_a_loop_over_pairs() -> None:
+def test_respond_equals_a_loop_over_pairs_and_rotates_with_both() -> None:
     z, x = torch.randn(5, 7, 4, 3).double(), torch.randn(5, 7, 9, 10).double()
     response = respond(z, x)
     loop = torch.cat([F.conv2d(x[i : i + 1], z[i : i + 1]) for i in range(5)]) / 1000
     assert response.shape == (5, 1, 6, 8) and (response - loop).abs().max() < 1e-15
     total = (z[2].numpy() * x[2, :, 3:7, 1:4].numpy()).sum()
     assert response[2, 0, 3, 1].item() == pytest.approx(0.001 * total, abs=1e-14)
+    for k in (1, 2, 3):
+        assert (respond(rot90(z, k), rot90(x, k)) - rot90(response, k)).abs().max() < 1e-15
 
 
-@pytest.mark.parametrize(("exemplars", "searches"), [(1, 3), (4, 1), (4, 3), (3, 3), (1, 1)])
+@pytest.mark.parametrize(("exemplars", "searches"), [(1, 3), (4, 1), (4, 3), (1, 1)])
 def test_respond_all_equals_a_loop_and_a_single_one_serves_all(exemplars, searches) -> None:
     z, x = torch.randn(exemplars, 6, 3, 3).double(), torch.randn(searches, 6, 8, 8).double()
     response = respond_all(z, x)
@@ -198,14 +191,6 @@ def test_respond_all_equals_a_loop_and_a_single_one_serves_all(exemplars, search
             assert (response[t, s] - one).abs().max() < 1e-15
     if 1 in (exemplars, searches):
         assert torch.equal(respond(z, x), response.reshape(-1, 1, 6, 6))
-
-
-@pytest.mark.parametrize("quarters", [1, 2, 3])
-def test_rotating_both_features_rotates_the_response_and_one_does_not(quarters) -> None:
-    z, x = torch.randn(2, 6, 5, 5).double(), torch.randn(2, 6, 12, 12).double()
-    response = rot90(respond(z, x), quarters)
-    assert (respond(rot90(z, quarters), rot90(x, quarters)) - response).abs().max() < 1e-15
-    assert (respond(z, rot90(x, quarters)) - response).abs().max() > 1e-3
 
 
 def test_respond_has_the_gradients_of_the_loop() -> None:
@@ -228,11 +213,16 @@ def test_features_that_do_not_fit_are_named(exemplar, search, message) -> None:
         respond(torch.rand(exemplar), torch.rand(search))
 
 
-def test_unknown_backbones_and_widths_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"siamfc has no backbone 'alexnet-v3'; .*alexnet-v"):
-        net(4, "alexnet-v3")
-    with pytest.raises(ValueError, match="width must be a positive factor"):
-        net(4, width=0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backbone": "alexnet-v3"}, r"siamfc has no backbone 'alexnet-v3'; .*alexnet-v"),
+        ({"width": 0}, "width must be a positive factor"),
+    ],
+)
+def test_unknown_backbones_and_widths_are_refused(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        net(**options)
 
 
 @pytest.mark.parametrize(("backbone", "feature_groups"), [(V1, 1), (V2, 1), (V2, "4-2-1")])

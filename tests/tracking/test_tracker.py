@@ -1,9 +1,5 @@
 """The tracker finds a target of known place, size and angle by the published rule, and stays finite."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -43,38 +39,31 @@ def bumps(heights: list[list[float]], row: int = MIDDLE, column: int = MIDDLE) -
 
 
 @pytest.mark.parametrize(
-    ("moved", "within"),
-    [((8, -12), 1e-9), ((-44, 20), 1e-9), ((52, 52), 1e-9), ((1.5, -2.5), 0.5), ((6.2, 30.7), 0.5)],
+    ("place", "moved", "scale", "within"),
+    [
+        ((200, 200), (8, -12), 1, 1e-9),
+        ((200, 200), (-44, 20), 1, 1e-9),
+        ((200, 200), (6.2, 30.7), 1, 0.5),
+        ((200, 200), (10, -6), 0.5, 0.25),
+        ((2, 398), (0, 0), 1, 2),  # the border cuts it
+    ],
 )
-def test_whole_positions_are_found_exactly_and_others_within_half_a_pixel(moved, within) -> None:
-    found = started(scales=1, window=0).update(frame((200 + moved[0], 200 + moved[1])))
-    assert np.abs(found.box - box() - [*moved, 0, 0]).max() <= within
+def test_a_place_is_found_exactly_or_within_half_a_pixel(place, moved, scale, within) -> None:
+    tracker = Tracker(Pixels(), scales=1, window=0)
+    tracker.init(frame(place, scale=scale), box(place, SIDE * scale))
+    found = tracker.update(frame((place[0] + moved[0], place[1] + moved[1]), scale=scale))
+    assert np.abs(found.box - box(place, SIDE * scale) - [*moved, 0, 0]).max() <= within
     assert found.angle == 0 and 0.5 < found.score <= 1
 
 
-def test_a_small_target_moves_in_pixels_of_the_frame() -> None:
-    tracker = Tracker(Pixels(), scales=1, window=0)
-    tracker.init(frame(scale=0.5), box(side=SIDE / 2))
-    found = tracker.update(frame((210, 194), scale=0.5))
-    assert np.abs(centres(found.box) - [210, 194]).max() <= 0.25
-
-
-def test_a_moving_target_is_followed_with_the_published_settings() -> None:
+@pytest.mark.parametrize("rate", [1.02, 1, 1 / 1.02])
+def test_a_moving_target_that_changes_its_size_is_followed(rate) -> None:
     tracker = started()
-    for i in range(1, 13):
-        place = (200 + 5 * i, 200 - 4 * i + i % 3)
-        found = tracker.update(frame(place))
-        assert np.abs(centres(found.box) - place).max() < 2
-        assert found.box[2] == pytest.approx(SIDE, rel=0.05)
-
-
-@pytest.mark.parametrize("rate", [1.02, 1 / 1.02])
-def test_a_change_of_size_is_followed(rate: float) -> None:
-    tracker = started()
-    for i in range(1, 26):
-        found = tracker.update(frame(scale=rate**i))
-        assert found.box[2] == found.box[3] == pytest.approx(SIDE * rate**i, rel=0.12)
-        assert np.abs(centres(found.box) - 200).max() < 2
+    for i in range(1, 21):
+        place = (200 + 3 * i, 200 - 2 * i + i % 3)
+        found = tracker.update(frame(place, scale=rate**i))
+        assert found.box[2] == found.box[3] == pytest.approx(SIDE * rate**i, rel=0.12 if rate != 1 else 0.05)
+        assert np.abs(centres(found.box) - place).max() < 2.5
 
 
 def test_a_frame_rotated_by_quarter_turns_has_that_angle() -> None:
@@ -86,9 +75,9 @@ def test_a_frame_rotated_by_quarter_turns_has_that_angle() -> None:
 
 
 @pytest.mark.parametrize("rotations", [8, 12])
-def test_the_angle_of_a_rotated_target_is_found_among_all(rotations: int) -> None:
+def test_the_angle_of_a_rotated_target_is_found_among_all(rotations) -> None:
     tracker = started(rotations)
-    for index in (1, 5, 2, 7, 3):
+    for index in (1, 5, 2, 7):
         degrees = index * 360 / rotations
         found = tracker.update(frame((203, 195), degrees))
         assert found.angle == pytest.approx(degrees)
@@ -96,9 +85,7 @@ def test_the_angle_of_a_rotated_target_is_found_among_all(rotations: int) -> Non
 
 
 @pytest.mark.parametrize(("row", "column"), [(MIDDLE, MIDDLE), (100, 131), (0, LAST)])
-def test_positions_of_the_response_are_pixels_of_the_frame(
-    monkeypatch: pytest.MonkeyPatch, row: int, column: int
-) -> None:
+def test_positions_of_the_response_are_pixels_of_the_frame(monkeypatch, row, column) -> None:
     tracker = Tracker(Pixels(), window=0)
     tracker.init(frame(), box(side=30))
     found = answering(monkeypatch, tracker, bumps([[0, 0, 1]], row, column))
@@ -110,30 +97,21 @@ def test_positions_of_the_response_are_pixels_of_the_frame(
 
 
 @pytest.mark.parametrize(
-    ("heights", "grown"),
-    [
-        ([1.02, 1, 1.03], 0),
-        ([1.04, 1, 1.03], -1),
-        ([1, 1, 1.04], 1),
-        ([-1, -1, -1], 0),
-        ([-1, -1, -0.9], 1),
-        ([0, 0, 0], 0),
-    ],
+    ("grown", "heights"),
+    [(0, [1.02, 1, 1.03]), (-1, [1.04, 1, 1.03]), (1, [1, 1, 1.04]), (0, [-1, -1, -1]), (1, [-1, -1, -0.9])],
 )
-def test_another_size_must_be_better_by_the_penalty(
-    monkeypatch: pytest.MonkeyPatch, heights: list[float], grown: int
-) -> None:
+def test_another_size_must_be_better_by_the_penalty(monkeypatch, grown, heights) -> None:
     found = answering(monkeypatch, started(), bumps([heights]))
     assert np.sign(round(found.box[2] - SIDE, 6)) == grown
 
 
-def test_among_equal_angles_the_last_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_among_equal_angles_the_last_one_stays(monkeypatch) -> None:
     tracker = started(4)
     assert answering(monkeypatch, tracker, bumps([[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]])).angle == 180
     assert answering(monkeypatch, tracker, bumps([[1.0, 1, 1]] * 4)).angle == 180
 
 
-def test_the_window_decides_between_equal_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_window_decides_between_equal_peaks(monkeypatch) -> None:
     responses = bumps([[0, 1, 0]], MIDDLE, MIDDLE + 100)
     responses[0, 1, MIDDLE, MIDDLE - 60] = 1
     found = answering(monkeypatch, started(), responses)
@@ -148,9 +126,7 @@ def test_the_window_decides_between_equal_peaks(monkeypatch: pytest.MonkeyPatch)
     ("side", "smallest", "largest"),
     [(63.5, 12.7, 317.5), (20, 10, 100), (6, 6, 30), (300, 60, 401), (500, 100, 500)],
 )
-def test_sizes_stay_within_the_limits(
-    monkeypatch: pytest.MonkeyPatch, side: float, smallest: float, largest: float
-) -> None:
+def test_sizes_stay_within_the_limits(monkeypatch, side, smallest, largest) -> None:
     for heights, limit in (([2, 1, 1], smallest), ([1, 1, 2], largest)):
         tracker = Tracker(Pixels(), scale_step=2)
         tracker.init(frame(), box(side=side))
@@ -160,7 +136,7 @@ def test_sizes_stay_within_the_limits(
 
 
 @pytest.mark.parametrize("rotations", [1, 4])
-def test_where_nothing_shows_nothing_changes(rotations: int) -> None:
+def test_where_nothing_shows_nothing_changes(rotations) -> None:
     flat = np.full((401, 401, 3), 77, np.uint8)
     for first in (flat, frame()):
         tracker = Tracker(Pixels(), rotations)
@@ -178,52 +154,53 @@ def test_a_target_that_leaves_keeps_a_box_in_the_frame() -> None:
         assert (centres(found.box) >= 0).all() and (centres(found.box) <= 400).all()
 
 
-@pytest.mark.parametrize("rotations", [1, 3])
 @pytest.mark.parametrize(
     "where",
     [(0, 0, 160, 120), (-150, -110, 310, 230), (10, 10, 0.01, 0.01), (155, 115, 30, 30), (0, 50, 160, 1)],
 )
-def test_no_box_and_no_random_network_gives_nan(where: tuple[float, ...], rotations: int) -> None:
+def test_no_box_and_no_random_network_gives_nan(where) -> None:
     draw = np.random.default_rng(1)
-    tracker = Tracker(Net(), rotations)
-    tracker.init(draw.integers(0, 256, (120, 160, 3), dtype=np.uint8), where)
-    for _ in range(3):
-        found = tracker.update(draw.integers(0, 256, (120, 160, 3), dtype=np.uint8))
+    frames = draw.integers(0, 256, (3, 120, 160, 3), dtype=np.uint8)
+    tracker = Tracker(Net(), rotations=3)
+    tracker.init(frames[0], where)
+    for image in frames[1:]:
+        found = tracker.update(image)
         x, y = centres(found.box)
         assert np.isfinite(found.box).all() and (found.box[2:] > 0).all() and 0 <= found.score <= 1
         assert 0 <= x <= 159 and 0 <= y <= 119 and 0 <= found.angle < 360
 
 
-@pytest.mark.parametrize("backbone", ["alexnet-v1", "alexnet-v2"])
-def test_both_backbones_track_with_their_published_settings(backbone: str) -> None:
+@pytest.mark.parametrize(
+    ("backbone", "published"),
+    [("alexnet-v1", (3, 1.0375, 0.9745, 0.59, 0.176, 16)), ("alexnet-v2", (3, 1.0816, 0.97, 0.59, 0.25, 8))],
+)
+def test_both_backbones_track_with_their_published_settings(backbone, published) -> None:
     net = siamfc(backbone, feature_groups=4, width=1 / 16)
     tracker = Tracker(net.train(), rotations=4)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     tracker.init(frame(), box())
     found = tracker.update(frame((204, 200)))
-    assert tracker.settings == SETTINGS[backbone] and not net.training
+    assert tracker.settings == SETTINGS[backbone] and SETTINGS[backbone][:6] == published
+    assert Tracker(net, window=0.3).settings == SETTINGS[backbone]._replace(window=0.3)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert np.isfinite(found.box).all() and found.angle in (0, 90, 180, 270)
+    assert not net.training and np.isfinite(found.box).all() and found.angle in (0, 90, 180, 270)
+    assert settings_for(None, {}) == settings_for("own", {}) == Settings()
 
 
-def test_the_same_frames_give_the_same_boxes_and_init_forgets() -> None:
-    torch.manual_seed(3)
+def test_init_forgets_inputs_stay_and_results_are_the_callers() -> None:
+    image, where = frame().copy(), box()
     tracker = Tracker(Net(), rotations=4)
     runs = []
     for _ in range(2):
-        tracker.init(frame(), box())
+        tracker.init(image, where)
         runs.append([tracker.update(frame((200 + 3 * i, 200), 10 * i)) for i in range(1, 4)])
     for one, other in zip(*runs, strict=True):
         assert one.box.tolist() == other.box.tolist() and one[1:] == other[1:]
-
-
-def test_inputs_stay_as_they_are_and_results_are_the_callers() -> None:
-    image, where = frame().copy(), box()
-    tracker = Tracker(Pixels())
-    tracker.init(image, where)
+    assert (image == frame()).all() and (where == box()).all()
+    tracker = started()
     tracker.update(image).box[:] = -1
     assert tracker.update(image).box.tolist() == pytest.approx(box().tolist(), abs=0.51)
-    assert (image == frame()).all() and (where == box()).all()
+    assert (image == frame()).all()
 
 
 class Watcher(Net):
@@ -281,7 +258,7 @@ def test_networks_run_without_gradients_and_spoil_none_of_others() -> None:
         ((0, 0, 900, 20), "twice"),
     ],
 )
-def test_boxes_that_hold_no_target_are_refused(where: Any, message: str) -> None:
+def test_boxes_that_hold_no_target_are_refused(where, message) -> None:
     tracker = started()
     with pytest.raises(ValueError, match=message):
         tracker.init(frame(), where)
@@ -296,12 +273,6 @@ def test_frames_of_another_kind_are_refused_and_the_target_is_kept() -> None:
     with pytest.raises(ValueError, match="float32"):
         tracker.update(frame().astype(np.float32))
     assert np.isfinite(tracker.update(frame()).box).all()
-
-
-def test_a_box_that_the_border_cuts_is_a_target() -> None:
-    tracker = Tracker(Pixels(), rotations=4)
-    tracker.init(frame((2, 398)), box((2, 398)))
-    assert np.abs(tracker.update(frame((2, 398))).box - box((2, 398))).max() < 2
 
 
 @pytest.mark.parametrize(
@@ -321,47 +292,32 @@ def test_a_box_that_the_border_cuts_is_a_target() -> None:
         ({"rotations": 2.5}, "1 or more"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_be_are_refused(settings, message) -> None:
     with pytest.raises(ValueError, match=message):
         Tracker(Pixels(), **settings)
 
 
-def test_settings_are_the_published_ones_of_the_backbone() -> None:
-    assert SETTINGS["alexnet-v1"][:6] == (3, 1.0375, 0.9745, 0.59, 0.176, 16)
-    assert SETTINGS["alexnet-v2"][:6] == (3, 1.0816, 0.97, 0.59, 0.25, 8)
-    assert settings_for(None, {}) == settings_for("own", {}) == Settings()
-    assert settings_for("alexnet-v1", {"window": 0.3}).scale_step == 1.0375
-    assert Tracker(Pixels(), window=0).settings == Settings(window=0)
-
-
-def test_a_model_with_no_stride_or_a_wrong_one_is_refused() -> None:
+def test_a_model_with_no_stride_or_a_wrong_one_is_refused(monkeypatch) -> None:
     with pytest.raises(ValueError, match=r"siamfc.*Identity.stride is None"):
         Tracker(nn.Identity())
-    model = Pixels()
-    model.stride = 8
-    tracker = Tracker(model)
-    tracker.init(frame(), box())
+    monkeypatch.setattr(Pixels, "stride", 8)
     with pytest.raises(ValueError, match="should be 17×17; it is 33×33"):
-        tracker.update(frame())
+        started().update(frame())
 
 
-def test_damaged_weights_are_an_error_and_not_a_nan_box() -> None:
-    net = Net()
-    tracker = Tracker(net)
-    tracker.init(frame(), box())
-    with torch.no_grad():
-        net.layers[0].weight[0, 0, 0, 0] = float("nan")  # type: ignore[index, operator, union-attr]
-    for use in (lambda: tracker.update(frame()), lambda: tracker.init(frame(), box())):
-        with pytest.raises(ValueError, match="not finite"):
-            use()
-
-
-def test_finite_features_whose_correlation_overflows_are_an_error() -> None:
+def test_damaged_weights_and_overflows_are_errors_and_not_a_nan_box() -> None:
     class Huge(Pixels):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return 1e25 * super().forward(x)
 
-    tracker = Tracker(Huge(), rotations=4)
-    tracker.init(frame(), box())
+    net = Net()
+    damaged, overflowing = Tracker(net), Tracker(Huge(), rotations=4)
+    for tracker in (damaged, overflowing):
+        tracker.init(frame(), box())
+    with torch.no_grad():
+        net.layers[0].weight[0, 0, 0, 0] = float("nan")
+    for tracker in (damaged, overflowing):
+        with pytest.raises(ValueError, match="not finite"):
+            tracker.update(frame())
     with pytest.raises(ValueError, match="not finite"):
-        tracker.update(frame())
+        damaged.init(frame(), box())

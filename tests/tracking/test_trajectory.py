@@ -1,11 +1,8 @@
 """Tracks: what a tracker returns for each frame, in order, as arrays and as a table."""
 
-from __future__ import annotations
-
 import csv
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +50,7 @@ def test_a_clip_is_tracked_from_its_first_box_to_its_last_frame() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 5, 8])
-def test_a_target_that_rotates_is_followed_better_with_rotated_templates(seed: int) -> None:
+def test_a_target_that_rotates_is_followed_better_with_rotated_templates(seed) -> None:
     turning = synthetic(seed, frames=40)
     scores = []
     for rotations in (8, 1):
@@ -111,12 +108,12 @@ def test_errors_say_which_frame_or_what_is_missing() -> None:
         ((Slow(), [], box()), "at least one"),
     ):
         with pytest.raises(ValueError, match=message):
-            track(*arguments)  # type: ignore[arg-type]
+            track(*arguments)
     with pytest.raises(ValueError, match="at least one"):
         gather([])
 
 
-def test_a_table_has_a_line_for_each_frame(tmp_path: Path) -> None:
+def test_a_table_has_a_line_for_each_frame(tmp_path) -> None:
     found = Track(
         np.array([[1, 2, 3, 4], [1.25, -2.5, 3, 4]]),
         np.array([1, 0.123456789]),

@@ -1,11 +1,7 @@
 """A clip: arrays that must fit, frames on demand, and which frames are fit to train on."""
 
-from __future__ import annotations
-
 import pickle
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +28,7 @@ BOXES = np.array([[1.0, 1, 2, 2]] * 2)
         ((FRAMES, BOXES * [1, np.nan, 1, 1]), "must have an area, or be all NaN"),
     ],
 )
-def test_arrays_that_do_not_fit_are_an_error(given: tuple[Any, ...], message: str) -> None:
+def test_arrays_that_do_not_fit_are_an_error(given, message) -> None:
     with pytest.raises(ValueError, match=message):
         Clip("a", *given)
 
@@ -42,7 +38,7 @@ def test_a_frame_that_is_not_an_rgb_image_is_an_error() -> None:
         Clip("grey", [np.zeros((8, 8), np.uint8)] * 2, BOXES).frame(0)
 
 
-def test_frames_are_decoded_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_frames_are_decoded_when_they_are_asked_for(tmp_path) -> None:
     folder = make_otb(tmp_path / "Man", box_lines(3), [1, 20, 30], empty=False)
     (folder / "img" / "0030.jpg").write_bytes(b"")
     (clip,) = otb(tmp_path)
@@ -54,7 +50,7 @@ def test_frames_are_decoded_when_they_are_asked_for(tmp_path: Path) -> None:
         clip.frame(3)
 
 
-def test_a_missing_or_truncated_image_is_named_with_its_path(tmp_path: Path) -> None:
+def test_a_missing_or_truncated_image_is_named_with_its_path(tmp_path) -> None:
     folder = make_otb(tmp_path / "Man", box_lines(3), [1, 2, 3], empty=False)
     (clip,) = otb(tmp_path)
     gone, short, other = (folder / "img" / f"000{k}.jpg" for k in (1, 2, 3))
@@ -72,7 +68,7 @@ def test_a_missing_or_truncated_image_is_named_with_its_path(tmp_path: Path) -> 
         assert str(path) in str(raised.value)
 
 
-def test_images_of_every_kind_become_rgb(tmp_path: Path) -> None:
+def test_images_of_every_kind_become_rgb(tmp_path) -> None:
     colours = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [51, 51, 51]]], np.uint8)
     for mode in ("RGB", "RGBA", "P"):
         Image.fromarray(colours).convert(mode).save(tmp_path / f"{mode}.png")
@@ -82,7 +78,7 @@ def test_images_of_every_kind_become_rgb(tmp_path: Path) -> None:
         read_frame(str(tmp_path / "deep.tif"))
 
 
-def test_without_pillow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_error_names_the_extra(tmp_path, monkeypatch) -> None:
     make_otb(tmp_path / "Man", box_lines(1), [1], empty=False)
     (clip,) = otb(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -90,7 +86,7 @@ def test_without_pillow_the_error_names_the_extra(tmp_path: Path, monkeypatch: p
         clip.frame(0)
 
 
-def test_a_clip_pickles_small_and_gives_the_same_frames(tmp_path: Path) -> None:
+def test_a_clip_pickles_small_and_gives_the_same_frames(tmp_path) -> None:
     make_otb(tmp_path / "Man", box_lines(200), range(1, 201), empty=False)
     (clip,) = otb(tmp_path)
     kept = pickle.dumps(clip)

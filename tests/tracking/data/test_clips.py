@@ -1,9 +1,5 @@
 """Folders of clips like those of OTB and GOT-10k, with all that is odd about them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -22,9 +18,7 @@ def files(clip: Clip) -> list[str]:
 
 @pytest.mark.parametrize("separator", [",", "\t", " ", ", ", "   ", ",\t"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_boxes_are_read_with_every_separator_and_counted_from_0(
-    tmp_path: Path, separator: str, end: str
-) -> None:
+def test_boxes_are_read_with_every_separator_and_counted_from_0(tmp_path, separator, end) -> None:
     lines = [separator.join(row) for row in (("6", "1", "3", "4"), ("7.5", "-2", "30", "4.25"))]
     make_otb(tmp_path / "Man", end.join(lines) + 2 * end, [1, 2])
     make_otb(tmp_path / "Mark", "\ufeff" + end.join(lines), [1, 2])  # and no last line end
@@ -34,35 +28,33 @@ def test_boxes_are_read_with_every_separator_and_counted_from_0(
     assert clip.boxes.tolist() == [[5, 0, 3, 4], [6.5, -3, 30, 4.25]] and clip.visible.all()
 
 
-def test_frames_follow_their_numbers_and_not_their_letters(tmp_path: Path) -> None:
+def test_frames_follow_their_numbers_and_not_their_letters(tmp_path) -> None:
     make_otb(tmp_path / "Long", box_lines(4), [9998, 9999, 10000, 10001])
     (tmp_path / "Long" / "img" / ".hidden.jpg").touch()
     (tmp_path / "Long" / "img" / "Thumbs.db").touch()
     assert files(otb(tmp_path)[0]) == ["9998.jpg", "9999.jpg", "10000.jpg", "10001.jpg"]
 
 
-def test_of_more_frames_than_boxes_the_first_are_taken(tmp_path: Path) -> None:
+def test_of_more_frames_than_boxes_the_first_are_taken(tmp_path) -> None:
     make_otb(tmp_path / "Man", box_lines(3), range(11, 17))
     assert files(otb(tmp_path)[0]) == ["0011.jpg", "0012.jpg", "0013.jpg"]
 
 
 @pytest.mark.parametrize(("name", "bounds"), ANNOTATED_RANGES.items())
 @pytest.mark.parametrize("cut", [False, True], ids=["as published", "cut to the range"])
-def test_known_ranges_are_the_frames_that_have_boxes(
-    tmp_path: Path, name: str, bounds: tuple[int, int], cut: bool
-) -> None:
+def test_known_ranges_are_the_frames_that_have_boxes(tmp_path, name, bounds, cut) -> None:
     first, last = bounds
     numbers = range(first, last + 1) if cut else range(1, last + 8)
     make_otb(tmp_path / name, box_lines(last - first + 1), numbers)
     assert files(otb(tmp_path)[0]) == [f"{number:04d}.jpg" for number in range(first, last + 1)]
 
 
-def test_as_many_frames_as_boxes_are_taken_whatever_their_numbers(tmp_path: Path) -> None:
+def test_as_many_frames_as_boxes_are_taken_whatever_their_numbers(tmp_path) -> None:
     make_otb(tmp_path / "David", box_lines(471), range(1, 472))
     assert files(otb(tmp_path)[0])[470] == "0471.jpg"
 
 
-def test_two_targets_are_two_clips_of_the_same_frames(tmp_path: Path) -> None:
+def test_two_targets_are_two_clips_of_the_same_frames(tmp_path) -> None:
     folder = make_otb(tmp_path / "Jogging", "", [1, 2, 3], **{"groundtruth_rect.2": box_lines(3, 50)})
     (folder / "groundtruth_rect.txt").rename(folder / "groundtruth_rect.1.txt")
     (folder / "groundtruth_rect.1.txt").write_text(box_lines(3, 10))
@@ -77,13 +69,13 @@ def test_two_targets_are_two_clips_of_the_same_frames(tmp_path: Path) -> None:
         otb(tmp_path, ["Jogging-3"])
 
 
-def test_a_target_without_boxes_is_left_out(tmp_path: Path) -> None:
+def test_a_target_without_boxes_is_left_out(tmp_path) -> None:
     make_otb(tmp_path / "Human4", "\n", [1, 2], **{"groundtruth_rect.2": box_lines(2, 30)})
     (clip,) = otb(tmp_path)
     assert clip.name == "Human4" and clip.boxes[0, 0] == 30
 
 
-def test_boxes_that_are_nan_or_have_no_area_are_not_known(tmp_path: Path) -> None:
+def test_boxes_that_are_nan_or_have_no_area_are_not_known(tmp_path) -> None:
     text = "6,1,3,4\nNaN,NaN,NaN,NaN\n5,5,0,4\n0,0,0,0\n7,nan,3,4\n8,1,3,4\n"
     make_otb(tmp_path / "Man", text, range(1, 7))
     (clip,) = otb(tmp_path)
@@ -106,14 +98,14 @@ def test_boxes_that_are_nan_or_have_no_area_are_not_known(tmp_path: Path) -> Non
         ("5,5,0,4\n6,1,3,4\n", "starts from the first box, but it is NaN or has no area"),
     ],
 )
-def test_a_damaged_file_of_boxes_is_named_with_the_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_damaged_file_of_boxes_is_named_with_the_line(tmp_path, text, message) -> None:
     make_otb(tmp_path / "Man", text, [1, 2, 3])
     with pytest.raises(ValueError, match=message) as raised:
         otb(tmp_path)
     assert str(tmp_path / "Man" / "groundtruth_rect.txt") in str(raised.value)
 
 
-def test_missing_frames_are_named(tmp_path: Path) -> None:
+def test_missing_frames_are_named(tmp_path) -> None:
     make_otb(tmp_path / "Man", box_lines(5), [1, 2, 3])
     with pytest.raises(ValueError, match=r"has 5 boxes for 3 frames in .*img: put back what is missing"):
         otb(tmp_path)
@@ -128,7 +120,7 @@ def test_missing_frames_are_named(tmp_path: Path) -> None:
         otb(tmp_path, ["Gap"])
 
 
-def test_a_folder_that_is_not_of_otb_is_an_error_with_a_hint(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_of_otb_is_an_error_with_a_hint(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         otb(tmp_path / "nowhere")
     (tmp_path / "notes").mkdir()
@@ -145,7 +137,7 @@ def test_a_folder_that_is_not_of_otb_is_an_error_with_a_hint(tmp_path: Path) -> 
         otb(tmp_path / "otb", ["Men"])
 
 
-def test_angles_beside_the_boxes_are_read_and_must_be_as_many(tmp_path: Path) -> None:
+def test_angles_beside_the_boxes_are_read_and_must_be_as_many(tmp_path) -> None:
     folder = make_otb(tmp_path / "Man", box_lines(2), [1, 2], angles="0\n-6.5\n")
     assert otb(tmp_path)[0].angles.tolist() == [0, -6.5]
     for wrong in ("0\n", "0\nnan\n"):
@@ -169,7 +161,7 @@ def test_the_sequences_of_otb_have_the_published_lengths_and_decode() -> None:
 # --- GOT-10k
 
 
-def test_labels_say_where_the_target_is_visible(tmp_path: Path) -> None:
+def test_labels_say_where_the_target_is_visible(tmp_path) -> None:
     cover, absence = [8, 2, 3, 8, 8, 1, 0, 8], [0, 0, 0, 1, 0, 0, 0, 0]
     boxes = "".join(f"{i}.5,2,30,40\n" for i in range(1, 5)) + "nan,nan,nan,nan\n" + box_lines(3)
     make_got10k(tmp_path / "A", boxes, 8, cover=cover, absence=absence, cut_by_image=[0, 1] * 4)
@@ -185,7 +177,7 @@ def test_labels_say_where_the_target_is_visible(tmp_path: Path) -> None:
     assert [clip.name for clip in (a, b, c)] == ["A", "B", "C"] and (b.frame(2) == 3).all()
 
 
-def test_of_the_test_split_only_the_first_box_is_known(tmp_path: Path) -> None:
+def test_of_the_test_split_only_the_first_box_is_known(tmp_path) -> None:
     (clip,) = got10k(make_got10k(tmp_path / "A", box_lines(1), 4))
     assert clip.visible.tolist() == [True, False, False, False] and np.isnan(clip.boxes[1:]).all()
 
@@ -200,7 +192,7 @@ def test_of_the_test_split_only_the_first_box_is_known(tmp_path: Path) -> None:
         (4, {"cut_by_image": [0] * 5}, "cut_by_image.label has 5 labels for 4 frames"),
     ],
 )
-def test_got10k_counts_that_differ_are_errors(tmp_path: Path, boxes: int, labels, message: str) -> None:
+def test_got10k_counts_that_differ_are_errors(tmp_path, boxes, labels, message) -> None:
     with pytest.raises(ValueError, match=message):
         got10k(make_got10k(tmp_path / "A", box_lines(boxes), 4, **labels))
 
@@ -213,7 +205,7 @@ def test_got10k_counts_that_differ_are_errors(tmp_path: Path, boxes: int, labels
         ("\n", "names no sequence"),
     ],
 )
-def test_a_list_that_does_not_fit_the_folder_is_an_error(tmp_path: Path, listed: str, message: str) -> None:
+def test_a_list_that_does_not_fit_the_folder_is_an_error(tmp_path, listed, message) -> None:
     make_got10k(tmp_path / "train" / "A", box_lines(2), 2)
     with pytest.raises(FileNotFoundError, match=r"there is no .*list\.txt: did you mean .*train\?"):
         got10k(tmp_path)

@@ -1,7 +1,5 @@
 """Crops: every pixel as a slow loop says, the mean colour outside, and the side of an exemplar."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -49,7 +47,7 @@ def slow_crop(image: np.ndarray, centre: tuple[float, float], side: float, size:
         ((10.5, 7.5), 0.01),  # within a pixel
     ],
 )
-def test_every_pixel_is_what_a_loop_over_pixels_says(centre: tuple[float, float], side: float) -> None:
+def test_every_pixel_is_what_a_loop_over_pixels_says(centre, side) -> None:
     image = noise(15, 20)
     found = crop(image, centre, [side], 9)[0].double().numpy()
     assert np.abs(found - slow_crop(image, centre, side, 9)).max() < 1e-6
@@ -65,7 +63,7 @@ def test_many_crops_at_once_are_each_one_alone() -> None:
 
 
 @pytest.mark.parametrize("side", [20.25, 51.5, 118.75])
-def test_squares_between_pixels_are_as_pillow_resizes_them(side: float) -> None:
+def test_squares_between_pixels_are_as_pillow_resizes_them(side) -> None:
     images = pytest.importorskip("PIL.Image")
     image, centre, size = noise(160, 180), np.array([88.3, 76.9]), 40
     box = (*(centre + 0.5 - side / 2), *(centre + 0.5 + side / 2))  # pillow counts from the pixel's corner
@@ -107,7 +105,7 @@ def test_views_and_read_only_images_are_taken() -> None:
 @pytest.mark.parametrize(
     ("w", "h", "side"), [(30, 30, 60), (10, 40, math.sqrt(35 * 65)), (1, 7, math.sqrt(5 * 11))]
 )
-def test_the_side_of_an_exemplar_has_a_closed_form(w: float, h: float, side: float) -> None:
+def test_the_side_of_an_exemplar_has_a_closed_form(w, h, side) -> None:
     assert float(exemplar_side([3, 4, w, h])) == pytest.approx(side)
     assert exemplar_side([[3, 4, w, h]] * 2, context=0).tolist() == pytest.approx([math.sqrt(w * h)] * 2)
 
@@ -124,7 +122,7 @@ def test_the_side_of_an_exemplar_has_a_closed_form(w: float, h: float, side: flo
         (torch.zeros(8, 8, 3), "Tensor"),
     ],
 )
-def test_other_images_are_refused_with_what_to_do(image: np.ndarray, message: str) -> None:
+def test_other_images_are_refused_with_what_to_do(image, message) -> None:
     with pytest.raises(ValueError, match=message):
         crop(image, (3, 3), [4], 4)
 
@@ -145,8 +143,8 @@ def test_the_remedy_for_grey_images_works() -> None:
         ((3, 3), [4.0], 0, "1 pixel or more; got 0"),
     ],
 )
-def test_impossible_squares_are_refused(centres: object, sides: object, size: int, message: str) -> None:
+def test_impossible_squares_are_refused(centres, sides, size, message) -> None:
     with pytest.raises(ValueError, match=message):
-        crop(noise(8, 8), centres, sides, size)  # type: ignore[arg-type]
+        crop(noise(8, 8), centres, sides, size)
     with pytest.raises(ValueError, match="fill"):
         crop(noise(8, 8), (3, 3), [4], 4, fill=(0, 0, 300))

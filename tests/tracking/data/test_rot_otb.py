@@ -1,9 +1,6 @@
 """Rotated clips: where pixels and boxes come to lie, and what is written and read again."""
 
-from __future__ import annotations
-
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,7 +58,7 @@ def test_the_sides_around_an_ellipse_are_those_around_its_points() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_nothing_leaves_the_diagonal_canvas_which_is_as_small_as_can_be(size: tuple[int, int]) -> None:
+def test_nothing_leaves_the_diagonal_canvas_which_is_as_small_as_can_be(size) -> None:
     rows, columns = size
     clip = rotated(noise(size, 90, (0, 0, columns, rows)), 1 / 12)  # by 1° a frame
     side = clip.size[0]
@@ -96,7 +93,7 @@ def test_angles_are_as_given_and_add_to_those_of_the_clip() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_quarter_turns_only_move_pixels(size: tuple[int, int]) -> None:
+def test_quarter_turns_only_move_pixels(size) -> None:
     clip = noise(size, 6)
     moved = rotated(clip, 7.5)
     upright, fill = moved.frame(0), np.round(clip.frame(0).reshape(-1, 3).mean(0))
@@ -114,7 +111,7 @@ def test_quarter_turns_only_move_pixels(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", [(48, 64), (47, 64)])
-def test_other_angles_are_bilinear_as_in_pillow(size: tuple[int, int]) -> None:
+def test_other_angles_are_bilinear_as_in_pillow(size) -> None:
     moved = rotated(noise(size, 20), 0.7, 30)
     upright = moved.frame(0).astype(np.float32)
     fill = upright[0, 0].tolist()
@@ -132,7 +129,7 @@ def test_frames_are_made_when_they_are_asked_for_and_the_clip_pickles() -> None:
     class Counted(list):
         asked = 0
 
-        def __getitem__(self, index: Any) -> Any:
+        def __getitem__(self, index) -> Any:
             Counted.asked += 1
             return super().__getitem__(index)
 
@@ -160,7 +157,7 @@ def test_a_frame_of_another_size_is_an_error() -> None:
         ({"fps": 0}, "fps above 0"),
     ],
 )
-def test_impossible_settings_are_errors(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_errors(settings, message) -> None:
     with pytest.raises(ValueError, match=message):
         rotated(noise((24, 32)), **settings)
 
@@ -169,7 +166,7 @@ def test_impossible_settings_are_errors(settings: dict[str, Any], message: str) 
 
 
 @pytest.mark.parametrize(("suffix", "close"), [(".png", 0), (".jpg", 12)])
-def test_a_written_clip_is_read_back_with_its_angles(tmp_path: Path, suffix: Any, close: int) -> None:
+def test_a_written_clip_is_read_back_with_its_angles(tmp_path, suffix, close) -> None:
     smooth = np.tile(np.linspace(0, 255, 32), (24, 1)).astype(np.uint8)[..., None].repeat(3, 2)
     boxes = np.array([[3.3, 2.7, 9, 6]] * 4)
     boxes[2] = np.nan
@@ -191,9 +188,9 @@ def test_a_written_clip_is_read_back_with_its_angles(tmp_path: Path, suffix: Any
         write(moved, tmp_path / "rot-otb")
 
 
-def test_an_interrupted_writing_leaves_no_sequence(tmp_path: Path) -> None:
+def test_an_interrupted_writing_leaves_no_sequence(tmp_path) -> None:
     class Failing(list):
-        def __getitem__(self, index: Any) -> Any:
+        def __getitem__(self, index) -> Any:
             if index == 3:
                 raise KeyboardInterrupt
             return super().__getitem__(index)
@@ -207,7 +204,7 @@ def test_an_interrupted_writing_leaves_no_sequence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "..", ""])
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name) -> None:
     clip = noise((24, 32), 1)
     with pytest.raises(ValueError, match="must be usable as the name of a folder"):
         write(Clip(name, clip.frames, clip.boxes), tmp_path / "in")

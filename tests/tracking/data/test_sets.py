@@ -1,7 +1,5 @@
 """Sets of clips by name: from folders, generated, and what tells one set from another."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +20,7 @@ def make_data(folder: Path, train: str = "got10k/train") -> Path:
 
 
 @pytest.mark.parametrize("train", ["got10k/train", "train", "."])
-def test_got10k_is_trained_on_and_otb_tested_on(tmp_path: Path, train: str) -> None:
+def test_got10k_is_trained_on_and_otb_tested_on(tmp_path, train) -> None:
     clips = load_clips("got10k", make_data(tmp_path, train))
     assert [clip.name for clip in clips.train] == ["A", "B"] and clips.source == "subset"
     assert list(clips.tests) == ["otb", "rot-otb"]
@@ -32,7 +30,7 @@ def test_got10k_is_trained_on_and_otb_tested_on(tmp_path: Path, train: str) -> N
     assert repr(clips) == "Clips(got10k, subset: 2 sequences to train on; tests otb 1, rot-otb 1)"
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tmp_path) -> None:
     needed = r"needs GOT-10k's sequences in \S*got10k/train .* and OTB's in \S*otb to test on"
     with pytest.raises(FileNotFoundError, match=rf"there is no \S*/got10k/train: .*{needed}"):
         load_clips("got10k", tmp_path)
@@ -45,14 +43,14 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load_clips("got")
 
 
-def test_validation_holds_out_the_last_tenth_and_needs_no_others(tmp_path: Path) -> None:
+def test_validation_holds_out_the_last_tenth_and_needs_no_others(tmp_path) -> None:
     for k in range(12):
         make_got10k(tmp_path / "got10k" / "train" / f"{k:02}", box_lines(3), 3)  # and no otb
     clips = load_clips("got10k", tmp_path, test_on="validation")
     assert [clip.name for clip in clips.train] == [f"{k:02}" for k in range(11)]
     tests = {name: [clip.name for clip in test] for name, test in clips.tests.items()}
     assert tests == {"validation": ["11"], "rot-validation": ["11"]}
-    assert clips.source == "subset" and clips.tests["rot-validation"][0].angles[1] == 6  # type: ignore[index]
+    assert clips.source == "subset" and clips.tests["rot-validation"][0].angles[1] == 6
     _, *rest = (truth := tmp_path / "got10k/train/11/groundtruth.txt").read_text().splitlines()
     truth.write_text("\n".join(["NaN,NaN,NaN,NaN", *rest]))
     with pytest.raises(ValueError, match=r"11 is among the last tenth .* no box in its first frame"):
@@ -79,7 +77,7 @@ def test_generated_clips_come_from_their_seed() -> None:
     assert all(usable(clip).sum() > 30 for clip in first.train)  # by the published filter
 
 
-def test_a_digest_tells_names_boxes_and_files_apart(tmp_path: Path) -> None:
+def test_a_digest_tells_names_boxes_and_files_apart(tmp_path) -> None:
     make_data(tmp_path)
 
     def now() -> str:

@@ -1,7 +1,5 @@
 """Synthetic clips: exact boxes and angles, smooth paths, and frames that depend on seed and index alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from typing import Any
@@ -21,7 +19,7 @@ def without_target(clip: Clip, index: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_box_is_around_the_pixels_that_the_object_changes(seed: int) -> None:
+def test_the_box_is_around_the_pixels_that_the_object_changes(seed) -> None:
     clip = synthetic(seed)
     for i in (0, 7, 23, 59):
         changed = np.abs(clip.frame(i).astype(int) - without_target(clip, i)).max(2)
@@ -34,7 +32,7 @@ def test_the_box_is_around_the_pixels_that_the_object_changes(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_object_stays_in_the_frame_and_moves_smoothly(seed: int) -> None:
+def test_the_object_stays_in_the_frame_and_moves_smoothly(seed) -> None:
     clip = synthetic(seed, frames=400)
     left, top, w, h = clip.boxes.T
     assert left.min() >= -0.5 and top.min() >= -0.5
@@ -52,11 +50,11 @@ def test_every_frame_of_the_usual_size_is_fit_to_train_on() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_the_object_rotates_by_the_angles_counter_clockwise(seed: int) -> None:
+def test_the_object_rotates_by_the_angles_counter_clockwise(seed) -> None:
     image = pytest.importorskip("PIL.Image", reason="frames are turned back by pillow")
     clip = synthetic(seed, scaling=False, distractors=0)
 
-    def core(i: int, degrees: float) -> np.ndarray:
+    def core(i, degrees) -> np.ndarray:
         """What is in the middle of the object when pillow has rotated the frame about it."""
         x, y = clip.boxes[i, :2] + (clip.boxes[i, 2:] - 1) / 2
         frame = image.fromarray(clip.frame(i)).rotate(
@@ -112,7 +110,7 @@ def test_a_distractor_that_is_alike_has_the_targets_colours_only() -> None:
 def test_a_faster_target_goes_along_the_same_path() -> None:
     slow, fast = (synthetic(3, 80, turning=False, scaling=False, speed=speed) for speed in (1, 2))
     assert np.allclose(fast.boxes[:40], slow.boxes[::2])
-    assert np.allclose(synthetic(3, speed=2).angles, synthetic(3).angles)  # type: ignore[arg-type]
+    assert np.allclose(synthetic(3, speed=2).angles, synthetic(3).angles)
 
 
 def test_a_clip_pickles_small_and_draws_the_same_frames() -> None:
@@ -123,7 +121,7 @@ def test_a_clip_pickles_small_and_draws_the_same_frames() -> None:
 
 
 @pytest.mark.parametrize("size", [(32, 32), (33, 200), (150, 64)])
-def test_frames_of_other_sizes_hold_their_object(size: tuple[int, int]) -> None:
+def test_frames_of_other_sizes_hold_their_object(size) -> None:
     for seed in range(6):
         clip = synthetic(seed, 150, size)
         frame = clip.frame(149)
@@ -142,6 +140,6 @@ def test_frames_of_other_sizes_hold_their_object(size: tuple[int, int]) -> None:
         ({"speed": 0}, "a speed above 0"),
     ],
 )
-def test_impossible_settings_are_errors(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_errors(settings, message) -> None:
     with pytest.raises(ValueError, match=message):
         synthetic(**({"seed": 0} | settings))

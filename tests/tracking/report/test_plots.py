@@ -1,12 +1,9 @@
 """Plots of trackers: what is drawn are the curves and the means that scores and records hold."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +84,7 @@ def test_curves_are_those_of_the_scores_and_names_carry_them() -> None:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> list[Any]:
+def records(tmp_path) -> list[Any]:
     """Rows of made-up records, two seeds of each."""
     for row in ROWS:
         for seed in (1, 2):
@@ -95,7 +92,7 @@ def records(tmp_path: Path) -> list[Any]:
     return rows_of(collect(tmp_path))
 
 
-def test_every_tracker_with_records_has_a_line_of_their_numbers(records: list[Any]) -> None:
+def test_every_tracker_with_records_has_a_line_of_their_numbers(records) -> None:
     curves, turns = plot_curves(scores_by_test(records)), plot_turning(scores_by_test(records))
     assert len(curves.axes) == 4 and len(turns.axes) == 2  # nothing turns in OTB
     drawn = dict(zip(("otb", "rot-otb"), (map(lines, curves.axes[k : k + 2]) for k in (0, 2)), strict=True))
@@ -131,7 +128,7 @@ def test_bad_input_is_told() -> None:
         plot_turning({"otb": {"a": Turning([], [])}})
 
 
-def test_names_do_no_harm_and_both_files_are_written(tmp_path: Path) -> None:
+def test_names_do_no_harm_and_both_files_are_written(tmp_path) -> None:
     hostile = ["<b>&amp;'\"</b>", "$\\frac{1}{", "_hidden", "two\nlines\x00", "x" * 200]
     known = dict(zip(hostile, scores(5).values(), strict=True))
     figure = plot_curves({"<OTB>": known})
@@ -142,7 +139,7 @@ def test_names_do_no_harm_and_both_files_are_written(tmp_path: Path) -> None:
     assert all(shown in text(plot_turning({"<OTB>": named})) for shown in (*hostile[:3], "two lines"))
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'plotting needs matplotlib: pip install "ien\[plots\]"'):
         plot_curves({"OTB": scores(1)})

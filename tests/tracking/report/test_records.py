@@ -1,12 +1,8 @@
 """Scores of trackers in records: what is read, what is wrong with a bad one, and means over seeds."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ from tests.helpers.records import content, write_records
 from tests.helpers.trackers import LENGTHS, STILL, UNTRAINED, record
 
 
-def test_a_record_of_a_tracker_is_read_and_has_no_accuracy(tmp_path: Path) -> None:
+def test_a_record_of_a_tracker_is_read_and_has_no_accuracy(tmp_path) -> None:
     made = record("het-siamfc")
     (found,) = collect(write_records(tmp_path, made))
     tracking = tracking_of(found)
@@ -35,7 +31,7 @@ def test_a_record_of_a_tracker_is_read_and_has_no_accuracy(tmp_path: Path) -> No
     assert tuple(tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
 
 
-def test_a_classifier_has_no_scores_of_a_tracker(tmp_path: Path) -> None:
+def test_a_classifier_has_no_scores_of_a_tracker(tmp_path) -> None:
     (row,) = summarise(collect(write_records(tmp_path, content())))
     assert tracking_of(row.records[0]) is None and trackings(row) == [] and row.has_accuracy
 
@@ -55,9 +51,7 @@ def test_a_classifier_has_no_scores_of_a_tracker(tmp_path: Path) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_damaged_record_is_named_with_the_remedy(
-    tmp_path: Path, fields: dict[str, Any], message: str
-) -> None:
+def test_a_damaged_record_is_named_with_the_remedy(tmp_path, fields, message) -> None:
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(record(**fields)))
     expected = rf"^{re.escape(str(path))} is damaged \(.*{re.escape(message)}.*delete it and run"
@@ -65,7 +59,7 @@ def test_a_damaged_record_is_named_with_the_remedy(
         tracking_of(read(path))
 
 
-def test_the_mean_of_several_seeds_has_their_mean_curves_and_bins(tmp_path: Path) -> None:
+def test_the_mean_of_several_seeds_has_their_mean_curves_and_bins(tmp_path) -> None:
     made = [record("cnn4-siamfc", seed) for seed in (1, 2, 3)]
     (row,) = summarise(collect(write_records(tmp_path, *made)))
     scores: list[Tracked] = [tracking.tests["rot-otb"] for tracking in trackings(row)]

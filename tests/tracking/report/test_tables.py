@@ -1,7 +1,5 @@
 """Tables of trackers against the numbers of made-up records; other tables do not notice them."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics
@@ -141,7 +139,7 @@ def test_other_tests_have_tables_of_their_own_without_the_papers_figures() -> No
 
 
 @pytest.mark.parametrize("width", [80, 110])
-def test_terminal_tables_fit_with_every_number_whole(width: int) -> None:
+def test_terminal_tables_fit_with_every_number_whole(width) -> None:
     rows = rows_of(*(record(row, seed) for row in ("siamfc", "ien-siamfc") for seed in (1, 2, 3)))
     console = Console(width=width, file=StringIO(), record=True)
     console.print(as_rich(Part("", rows, kind=Trackers()), paper("tracking")))

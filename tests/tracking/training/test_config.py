@@ -1,9 +1,5 @@
 """Configurations of trackers: what they refuse, and in how many rotations they look for a target."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from ien.training import change
@@ -25,7 +21,7 @@ from tests.helpers import toy_clips
         ({"model": "re-siamfc", "feature_groups": "1"}, "re-siamfc under rot4 needs feature groups of 4"),
     ],
 )
-def test_settings_that_no_tracker_has_are_refused(changes: dict[str, Any], match: str) -> None:
+def test_settings_that_no_tracker_has_are_refused(changes, match) -> None:
     with pytest.raises(ValueError, match=match):
         toy_clips.config(**changes)
 
@@ -34,7 +30,7 @@ def test_settings_that_no_tracker_has_are_refused(changes: dict[str, Any], match
     ("group", "feature_groups", "rotations"),
     [("rot4", "1", 1), ("rot4", "4", 4), ("rot4", "4-2-1", 4), ("rot8", "8", 8), ("rot4xflip", "8", 4)],
 )
-def test_rotations_are_those_of_the_group(group: str, feature_groups: str, rotations: int) -> None:
+def test_rotations_are_those_of_the_group(group, feature_groups, rotations) -> None:
     assert toy_clips.config(group=group, feature_groups=feature_groups).rotations == rotations
 
 

@@ -1,7 +1,5 @@
 """Runs of trackers: resumed to the bit, tested, recorded and loaded."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
-def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_data(monkeypatch) -> None:
     """The toy's clips by the name of the generated ones."""
     monkeypatch.setattr(sets, "load_clips", lambda *arguments: toy_clips.clips())
 
@@ -47,7 +45,7 @@ def go(folder: Path, config: Config, text: io.StringIO | None = None) -> dict[st
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(tmp_path_factory) -> tuple[Path, str]:
     """A run folder, and what was printed."""
     folder, text = tmp_path_factory.mktemp("tracker") / "run", io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
@@ -59,12 +57,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 # --- training
 
 
-def test_stopped_and_resumed_a_run_ends_as_if_never_stopped(
-    tmp_path: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_a_run_ends_as_if_never_stopped(tmp_path, finished, monkeypatch) -> None:
     calls = itertools.count(1)
 
-    def step(*arguments: Any) -> torch.Tensor:
+    def step(*arguments) -> torch.Tensor:
         if next(calls) == 4:
             os.kill(os.getpid(), signal.SIGINT)
         return take_step(*arguments)
@@ -93,7 +89,7 @@ def killed(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere workers notice after seconds")
-def test_workers_of_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
+def test_workers_of_a_killed_run_do_not_hold_its_folder(tmp_path) -> None:
     assert toy.finish(toy.start(killed, tmp_path)) == -signal.SIGKILL
     for _ in range(20):  # two seconds, of which a moment is needed; torch takes five
         try:
@@ -104,7 +100,7 @@ def test_workers_of_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
     pytest.fail("the folder was still held after two seconds")
 
 
-def test_metrics_and_lines_speak_of_pairs(finished: tuple[Path, str]) -> None:
+def test_metrics_and_lines_speak_of_pairs(finished) -> None:
     folder, text = finished
     lines = run_folder.read_metrics(folder)
     assert [line["learning_rate"] for line in lines] == [1e-2, 5e-3]
@@ -118,7 +114,7 @@ def test_metrics_and_lines_speak_of_pairs(finished: tuple[Path, str]) -> None:
 # --- the record
 
 
-def test_a_record_has_what_tables_and_plots_need(finished: tuple[Path, str]) -> None:
+def test_a_record_has_what_tables_and_plots_need(finished) -> None:
     record = json.loads((finished[0] / "result.json").read_text())
     assert record["accuracy"] is None and record["accuracy_with_copies"] is None
     assert {"config", "data", "versions", "machine", "commit", "seconds", "finished"} <= set(record)
@@ -140,7 +136,7 @@ def test_a_record_has_what_tables_and_plots_need(finished: tuple[Path, str]) -> 
     assert tracking["clips"]["by_angle"] is tracking["clips"]["by_orientation"] is None
 
 
-def test_scores_are_those_of_the_boxes_that_are_kept(finished: tuple[Path, str]) -> None:
+def test_scores_are_those_of_the_boxes_that_are_kept(finished) -> None:
     tracking = json.loads((finished[0] / "result.json").read_text())["tracking"]
     tests = toy_clips.clips().tests
     for name, clips in tests.items():
@@ -160,9 +156,7 @@ def test_scores_are_those_of_the_boxes_that_are_kept(finished: tuple[Path, str])
         np.testing.assert_allclose(tracking["rot-clips"][name], expected.turned, rtol=1e-12)
 
 
-def test_boxes_of_the_same_weights_are_not_tracked_again(
-    tmp_path: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_boxes_of_the_same_weights_are_not_tracked_again(tmp_path, finished, monkeypatch) -> None:
     model, clips = ien.load(finished[0]), toy_clips.clips(0, 4)
     tests = {"clips": clips.tests["clips"]}
     before, calls = track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print), []
@@ -198,7 +192,7 @@ def test_an_update_costs_what_its_convolutions_cost() -> None:
 
 def test_crops_are_what_a_perfect_tracker_sees() -> None:
     class Noting(Pixels):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x) -> torch.Tensor:
             self.seen = x
             return super().forward(x)
 
@@ -212,7 +206,7 @@ def test_crops_are_what_a_perfect_tracker_sees() -> None:
         assert torch.equal(model.seen[1], crops[k])  # of three sizes that of now
 
 
-def test_the_steerable_tracker_is_exported_and_exact(tmp_path: Path) -> None:
+def test_the_steerable_tracker_is_exported_and_exact(tmp_path) -> None:
     pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
     config = toy_clips.config(model="re-siamfc", beta=0.0, augment=False, epochs=1, pairs=2, batch_size=2)
     record = go(tmp_path / "run", with_values(config, test_images=1))

@@ -1,7 +1,5 @@
 """The losses of a tracker, written out by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("size", [15, 29])
-def test_the_loss_is_balanced_between_the_target_and_the_rest(size: int) -> None:
+def test_the_loss_is_balanced_between_the_target_and_the_rest(size) -> None:
     expected = [[is_target(row, column, size) for column in range(size)] for row in range(size)]
     assert target_positions(size).tolist() == expected and int(target_positions(size).sum()) == 13
     responses = torch.randn(3, 1, size, size, dtype=torch.float64)
@@ -31,7 +29,7 @@ def test_a_pair_is_found_where_its_largest_response_is_on_the_target() -> None:
 
 
 @pytest.mark.parametrize(("backbone", "size"), [("alexnet-v1", 15), ("alexnet-v2", 29)])
-def test_the_response_of_training_has_a_middle(backbone: str, size: int) -> None:
+def test_the_response_of_training_has_a_middle(backbone, size) -> None:
     model = Siamese(build(toy_clips.config(backbone=backbone)), None)
     responses, _, terms = model(torch.rand(2, 3, 127, 127), torch.rand(2, 3, 239, 239), None)
     assert responses.shape == (2, 1, size, size) and terms == []

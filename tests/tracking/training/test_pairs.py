@@ -1,11 +1,8 @@
 """Pairs of frames: which are drawn, how pictures are cut, and that workers and resuming change nothing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,9 +52,7 @@ def test_an_epoch_takes_every_sequence_once_and_then_again() -> None:
     assert len(parts) > 5  # 8 permutations of 120
 
 
-def test_all_pairs_of_frames_that_are_near_are_drawn_equally_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_pairs_of_frames_that_are_near_are_drawn_equally_often(monkeypatch) -> None:
     frames, apart = [2, 3, 7, 9, 10, 30], 6
     monkeypatch.setattr("ien.tracking.training.pairs.MAX_APART", apart)
     near = [pair for pair in combinations(frames, 2) if pair[1] - pair[0] < apart]
@@ -91,7 +86,7 @@ def test_a_draw_is_a_function_of_seed_epoch_and_index() -> None:
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(7, 3), (8, 8), (9, 2), (1, 4)])
-def test_batches_are_even_and_take_each_pair_once(count: int, batch_size: int) -> None:
+def test_batches_are_even_and_take_each_pair_once(count, batch_size) -> None:
     one = pairs([GREY], [[0, 1]], count, batch_size=batch_size)
     batches = [list(one.batch(step)) for step in range(one.steps)]
     assert [index for batch in batches for index in batch] == list(range(count))
@@ -99,7 +94,7 @@ def test_batches_are_even_and_take_each_pair_once(count: int, batch_size: int) -
     assert list(map(len, batches)) == sizes and max(sizes) <= batch_size
 
 
-def test_only_sequences_with_two_fit_near_frames_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_sequences_with_two_fit_near_frames_are_taken(monkeypatch) -> None:
     monkeypatch.setattr("ien.tracking.training.pairs.MAX_APART", 3)
     image, small, good = np.zeros((200, 200, 3), np.uint8), [20, 20, 5, 5], [20, 20, 30, 40]
     boxes = [[good, small, good, good], [small, good, small, small], [good, small, small, good]]
@@ -141,7 +136,7 @@ def test_pictures_are_cut_out_of_the_published_255() -> None:
 
 
 @pytest.mark.parametrize("stretch", [0.95, 1.0, 1.05])
-def test_a_stretch_enlarges_the_picture(stretch: float) -> None:
+def test_a_stretch_enlarges_the_picture(stretch) -> None:
     ramp = np.repeat(np.arange(250, dtype=np.uint8)[None, :, None], 250, 0).repeat(3, 2)
     draw = Draw(0, (0, 1), (stretch, stretch), ((2, 0), (-3, 4)))
     exemplar, search = pairs([clip_of(ramp, [100, 110, 20, 20])], [[0, 1]], 1).pictures(draw)
@@ -186,7 +181,7 @@ def test_a_resume_decodes_only_what_is_to_come() -> None:
     class Counted(list[np.ndarray]):
         asked = 0
 
-        def __getitem__(self, index: Any) -> Any:
+        def __getitem__(self, index) -> Any:
             self.asked += 1
             return super().__getitem__(index)
 
@@ -210,7 +205,7 @@ def test_processes_share_a_batch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_frame_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, workers: int) -> None:
+def test_a_frame_that_cannot_be_read_is_named_in_one_line(tmp_path, workers) -> None:
     pytest.importorskip("PIL", reason="frames are read by pillow: pip install 'ien[track]'")
     (tmp_path / "00000001.jpg").write_bytes(b"no picture")
     files = Files(str(tmp_path), np.array(["00000001.jpg"] * 2))

@@ -1,7 +1,5 @@
 """The step of a tracker: its losses against those by hand, and two processes that do what one does."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,7 @@ def first_batch(task: TrackingTask) -> PairBatch:
 
 
 @pytest.mark.parametrize("changes", [{"feature_groups": "4-2-1"}, {"samples": 2}], ids=str)
-def test_losses_of_originals_and_views_are_those_by_hand(changes: dict[str, Any]) -> None:
+def test_losses_of_originals_and_views_are_those_by_hand(changes) -> None:
     config = toy_clips.config(pairs=4, batch_size=4, beta=0.3, **changes)
     samples = config.objective.samples
     task = double(config)
@@ -83,14 +81,14 @@ def regular_errors(network: nn.Module) -> list[float]:
     return [layer.relative for layer in report.layers.values()]
 
 
-def test_a_tracker_may_start_equivariant(tmp_path: Path) -> None:
+def test_a_tracker_may_start_equivariant(tmp_path) -> None:
     task = prepared(toy_clips.config(start="equivariant", action="regular", epochs=1))
     assert max(regular_errors(task.network)) < 1e-10 and task.views == 4
     done = train(tmp_path, prepared(task.config))
     assert done.images_seen == 4 * 7  # exemplar and search image, and a view of each
 
 
-def test_a_tracker_may_stay_equivariant(tmp_path: Path) -> None:
+def test_a_tracker_may_stay_equivariant(tmp_path) -> None:
     config = toy_clips.config(start="equivariant", tied=True, augment=False, beta=0.0, epochs=1)
     last = []
     for tied in (True, False):
@@ -101,7 +99,7 @@ def test_a_tracker_may_stay_equivariant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("augment", "feature_groups", "views"), [(False, "1", 1), (True, "4", 2)])
-def test_without_a_weight_no_term_is_computed(augment: bool, feature_groups: str, views: int) -> None:
+def test_without_a_weight_no_term_is_computed(augment, feature_groups, views) -> None:
     task = double(toy_clips.config(beta=0.0, augment=augment, feature_groups=feature_groups))
     seen = []
     task.network.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
@@ -144,7 +142,7 @@ def one_step(config: Config, step: int, processes: Processes) -> dict[str, Any]:
     network = build(config).double().eval()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
-            nn.init.constant_(module.running_var, 1e4)  # type: ignore[arg-type]  # of raw pixels
+            nn.init.constant_(module.running_var, 1e4)  # of raw pixels
     before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     objective = objective_of(config, network)
     model = processes.wrap(Siamese(network, objective), torch.device("cpu"))
@@ -176,7 +174,7 @@ def steps(processes: Processes, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_do_what_one_does(tmp_path) -> None:
     together(steps, tmp_path)
     for name, (at, changes) in CASES.items():
         alone = one_step(toy_clips.config(max_lr=1.0, **changes), at, ALONE)
