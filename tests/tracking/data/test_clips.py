@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ien.tracking.data.clips import ANNOTATED_RANGES, Clip, got10k, otb
-from tests.helpers.sequences import REAL, box_lines, make_frames, make_got10k, make_otb, needs_otb
+from tests.helpers.sequences import REAL, box_lines, make_got10k, make_otb, needs_otb
 
 pytest.importorskip("PIL", reason="frames are read by pillow: pip install 'ien[track]'")
 
@@ -22,10 +22,9 @@ def test_boxes_are_read_with_every_separator_and_counted_from_0(tmp_path, separa
     lines = [separator.join(row) for row in (("6", "1", "3", "4"), ("7.5", "-2", "30", "4.25"))]
     make_otb(tmp_path / "Man", end.join(lines) + 2 * end, [1, 2])
     make_otb(tmp_path / "Mark", "\ufeff" + end.join(lines), [1, 2])  # and no last line end
-    clip, marked = otb(tmp_path)
-    assert marked.boxes.tolist() == clip.boxes.tolist()
-    assert clip.name == "Man" and clip.boxes.dtype == np.float64 and clip.angles is None
-    assert clip.boxes.tolist() == [[5, 0, 3, 4], [6.5, -3, 30, 4.25]] and clip.visible.all()
+    for clip, name in zip(otb(tmp_path), ("Man", "Mark"), strict=True):
+        assert clip.name == name and clip.boxes.dtype == np.float64 and clip.angles is None
+        assert clip.boxes.tolist() == [[5, 0, 3, 4], [6.5, -3, 30, 4.25]] and clip.visible.all()
 
 
 def test_frames_follow_their_numbers_and_not_their_letters(tmp_path) -> None:
@@ -35,23 +34,18 @@ def test_frames_follow_their_numbers_and_not_their_letters(tmp_path) -> None:
     assert files(otb(tmp_path)[0]) == ["9998.jpg", "9999.jpg", "10000.jpg", "10001.jpg"]
 
 
-def test_of_more_frames_than_boxes_the_first_are_taken(tmp_path) -> None:
-    make_otb(tmp_path / "Man", box_lines(3), range(11, 17))
-    assert files(otb(tmp_path)[0]) == ["0011.jpg", "0012.jpg", "0013.jpg"]
-
-
-@pytest.mark.parametrize(("name", "bounds"), ANNOTATED_RANGES.items())
-@pytest.mark.parametrize("cut", [False, True], ids=["as published", "cut to the range"])
-def test_known_ranges_are_the_frames_that_have_boxes(tmp_path, name, bounds, cut) -> None:
-    first, last = bounds
-    numbers = range(first, last + 1) if cut else range(1, last + 8)
+@pytest.mark.parametrize(
+    ("name", "numbers", "first", "last"),
+    [
+        *((name, range(1, last + 8), first, last) for name, (first, last) in ANNOTATED_RANGES.items()),
+        *((name, range(first, last + 1), first, last) for name, (first, last) in ANNOTATED_RANGES.items()),
+        ("Man", range(11, 17), 11, 13),  # the first of more frames than boxes
+        ("David", range(1, 472), 1, 471),  # as many as boxes, whatever their numbers
+    ],
+)
+def test_the_frames_taken_are_those_that_have_boxes(tmp_path, name, numbers, first, last) -> None:
     make_otb(tmp_path / name, box_lines(last - first + 1), numbers)
     assert files(otb(tmp_path)[0]) == [f"{number:04d}.jpg" for number in range(first, last + 1)]
-
-
-def test_as_many_frames_as_boxes_are_taken_whatever_their_numbers(tmp_path) -> None:
-    make_otb(tmp_path / "David", box_lines(471), range(1, 472))
-    assert files(otb(tmp_path)[0])[470] == "0471.jpg"
 
 
 def test_two_targets_are_two_clips_of_the_same_frames(tmp_path) -> None:
@@ -69,19 +63,13 @@ def test_two_targets_are_two_clips_of_the_same_frames(tmp_path) -> None:
         otb(tmp_path, ["Jogging-3"])
 
 
-def test_a_target_without_boxes_is_left_out(tmp_path) -> None:
-    make_otb(tmp_path / "Human4", "\n", [1, 2], **{"groundtruth_rect.2": box_lines(2, 30)})
-    (clip,) = otb(tmp_path)
-    assert clip.name == "Human4" and clip.boxes[0, 0] == 30
-
-
-def test_boxes_that_are_nan_or_have_no_area_are_not_known(tmp_path) -> None:
+def test_what_has_no_boxes_is_left_out_and_what_has_no_area_is_not_known(tmp_path) -> None:
     text = "6,1,3,4\nNaN,NaN,NaN,NaN\n5,5,0,4\n0,0,0,0\n7,nan,3,4\n8,1,3,4\n"
-    make_otb(tmp_path / "Man", text, range(1, 7))
+    make_otb(tmp_path / "Human4", "\n", range(1, 7), **{"groundtruth_rect.2": text})
     (clip,) = otb(tmp_path)
     assert clip.visible.tolist() == [True, False, False, False, False, True]
     assert np.isnan(clip.boxes[1:5]).all() and clip.boxes[5].tolist() == [7, 0, 3, 4]
-    assert repr(clip) == "Clip(Man: 6 frames, 4 without a visible target)"
+    assert repr(clip) == "Clip(Human4: 6 frames, 4 without a visible target)"
 
 
 @pytest.mark.parametrize(
@@ -105,19 +93,19 @@ def test_a_damaged_file_of_boxes_is_named_with_the_line(tmp_path, text, message)
     assert str(tmp_path / "Man" / "groundtruth_rect.txt") in str(raised.value)
 
 
-def test_missing_frames_are_named(tmp_path) -> None:
-    make_otb(tmp_path / "Man", box_lines(5), [1, 2, 3])
-    with pytest.raises(ValueError, match=r"has 5 boxes for 3 frames in .*img: put back what is missing"):
+@pytest.mark.parametrize(
+    ("name", "boxes", "numbers", "message"),
+    [
+        ("Man", 5, [1, 2, 3], r"has 5 boxes for 3 frames in .*img: put back what is missing"),
+        ("Man", 5, [1, 2, 3, 5], r"5 boxes for 4 frames .*: put .*0004\.jpg back"),
+        ("Diving", 215, {*range(1, 232)} - {100}, r"215 boxes for 214 frames .*: put .*0100\.jpg back"),
+        ("Gap", 4, [1, 2, 4, 5, 6], r"0003\.jpg is missing, so it is unclear"),
+    ],
+)
+def test_missing_frames_are_named(tmp_path, name, boxes, numbers, message) -> None:
+    make_otb(tmp_path / name, box_lines(boxes), numbers)
+    with pytest.raises(ValueError, match=message):
         otb(tmp_path)
-    make_frames(tmp_path / "Man" / "img", [5], empty=True)
-    with pytest.raises(ValueError, match=r"5 boxes for 4 frames .*: put .*0004\.jpg back"):
-        otb(tmp_path)
-    make_otb(tmp_path / "Diving", box_lines(215), [n for n in range(1, 232) if n != 100])
-    with pytest.raises(ValueError, match=r"215 boxes for 214 frames .*: put .*0100\.jpg back"):
-        otb(tmp_path, ["Diving"])
-    make_otb(tmp_path / "Gap", box_lines(4), [1, 2, 4, 5, 6])
-    with pytest.raises(ValueError, match=r"0003\.jpg is missing, so it is unclear"):
-        otb(tmp_path, ["Gap"])
 
 
 def test_a_folder_that_is_not_of_otb_is_an_error_with_a_hint(tmp_path) -> None:
@@ -167,19 +155,16 @@ def test_labels_say_where_the_target_is_visible(tmp_path) -> None:
     make_got10k(tmp_path / "A", boxes, 8, cover=cover, absence=absence, cut_by_image=[0, 1] * 4)
     make_got10k(tmp_path / "B", box_lines(3), 3, cover=[1, 2, 3])
     make_got10k(tmp_path / "C", box_lines(2), 2)
-    a, b, c = got10k(tmp_path)
+    make_got10k(tmp_path / "of the test split", box_lines(1), 4)
+    a, b, c, first = got10k(tmp_path)
     expected = []
     for k, (gone, eighths) in enumerate(zip(absence, cover, strict=True)):
         expected.append(k != 4 and not gone and eighths > max(1, 0.3 * 8))
     assert a.visible.tolist() == expected == [True, False, True, False, False, False, False, True]
     assert a.boxes[0].tolist() == [0.5, 1, 30, 40] and np.isnan(a.boxes[4]).all() and a.angles is None
-    assert b.visible.tolist() == [False, True, True] and c.visible.all()
-    assert [clip.name for clip in (a, b, c)] == ["A", "B", "C"] and (b.frame(2) == 3).all()
-
-
-def test_of_the_test_split_only_the_first_box_is_known(tmp_path) -> None:
-    (clip,) = got10k(make_got10k(tmp_path / "A", box_lines(1), 4))
-    assert clip.visible.tolist() == [True, False, False, False] and np.isnan(clip.boxes[1:]).all()
+    assert b.visible.tolist() == [False, True, True] and (b.frame(2) == 3).all()
+    assert c.visible.all() and [clip.name for clip in (a, b, c)] == ["A", "B", "C"]
+    assert first.visible.tolist() == [True, False, False, False] and np.isnan(first.boxes[1:]).all()
 
 
 @pytest.mark.parametrize(
@@ -197,22 +182,19 @@ def test_got10k_counts_that_differ_are_errors(tmp_path, boxes, labels, message) 
         got10k(make_got10k(tmp_path / "A", box_lines(boxes), 4, **labels))
 
 
-@pytest.mark.parametrize(
-    ("listed", "message"),
-    [
+def test_a_list_that_does_not_fit_the_folder_is_an_error(tmp_path) -> None:
+    train = make_got10k(tmp_path / "train" / "A", box_lines(2), 2)
+    with pytest.raises(FileNotFoundError, match=r"there is no .*list\.txt: did you mean .*train\?"):
+        got10k(tmp_path)
+    for listed, message in (
         ("A\nB\n", "names B, but there is no folder"),
         ("A\nA\n", "names A twice"),
         ("\n", "names no sequence"),
-    ],
-)
-def test_a_list_that_does_not_fit_the_folder_is_an_error(tmp_path, listed, message) -> None:
-    make_got10k(tmp_path / "train" / "A", box_lines(2), 2)
-    with pytest.raises(FileNotFoundError, match=r"there is no .*list\.txt: did you mean .*train\?"):
-        got10k(tmp_path)
-    (tmp_path / "train" / "list.txt").write_text(listed)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        got10k(tmp_path / "train")
-    (tmp_path / "train" / "list.txt").write_text("A\n")
-    (tmp_path / "train" / "A" / "groundtruth.txt").unlink()
+    ):
+        (train / "list.txt").write_text(listed)
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            got10k(train)
+    (train / "list.txt").write_text("A\n")
+    (train / "A" / "groundtruth.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"there is no .*groundtruth\.txt"):
-        got10k(tmp_path / "train")
+        got10k(train)

@@ -15,12 +15,9 @@ Image = pytest.importorskip("PIL.Image", reason="frames are written by pillow: p
 SIZES = [(24, 32), (25, 33), (24, 33), (25, 32), (40, 17), (31, 31)]
 
 
-def still(image: np.ndarray, frames: int, box: Any = (3.0, 2.0, 9.0, 6.0)) -> Clip:
-    return Clip("Still", [image] * frames, np.tile(np.array(box, float), (frames, 1)))
-
-
 def noise(size: tuple[int, int], frames: int = 8, box: Any = (3.0, 2.0, 9.0, 6.0)) -> Clip:
-    return still(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8), frames, box)
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    return Clip("Still", [image] * frames, np.tile(np.array(box, float), (frames, 1)))
 
 
 def box_around(box: np.ndarray, degrees: float, centre: complex) -> np.ndarray:
@@ -67,26 +64,21 @@ def test_nothing_leaves_the_diagonal_canvas_which_is_as_small_as_can_be(size) ->
     assert rotated(noise((240, 320))).size == (400, 400)
 
 
-def test_a_target_out_of_sight_has_no_box() -> None:
+def test_a_target_out_of_sight_unknown_or_hidden_stays_so() -> None:
     clip = rotated(noise((20, 60), 2, (70, 7, 6, 6)), 7.5)
     assert clip.size == (64, 64) and np.isnan(clip.boxes).all() and not clip.visible.any()
-
-
-def test_unknown_boxes_stay_unknown_and_hidden_targets_hidden() -> None:
     boxes = np.array([[1.0, 2, 3, 4], [np.nan] * 4, [1, 2, 3, 4]])
-    clip = Clip("any", [np.zeros((20, 20, 3), np.uint8)] * 3, boxes, np.array([True, True, False]))
-    moved = rotated(clip)
-    assert np.isnan(moved.boxes).all(1).tolist() == [False, True, False]
-    assert moved.visible.tolist() == [True, False, False]
+    clip = rotated(Clip("any", noise((20, 20), 3).frames, boxes, np.array([True, True, False])))
+    assert np.isnan(clip.boxes).all(1).tolist() == [False, True, False]
+    assert clip.visible.tolist() == [True, False, False]
 
 
 def test_angles_are_as_given_and_add_to_those_of_the_clip() -> None:
     clip = noise((24, 32), 61)
-    assert rotated(clip).angles.tolist() == [6.0 * i for i in range(61)]
-    assert rotated(clip, 0.25, 10).angles.tolist() == [9.0 * i for i in range(61)]
-    assert (rotated(clip, 0).angles == 0).all()
     turning = Clip("t", clip.frames, clip.boxes, angles=np.arange(61.0))
-    assert rotated(turning).angles.tolist() == [7.0 * i for i in range(61)]
+    for one, degrees in ((rotated(clip), 6), (rotated(clip, 0.25, 10), 9), (rotated(turning), 7)):
+        assert one.angles.tolist() == [degrees * i for i in range(61)]
+    assert (rotated(clip, 0).angles == 0).all()
 
 
 # --- pixels
@@ -125,28 +117,27 @@ def test_other_angles_are_bilinear_as_in_pillow(size) -> None:
             assert np.abs(difference).max() < 0.51 and abs(difference.mean()) < 0.02
 
 
+class Watched(list):
+    """Frames that count how many were asked for, and are interrupted at the fourth if they should be."""
+
+    asked, fails = 0, False
+
+    def __getitem__(self, index: Any) -> Any:
+        self.asked += 1
+        if self.fails and index == 3:
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
 def test_frames_are_made_when_they_are_asked_for_and_the_clip_pickles() -> None:
-    class Counted(list):
-        asked = 0
-
-        def __getitem__(self, index) -> Any:
-            Counted.asked += 1
-            return super().__getitem__(index)
-
     plain = noise((24, 32), 40)
-    moved = rotated(Clip("Noise", Counted(plain.frames), plain.boxes))
-    before = Counted.asked
+    frames = Watched(plain.frames)
+    moved = rotated(Clip("Noise", frames, plain.boxes))
+    before = frames.asked
     moved.frame(11)
-    assert before <= 2 and Counted.asked == before + 1  # the size of the first frame, and one frame
+    assert before <= 2 and frames.asked == before + 1  # the size of the first frame, and one frame
     again = pickle.loads(pickle.dumps(rotated(plain)))
     assert (again.frame(11) == moved.frame(11)).all() and (again.boxes == moved.boxes).all()
-
-
-def test_a_frame_of_another_size_is_an_error() -> None:
-    frames = [np.zeros((20, 30, 3), np.uint8), np.zeros((30, 20, 3), np.uint8)]
-    moved = rotated(Clip("Mixed", frames, np.array([[1.0, 2, 3, 4]] * 2)))
-    with pytest.raises(ValueError, match="Mixed: frame 1 has 20×30 pixels and the first 30×20"):
-        moved.frame(1)
 
 
 @pytest.mark.parametrize(
@@ -155,11 +146,13 @@ def test_a_frame_of_another_size_is_an_error() -> None:
         ({"turns_per_second": -1}, "turns_per_second must be 0 or more"),
         ({"turns_per_second": np.nan}, "turns_per_second must be 0 or more"),
         ({"fps": 0}, "fps above 0"),
+        ({}, "Mixed: frame 1 has 20×30 pixels and the first 30×20"),
     ],
 )
-def test_impossible_settings_are_errors(settings, message) -> None:
+def test_impossible_settings_and_frames_of_another_size_are_errors(settings, message) -> None:
+    frames = [np.zeros((20, 30, 3), np.uint8), np.zeros((30, 20, 3), np.uint8)]
     with pytest.raises(ValueError, match=message):
-        rotated(noise((24, 32)), **settings)
+        rotated(Clip("Mixed", frames, np.array([[1.0, 2, 3, 4]] * 2)), **settings).frame(1)
 
 
 # --- files
@@ -189,15 +182,11 @@ def test_a_written_clip_is_read_back_with_its_angles(tmp_path, suffix, close) ->
 
 
 def test_an_interrupted_writing_leaves_no_sequence(tmp_path) -> None:
-    class Failing(list):
-        def __getitem__(self, index) -> Any:
-            if index == 3:
-                raise KeyboardInterrupt
-            return super().__getitem__(index)
-
     plain = noise((24, 32), 6)
+    frames = Watched(plain.frames)
+    frames.fails = True
     with pytest.raises(KeyboardInterrupt):
-        write(Clip("Still", Failing(plain.frames), plain.boxes), tmp_path)
+        write(Clip("Still", frames, plain.boxes), tmp_path)
     assert list(tmp_path.iterdir()) == []
     write(plain, tmp_path)
     assert otb(tmp_path)[0].angles is None and not (tmp_path / "Still" / "angles.txt").exists()

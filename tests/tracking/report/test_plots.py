@@ -11,7 +11,7 @@ import pytest
 
 from ien.report import collect
 from ien.report import summarise as rows_of
-from ien.report.plots.style import looks_of, save_figure, styled
+from ien.report.plots.style import looks_of, styled
 from ien.tracking import Score, score
 from ien.tracking.by_angle import Bin
 from ien.tracking.report.plots import plot_curves, plot_turning, scores_by_test
@@ -36,22 +36,9 @@ def scores(count: int = 3) -> dict[str, Score]:
     return found
 
 
-def turnings(count: int = 3, steps: int = 40) -> dict[str, Turning]:
-    rng = np.random.default_rng(count)
-    return {
-        f"t{i}": Turning(
-            *([Bin(15.0 * k, float(rng.random()), 9) for k in range(many)] for many in (24, steps))
-        )
-        for i in range(count)
-    }
-
-
 def lines(axes: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    return {
-        line.get_label(): (np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float))
-        for line in axes.lines
-        if line.get_label()[0] != "_"
-    }
+    named = [line for line in axes.lines if line.get_label()[0] != "_"]
+    return {line.get_label(): tuple(np.asarray(line.get_data(), float)) for line in named}
 
 
 def text(figure: Any) -> str:
@@ -65,22 +52,19 @@ def test_curves_are_those_of_the_scores_and_names_carry_them() -> None:
     given = {"OTB": scores(), "Rot-OTB": dict(list(scores(4).items())[1:])}
     figure = plot_curves(given)
     written = text(figure)
-    panels = list(map(lines, figure.axes))
-    for k, (test, of_test) in enumerate(given.items()):
-        assert [axes.get_title(loc="left") for axes in figure.axes[2 * k : 2 * k + 2]] == [
-            *(f"success on {test}", f"precision on {test}")
-        ]
-        success, precision = panels[2 * k : 2 * k + 2]
-        assert list(success) == list(precision) == list(of_test)
-        for name, result in of_test.items():
-            assert np.array_equal(success[name], (np.linspace(0, 1, 21), result.success_curve))
-            assert np.array_equal(precision[name], (np.arange(51), result.precision_curve))
-            assert f"{result.success:.3f} / {result.precision:.3f}  {name}" in written
     looks = looks_of(["t0", "t1", "t2", "t3"])
-    for axes in figure.axes:
-        for line in axes.lines:
-            if line.get_label() in looks:  # a tracker looks the same everywhere
-                assert line.get_color() == looks[line.get_label()].color
+    panels = iter(figure.axes)
+    for test, of_test in given.items():
+        for what, thresholds in (("success", np.linspace(0, 1, 21)), ("precision", np.arange(51))):
+            axes = next(panels)
+            assert axes.get_title(loc="left") == f"{what} on {test}"
+            drawn = lines(axes)
+            assert list(drawn) == list(of_test)
+            for name, result in of_test.items():
+                assert np.array_equal(drawn[name], (thresholds, getattr(result, f"{what}_curve")))
+                assert f"{result.success:.3f} / {result.precision:.3f}  {name}" in written
+            colours = {line.get_label(): line.get_color() for line in axes.lines}
+            assert all(colours[name] == looks[name].color for name in of_test)  # the same everywhere
 
 
 @pytest.fixture
@@ -113,11 +97,17 @@ def test_every_tracker_with_records_has_a_line_of_their_numbers(records) -> None
         assert np.allclose(onward[row], bins[:, :2].T) and bins[-1, 0] > 360
 
 
-def test_angles_that_no_target_has_are_left_out_and_a_turn_may_be_small() -> None:
+def test_angles_that_no_target_has_are_left_out_and_names_do_no_harm() -> None:
     some = Turning([Bin(90.0, 0.5, 2), Bin(270.0, 0.25, 2)], [Bin(0.0, 0.5, 4)])
     around, onward = (lines(axes)["a"] for axes in plot_turning({"x": {"a": some}}).axes)
     assert [each.tolist() for each in around] == [[90, 270], [0.5, 0.25]]
     assert [each.tolist() for each in onward] == [[0], [0.5]]
+    hostile = ["<b>&amp;'\"</b>", "$\\frac{1}{", "_hidden", "two\nlines\x00", "x" * 200]
+    curves = plot_curves({"<OTB>": dict(zip(hostile, scores(5).values(), strict=True))})
+    turning = plot_turning({"<OTB>": dict.fromkeys(hostile, some)})
+    for figure, longest in ((curves, "x" * 27 + "…"), (turning, "x")):
+        written = text(figure)
+        assert all(shown in written for shown in (*hostile[:3], "two lines", longest))
 
 
 def test_bad_input_is_told() -> None:
@@ -126,17 +116,6 @@ def test_bad_input_is_told() -> None:
             plot({})
     with pytest.raises(ValueError, match="at least one tracker whose targets rotate in a test"):
         plot_turning({"otb": {"a": Turning([], [])}})
-
-
-def test_names_do_no_harm_and_both_files_are_written(tmp_path) -> None:
-    hostile = ["<b>&amp;'\"</b>", "$\\frac{1}{", "_hidden", "two\nlines\x00", "x" * 200]
-    known = dict(zip(hostile, scores(5).values(), strict=True))
-    figure = plot_curves({"<OTB>": known})
-    written = text(figure)
-    assert all(shown in written for shown in (*hostile[:3], "two lines", "x" * 27 + "…"))
-    assert [path.name for path in save_figure(figure, tmp_path / "curves")] == ["curves.png", "curves.svg"]
-    named = dict(zip(hostile, turnings(5).values(), strict=True))
-    assert all(shown in text(plot_turning({"<OTB>": named})) for shown in (*hostile[:3], "two lines"))
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch) -> None:

@@ -35,15 +35,18 @@ def rows_of(*records: dict[str, Any]) -> list[Any]:
     return summarise(collect(write(Path("results"), *records)), names())
 
 
+def markdown_of(*records: dict[str, Any]) -> str:
+    return as_markdown([Part("", rows_of(*records), kind=Trackers())], paper("tracking"))
+
+
 def tables_of(*records: dict[str, Any]) -> dict[str, dict[str, dict[str, str]]]:
     """Title → row → column → cell."""
-    text = as_markdown([Part("", rows_of(*records), kind=Trackers())], paper("tracking"))
-    return {title: {line["row"]: line for line in lines} for title, lines in parse(text).items()}
+    tables = parse(markdown_of(*records))
+    return {title: {line["row"]: line for line in lines} for title, lines in tables.items()}
 
 
 def notes_of(*records: dict[str, Any]) -> list[str]:
-    text = as_markdown([Part("", rows_of(*records), kind=Trackers())], paper("tracking"))
-    return [line[2:] for line in text.splitlines() if line.startswith("- ")]
+    return [line[2:] for line in markdown_of(*records).splitlines() if line.startswith("- ")]
 
 
 def test_cells_are_means_and_spreads_over_the_seeds() -> None:
@@ -71,16 +74,8 @@ def test_rows_stand_in_the_papers_order_with_its_figures_and_channels() -> None:
     tables = tables_of(*map(record, ROWS))
     turned = tables["Success and precision on Rot-OTB"]
     assert list(turned) == list(ROWS)
-    printed = {row: (line["paper succ."], line["paper prec."]) for row, line in turned.items()}
-    assert printed == {
-        "siamfc": ("0.29", "0.47"),
-        "cnn4-siamfc": ("0.33", "0.56"),
-        "re-siamfc": ("0.35", "0.62"),
-        "ien-siamfc": ("0.37", "0.63"),
-        "ien-siamfc-beta0.01": ("–", "–"),
-        "ien-siamfc-beta1": ("–", "–"),
-        "het-siamfc": ("0.37", "0.62"),
-    }
+    printed = [f"{line['paper succ.']} {line['paper prec.']}" for line in turned.values()]
+    assert printed == ["0.29 0.47", "0.33 0.56", "0.35 0.62", "0.37 0.63", "– –", "– –", "0.37 0.62"]
     shares = {row: line["channels %"] for row, line in tables["Cost of an update"].items()}
     # 48, 128, 192, 192 and 16 feature groups of 4, of 2.75 on average, or twice as many of 1
     assert shares == {**dict.fromkeys(ROWS, "100"), "siamfc": "50", "het-siamfc": "69"}
@@ -94,46 +89,38 @@ def test_what_must_be_beaten_is_shown_and_who_does_not_is_named() -> None:
     made[3]["tracking"]["untrained"]["rot-otb"] = {"success": 1.0, "precision": 1.0}  # only plain OTB counts
     tables = tables_of(*made)
     plain = tables["Success and precision on OTB"]
-    assert {row: line["above both"] for row, line in plain.items()} == {
-        **{"siamfc": "no", "ien-siamfc": "yes", "het-siamfc": "yes"}
-    }
+    above = {row: line["above both"] for row, line in plain.items()}
+    assert above == {"siamfc": "no", "ien-siamfc": "yes", "het-siamfc": "yes"}
     said = [note for note in notes_of(*made) if "is not above" in note]
     still = f"{own['success']:.3f} / 0.250; it has {own['success']:.3f} / {own['precision']:.3f}"
     assert said == [f"siamfc seed 2 on OTB is not above a box that never moves ({still})"]
     lines = tables["What must be beaten: a box that never moves, and each network untrained"]
     assert list(lines) == ["box that never moves", *(f"{row}, untrained" for row in plain)]
-    untrained = lines["ien-siamfc, untrained"]
-    assert [
-        untrained[f"{test} {name}"] for test in ("OTB", "Rot-OTB") for name in ("success", "precision")
-    ] == [*("0.260", "0.310", "0.140", "0.160")]
+    columns = ("OTB success", "OTB precision", "Rot-OTB success", "Rot-OTB precision")
+    untrained = [lines["ien-siamfc, untrained"][column] for column in columns]
+    assert untrained == ["0.260", "0.310", "0.140", "0.160"]
     assert lines["box that never moves"]["Rot-OTB success"] == "0.110"
 
 
 def test_a_subset_is_called_one() -> None:
-    notes = notes_of(record())
+    notes = "\n".join(notes_of(record()))
     assert "OTB: 5 sequences with 690 frames, a subset: the whole has 100" in notes
-    assert any(
-        note.startswith("trained on 32 sequences in the layout of GOT-10k, which has 9,335") for note in notes
-    )
+    assert "\ntrained on 32 sequences in the layout of GOT-10k, which has 9,335" in notes
     assert "data: got10k, subset: 32 training and 5 test sequences" in notes
-    whole = {
-        name: {"success": 0.5, "precision": 0.5, "overlap": 0.5, "frames": 10}
-        for name in map(str, range(100))
-    }
+    one = {"success": 0.5, "precision": 0.5, "overlap": 0.5, "frames": 10}
+    whole = {f"{k}": one for k in range(100)}
     full = record(data__train=9335, data__source="original", tracking__otb__sequences=whole)
     notes = notes_of(full)
-    assert "OTB: 100 sequences with 1,000 frames" in notes and "not training on GOT-10k" not in " ".join(
-        notes
-    )
+    assert "OTB: 100 sequences with 1,000 frames" in notes
+    assert not any("not training on GOT-10k" in note for note in notes)
 
 
 def test_other_tests_have_tables_of_their_own_without_the_papers_figures() -> None:
     made = record("ien-siamfc", tests=("clips", "rot-clips"), data__name="synthetic-clips")
     made["config"]["preset"] = "demo"
     tables = tables_of(record("ien-siamfc"), made)
-    assert list(tables)[:4] == [
-        *(f"Success and precision on {test}" for test in ("OTB", "Rot-OTB", "clips", "rot-clips"))
-    ]
+    tests = ("OTB", "Rot-OTB", "clips", "rot-clips")
+    assert list(tables)[:4] == [f"Success and precision on {test}" for test in tests]
     assert "paper succ." not in tables["Success and precision on rot-clips"]["ien-siamfc"]
     assert tables["Success and precision on clips"]["ien-siamfc"]["preset"] == "demo"
 
@@ -152,47 +139,42 @@ def test_terminal_tables_fit_with_every_number_whole(width) -> None:
 
 def test_other_tables_are_the_same_with_a_tracker_among_the_records() -> None:
     pytest.importorskip("matplotlib")
-    for row in ("cnn", "ien-r4"):
-        write(Path("results"), content(row))
-    (Path("results/rot-mnist") / "reading.md").write_text("It holds.")
-    console = Console(width=100, file=StringIO(), record=True)
-    print_table("rot-mnist", Path("results"), console=console)
-    write_page(Path("page.md"), "rot-mnist", Path("results"))
-    invoke("plot", "costs", "results", "--out", "before")
-    before = console.export_text(), Path("page.md").read_text(), Path("before.svg").read_text()
-    write(Path("results"), record())
-    again = Console(width=100, file=StringIO(), record=True)
-    print_table("rot-mnist", Path("results"), console=again)
-    write_page(Path("page.md"), "rot-mnist", Path("results"))
-    invoke("plot", "costs", "results", "--out", "after")
-    assert again.export_text() == before[0] and Path("after.svg").read_text() == before[2]
-    page = Path("page.md").read_text()
-    assert page.startswith(before[1].rstrip()) and "\n## tracking\n" in page[len(before[1]) - 1 :]
-
-
-def test_the_page_has_a_section_for_trackers_once_there_are_records() -> None:
-    write(Path("results"), content("cnn"))
+    write(Path("results"), content("cnn"), content("ien-r4"))
+    Path("results/rot-mnist/reading.md").write_text("It holds.")
     Path("results/tracking").mkdir()
     Path("results/tracking/reading.md").write_text("Where the target is lost.\n")
-    write_page(Path("page.md"), "rot-mnist", Path("results"))
-    assert "tracking" not in Path("page.md").read_text()
+
+    def now() -> tuple[str, str, str]:
+        console = Console(width=100, file=StringIO(), record=True)
+        print_table("rot-mnist", Path("results"), console=console)
+        write_page(Path("page.md"), "rot-mnist", Path("results"))
+        invoke("plot", "costs", "results", "--out", "costs")
+        return console.export_text(), Path("costs.svg").read_text(), Path("page.md").read_text()
+
+    *before, page = now()
     write(Path("results"), record())
-    write_page(Path("page.md"), "rot-mnist", Path("results"))
-    assert Path("page.md").read_text().endswith("### Reading\n\nWhere the target is lost.\n")
+    *after, longer = now()
+    assert after == before and "tracking" not in page
+    assert longer.startswith(page.rstrip()) and "\n## tracking\n" in longer[len(page) - 1 :]
+    assert longer.endswith("### Reading\n\nWhere the target is lost.\n")
 
 
 def test_the_commands_draw_trackers_and_say_what_is_missing() -> None:
     pytest.importorskip("matplotlib")
-    write(Path("results"), *map(record, ROWS))
+    rows = ("siamfc", "re-siamfc", "het-siamfc")
+    write(Path("results"), *map(record, rows))
     for kind in ("tracking", "turning"):
         done = invoke("plot", kind)
         assert done.stdout.splitlines() == [f"wrote plots/{kind}.png", f"wrote plots/{kind}.svg"]
         text = Path(f"plots/{kind}.svg").read_text()
-        assert all(row in text for row in ROWS)
+        assert all(row in text for row in rows)
     invoke("plot", "tracking", "results/tracking/siamfc", "results/tracking/re-siamfc", "--out", "two")
     assert "re-siamfc" in (text := Path("two.svg").read_text()) and "het-siamfc" not in text
-    assert "all records in results are of trackers" in error_of("plot", "costs", "results")
-    assert "there is no folder nowhere" in error_of("plot", "turning", "nowhere")
-    assert "no records of preset 'paper'" in error_of("plot", "tracking", "--preset", "paper")
     write(Path("others"), content("cnn"))
-    assert "no records of trackers in others" in error_of("plot", "tracking", "others")
+    for arguments, message in (
+        (("costs", "results"), "all records in results are of trackers"),
+        (("turning", "nowhere"), "there is no folder nowhere"),
+        (("tracking", "--preset", "paper"), "no records of preset 'paper'"),
+        (("tracking", "others"), "no records of trackers in others"),
+    ):
+        assert message in error_of("plot", *arguments)
