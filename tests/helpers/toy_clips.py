@@ -9,7 +9,7 @@ from ien.tracking.data.synthetic import synthetic
 from ien.tracking.training.config import TrackingConfig
 
 
-def clips(count: int = 3, frames: int = 6, tests: int = 2) -> Clips:
+def clips(count: int = 3, frames: int = 4, tests: int = 2) -> Clips:
     made = [synthetic(seed, frames, (120, 160), turning=False) for seed in range(count + tests)]
     return Clips("synthetic-clips", "generated", made[:count], with_rotated("clips", made[count:]))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.helpers.records import change
+from tests.helpers.records import change, content
 
 LENGTHS = {"Couple": 140, "Crossing": 120, "Diving": 215, "Man": 134, "Skiing": 81}
 RATE = 6
@@ -32,13 +32,6 @@ def record(
 ) -> dict[str, Any]:
     """A record as a tracker's run writes it; ``data__source`` reaches inside."""
     rng = np.random.default_rng([seed, *row.encode()])
-    layers = {}
-    for i in range(1, 6):
-        layers[f"conv{i}"] = {
-            "raw": float(10 ** rng.uniform(-3, 0)),
-            "relative": float(10 ** rng.uniform(-3, 0)),
-        }
-    speed = float(rng.uniform(4, 7))
     plain, rotated = tests
     tracking = {
         plain: _score(SKILL[row], False, rng),
@@ -46,35 +39,19 @@ def record(
         "still": {plain: _baseline(STILL["otb"]), rotated: _baseline(STILL["rot-otb"])},
         "untrained": {plain: _baseline(UNTRAINED["otb"]), rotated: _baseline(UNTRAINED["rot-otb"])},
     }
-    made: dict[str, Any] = {
-        "format": 2,
-        "config": {
-            "task": "track",
-            "experiment": f"tracking/{row}",
-            "preset": "small",
-            "seed": seed,
-            "dataset": "got10k",
-            "model": "siamfc",
-            "backbone": "alexnet-v2",
-            "group": "rot4",
-            "width": 0.25,
-            **ROWS[row],
-        },
-        "changes": {},
-        "data": {"name": "got10k", "source": "subset", "train": 32, "test": 5, "tested_on": "test"},
-        "versions": {"ien": "0.1.0", "torch": "2.13.0+cpu", "numpy": "2.4.0", "python": "3.11.7"},
-        "machine": "A processor of some maker, model 1234 @ 2.00 GHz, 2 threads, Linux",
-        "commit": "abc1234",
-        "finished": f"2026-11-16T12:00:{seed % 60:02}+00:00",
-        "seconds": 1019.5,
-        "images_seen": None,
-        "accuracy": None,
-        "accuracy_with_copies": None,
-        "layers": layers,
+    made = content(row, seed, images_per_second=float(rng.uniform(4, 7)))
+    del made["layers"]["conv6"]
+    made["config"] = {
+        **{"task": "track", "experiment": f"tracking/{row}", "preset": "small", "seed": seed},
+        **{"dataset": "got10k", "model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "width": 0.25},
+        **ROWS[row],
+    }
+    made["data"] = {"name": "got10k", "source": "subset", "train": 32, "test": 5, "tested_on": "test"}
+    made |= dict.fromkeys(("accuracy", "accuracy_with_copies", "images_seen"))
+    made |= {
         "parameters": 487_000,
         "trained_parameters": 487_000,
         "macs": 6_543_000_000,
-        "images_per_second": speed,
         "tracking": tracking,
     }
     change(made, fields)

@@ -47,7 +47,7 @@ def check(bins: list[Bin], expected: dict[float, tuple[float, int]]) -> None:
         assert abs(value - expected[degrees][0]) < 1e-12 and frames == expected[degrees][1]
 
 
-@pytest.mark.parametrize("rate", [6.0, -6.0, 20.0])
+@pytest.mark.parametrize("rate", [6.0, -20.0])
 def test_means_are_over_frames_then_sequences_as_far_as_half_of_them_get(rate) -> None:
     lengths = (20, 80, 120, 60)
     rotating = [drifting(k, frames, rate * np.arange(frames)) for k, frames in enumerate(lengths)]

@@ -18,9 +18,10 @@ Image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip 
 class Follows:
     """Moves its box by a pixel to the right and half a pixel down a frame, and notes what it was given."""
 
-    def __init__(self, broken: Any = None) -> None:
+    broken: Any = None
+
+    def __init__(self) -> None:
         self.images: list[np.ndarray] = []
-        self.broken = broken
 
     def init(self, image: np.ndarray, box: np.ndarray) -> None:
         self.images.append(image)
@@ -58,15 +59,9 @@ def test_boxes_are_converted_both_ways_and_images_are_rgb_arrays() -> None:
     coloured, grey = ours.images
     assert np.array_equal(coloured, pixels) and coloured.dtype == np.uint8
     assert np.array_equal(grey, np.repeat(pixels[..., :1], 3, axis=2)) and grey.flags.writeable
-
-
-@pytest.mark.usefixtures("stand_in")
-@pytest.mark.parametrize("broken", [[1, 2, np.nan, 4], [[1, 2, 3, 4]], [1, 2, 3]])
-def test_what_is_not_a_box_is_an_error_that_names_the_tracker(broken) -> None:
-    theirs = as_got10k(Follows(broken), "ours")
-    theirs.init(Image.new("RGB", (8, 6)), np.array([1, 1, 4, 5]))
-    with pytest.raises(ValueError, match="ours"):
-        theirs.update(Image.new("RGB", (8, 6)))
+    for ours.broken in ([1, 2, np.nan, 4], [[1, 2, 3, 4]], [1, 2, 3]):
+        with pytest.raises(ValueError, match="ours"):
+            theirs.update(Image.fromarray(pixels))
 
 
 def test_without_the_toolkit_the_package_is_named(monkeypatch) -> None:

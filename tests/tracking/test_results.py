@@ -13,30 +13,29 @@ SECONDS = np.array([0.25, 0.0125, 0.015])
 ANGLES = np.array([0, 270, -22.5])
 
 
-def test_files_are_those_of_the_toolkit(tmp_path) -> None:
-    path = write_result(tmp_path / "IEN-SiamFC", "Jogging-1", BOXES, SECONDS, ANGLES)
-    assert path == tmp_path / "IEN-SiamFC" / "Jogging-1.txt"
+def test_files_are_those_of_the_toolkit_and_read_back_to_a_thousandth(tmp_path) -> None:
+    path = write_result(tmp_path, "Jogging-1", BOXES, SECONDS, ANGLES)
+    assert path == tmp_path / "Jogging-1.txt"
     assert path.read_text().splitlines()[1:] == ["13.346,-2.500,31.250,41.000", "200.000,100.000,0.000,0.500"]
-    times = tmp_path / "IEN-SiamFC" / "times" / "Jogging-1_time.txt"
+    times = tmp_path / "times" / "Jogging-1_time.txt"
     assert times.read_text().splitlines() == ["0.25000000", "0.01250000", "0.01500000"]
-    angles = tmp_path / "IEN-SiamFC" / "angles" / "Jogging-1_angle.txt"
+    angles = tmp_path / "angles" / "Jogging-1_angle.txt"
     assert angles.read_text().splitlines() == ["0.000", "270.000", "-22.500"]
     # the toolkit's own way to write and to read
     np.savetxt(tmp_path / "theirs.txt", BOXES + np.array([1, 1, 0, 0]), fmt="%.3f", delimiter=",")
     assert (tmp_path / "theirs.txt").read_bytes() == path.read_bytes()
     assert np.array_equal(np.loadtxt(times), SECONDS)
-
-
-def test_what_is_written_is_read_back_to_a_thousandth(tmp_path) -> None:
-    write_result(tmp_path, "a", BOXES, SECONDS, ANGLES)
-    boxes, seconds, angles = read_result(tmp_path, "a")
+    boxes, seconds, angles = read_result(tmp_path, "Jogging-1")
     assert np.abs(boxes - BOXES).max() <= 5.001e-4
     assert np.array_equal(seconds, SECONDS) and np.array_equal(angles, ANGLES)
+
+
+def test_earlier_times_and_angles_are_not_kept(tmp_path) -> None:
     write_result(tmp_path, "b.1", BOXES[:2], angles=ANGLES[:2])
     boxes, seconds, angles = read_result(tmp_path, "b.1")
     assert len(boxes) == 2 and seconds is None and np.array_equal(angles, ANGLES[:2])
-    write_result(tmp_path, "a", BOXES + 1)  # earlier times and angles are not kept
-    assert read_result(tmp_path, "a")[1:] == (None, None)
+    write_result(tmp_path, "b.1", BOXES + 1)
+    assert read_result(tmp_path, "b.1")[1:] == (None, None)
 
 
 @pytest.mark.parametrize("between", [",", "\t", " ", ", ", ",\t"])
@@ -84,12 +83,10 @@ def test_a_full_disk_leaves_the_earlier_file(tmp_path, monkeypatch) -> None:
 
 
 def test_boxes_are_written_last(tmp_path, monkeypatch) -> None:
-    order = []
-    keep = results.replace_file
-    record = lambda path, write: (order.append(path.name), keep(path, write))  # noqa: E731
-    monkeypatch.setattr(results, "replace_file", record)
+    order, keep = [], results.replace_file
+    monkeypatch.setattr(results, "replace_file", lambda path, write: order.append(path) or keep(path, write))
     write_result(tmp_path, "a", BOXES, SECONDS, ANGLES)
-    assert order == ["a_time.txt", "a_angle.txt", "a.txt"]
+    assert [path.name for path in order] == ["a_time.txt", "a_angle.txt", "a.txt"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import csv
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +18,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 PLACES = [(200.0, 200.0), (206.0, 198.0), (211.0, 195.0), (218.0, 190.0)]
 
 
-def clip() -> Clip:
-    return Clip("blob", [frame(place) for place in PLACES], np.array([box(place) for place in PLACES]))
+CLIP = Clip("blob", [frame(place) for place in PLACES], np.array([box(place) for place in PLACES]))
 
 
-class Slow:
-    """Answers with the number of the frame, after a while."""
+class Counting:
+    """Answers with the number of the frame."""
 
     def __init__(self) -> None:
         self.given: list[np.ndarray] = []
@@ -36,20 +33,20 @@ class Slow:
 
     def update(self, image: np.ndarray) -> tuple[np.ndarray, float, float]:
         self.count += 1
-        time.sleep(0.02)
+        time.sleep(0.01)
         return np.full(4, float(self.count)), self.count / 10, 10.0 * self.count
 
 
 def test_a_clip_is_tracked_from_its_first_box_to_its_last_frame() -> None:
-    found = track(Tracker(Pixels()), clip())
+    found = track(Tracker(Pixels()), CLIP)
     assert found.boxes.shape == (4, 4) and found.boxes.dtype == np.float64
     assert found.boxes[0].tolist() == box().tolist() and found.scores[0] == 1 and found.angles[0] == 0
-    assert np.abs(found.boxes - clip().boxes).max() < 3
+    assert np.abs(found.boxes - CLIP.boxes).max() < 3
     assert (found.seconds > 0).all() and (found.scores[1:] > 0.9).all()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [3, 5, 8])
+@pytest.mark.parametrize("seed", [3, 8])
 def test_a_target_that_rotates_is_followed_better_with_rotated_templates(seed) -> None:
     turning = synthetic(seed, frames=40)
     scores = []
@@ -62,39 +59,27 @@ def test_a_target_that_rotates_is_followed_better_with_rotated_templates(seed) -
 
 
 def test_rows_are_what_the_tracker_said_and_times_are_its_own() -> None:
-    def slow_frames() -> Iterator[Any]:
+    def slow_frames():
         for place in PLACES:
             time.sleep(0.05)
             yield frame(place)
 
-    tracker = Slow()
-    found = track(tracker, slow_frames(), (1, 2, 3, 4))
-    assert tracker.given[0].tolist() == [1, 2, 3, 4]
+    tracker, told = Counting(), []
+    progress = lambda done, total: told.append((done, total))  # noqa: E731
+    found = track(tracker, slow_frames(), (1, 2, 3, 4), progress)
     assert found.boxes.tolist() == [[1, 2, 3, 4], [1] * 4, [2] * 4, [3] * 4]
     assert found.scores.tolist() == [1, 0.1, 0.2, 0.3] and found.angles.tolist() == [0, 10, 20, 30]
-    assert (found.seconds[1:] >= 0.02).all() and found.seconds[0] < 0.05
-    track(tracker, clip(), [9, 9, 9, 9])  # a given box overrides that of the clip
-    assert tracker.given[1].tolist() == [9] * 4
-
-
-def test_progress_is_told_after_every_frame_with_the_total_if_known() -> None:
-    told: list[tuple[int, int | None]] = []
-    track(Slow(), clip(), progress=lambda done, total: told.append((done, total)))
-    track(Slow(), iter([frame()]), box(), lambda done, total: told.append((done, total)))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4), (1, None)]
+    assert (found.seconds[1:] >= 0.01).all() and found.seconds[0] < 0.05
+    track(tracker, CLIP, [9, 9, 9, 9], progress)  # a given box overrides that of the clip
+    assert [given.tolist() for given in tracker.given] == [[1, 2, 3, 4], [9] * 4]
+    assert told == [(1, None), (2, None), (3, None), (4, None), (1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_frames_are_asked_for_one_by_one() -> None:
-    asked = []
-
-    def frames() -> Iterator[Any]:
-        for i in range(100):
-            asked.append(i)
-            yield frame()
-
-    steps = follow(Slow(), frames(), box())
+    frames = iter([frame()] * 5)
+    steps = follow(Counting(), frames, box())
     next(steps), next(steps)
-    assert asked == [0, 1]
+    assert len(list(frames)) == 3
 
 
 def test_errors_say_which_frame_or_what_is_missing() -> None:
@@ -104,8 +89,8 @@ def test_errors_say_which_frame_or_what_is_missing() -> None:
         ((Tracker(Pixels()), frames, box()), "frame 3: a frame of 401×300"),
         ((Tracker(Pixels()), frames, (900, 0, 5, 5)), r"frame 1: the box .* outside"),
         ((Tracker(Pixels()), unknown), r"frame 1: .*NaN"),
-        ((Slow(), [frame()]), "give box"),
-        ((Slow(), [], box()), "at least one"),
+        ((Counting(), [frame()]), "give box"),
+        ((Counting(), [], box()), "at least one"),
     ):
         with pytest.raises(ValueError, match=message):
             track(*arguments)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ien.tracking.data.clip import usable
+from ien.tracking.data.clip import Clip, usable
 from ien.tracking.data.sets import digest, load_clips
 from ien.tracking.training.pairs import FILTERS
 from tests.helpers.sequences import REAL, box_lines, make_got10k, make_otb, needs_got10k
@@ -19,14 +19,18 @@ def make_data(folder: Path, train: str = "got10k/train") -> Path:
     return folder
 
 
+def named(clips: list[Clip]) -> list[str]:
+    return [clip.name for clip in clips]
+
+
 @pytest.mark.parametrize("train", ["got10k/train", "train", "."])
 def test_got10k_is_trained_on_and_otb_tested_on(tmp_path, train) -> None:
     clips = load_clips("got10k", make_data(tmp_path, train))
-    assert [clip.name for clip in clips.train] == ["A", "B"] and clips.source == "subset"
+    assert named(clips.train) == ["A", "B"] and clips.source == "subset"
     assert list(clips.tests) == ["otb", "rot-otb"]
     (plain,), (moved,) = clips.tests.values()
     assert plain.name == moved.name == "Man" and plain.angles is None
-    assert moved.angles is not None and moved.angles.tolist() == [0, 6, 12, 18]
+    assert moved.angles.tolist() == [0, 6, 12, 18]
     assert repr(clips) == "Clips(got10k, subset: 2 sequences to train on; tests otb 1, rot-otb 1)"
 
 
@@ -44,52 +48,43 @@ def test_what_is_missing_is_named(tmp_path) -> None:
 
 
 def test_validation_holds_out_the_last_tenth_and_needs_no_others(tmp_path) -> None:
+    train = tmp_path / "got10k" / "train"
     for k in range(12):
-        make_got10k(tmp_path / "got10k" / "train" / f"{k:02}", box_lines(3), 3)  # and no otb
+        make_got10k(train / f"{k:02}", box_lines(3), 3)  # and no otb
     clips = load_clips("got10k", tmp_path, test_on="validation")
-    assert [clip.name for clip in clips.train] == [f"{k:02}" for k in range(11)]
-    tests = {name: [clip.name for clip in test] for name, test in clips.tests.items()}
-    assert tests == {"validation": ["11"], "rot-validation": ["11"]}
-    assert clips.source == "subset" and clips.tests["rot-validation"][0].angles[1] == 6
-    _, *rest = (truth := tmp_path / "got10k/train/11/groundtruth.txt").read_text().splitlines()
-    truth.write_text("\n".join(["NaN,NaN,NaN,NaN", *rest]))
+    assert named(clips.train) == [f"{k:02}" for k in range(11)] and clips.source == "subset"
+    assert list(clips.tests) == ["validation", "rot-validation"]
+    assert all(named(test) == ["11"] for test in clips.tests.values())
+    assert clips.tests["rot-validation"][0].angles[1] == 6
+    whole, part = (load_clips("synthetic-clips", test_on=which) for which in ("test", "validation"))
+    assert named(whole.train) == named(part.train) + named(part.tests["validation"])
+
+    (train / "11" / "groundtruth.txt").write_text("NaN,NaN,NaN,NaN\n" + box_lines(2))
     with pytest.raises(ValueError, match=r"11 is among the last tenth .* no box in its first frame"):
         load_clips("got10k", tmp_path, test_on="validation")
-    whole, part = (load_clips("synthetic-clips", test_on=which) for which in ("test", "validation"))
-    assert [clip.name for clip in whole.train] == [
-        *(clip.name for clip in part.train),
-        *(clip.name for clip in part.tests["validation"]),
-    ]
-    (tmp_path / "got10k/train/list.txt").write_text("00\n")
+    (train / "list.txt").write_text("00\n")
     with pytest.raises(ValueError, match="validation leaves none of 1 sequences to train on"):
         load_clips("got10k", tmp_path, test_on="validation")
 
 
 def test_generated_clips_come_from_their_seed() -> None:
     first, again, other = (load_clips("synthetic-clips", "nowhere", seed) for seed in (0, 0, 1))
-    names = [[clip.name for clip in (*clips.train, *clips.tests["clips"])] for clips in (first, again, other)]
+    names = [named(clips.train + clips.tests["clips"]) for clips in (first, again, other)]
     assert names[0] == names[1] and len(set(names[0] + names[2])) == 2 * len(names[0])
     a, b = first.train[3], again.train[3]
     assert (a.frame(5) == b.frame(5)).all() and (a.boxes == b.boxes).all()
     plain, moved = first.tests["clips"][0], first.tests["rot-clips"][0]
-    assert plain.angles is not None and not plain.angles.any()
-    assert moved.angles is not None and moved.angles[-1] == 6 * (len(moved) - 1)
+    assert not plain.angles.any() and moved.angles[-1] == 6 * (len(moved) - 1)
     assert all(usable(clip).sum() > 30 for clip in first.train)  # by the published filter
 
 
 def test_a_digest_tells_names_boxes_and_files_apart(tmp_path) -> None:
-    make_data(tmp_path)
-
-    def now() -> str:
-        return digest(load_clips("got10k", tmp_path).train)
-
-    before = now()
-    assert now() == before
-    clip = load_clips("got10k", tmp_path).train[0]
-    others = (replace(clip, name="C"), replace(clip, boxes=clip.boxes + 1))
-    assert len({digest([some]) for some in (clip, *others)}) == 3
+    clip, other = load_clips("got10k", make_data(tmp_path)).train
+    clips = ([clip], [other], [replace(clip, name="C")], [replace(clip, boxes=clip.boxes + 1)], [clip, other])
+    before = [digest(some) for some in clips]
+    assert len(set(before)) == 5 and digest(load_clips("got10k", tmp_path).train) == before[-1]
     (tmp_path / "got10k/train/A/00000002.jpg").write_bytes(b"not a picture")  # nothing is decoded
-    assert now() != before
+    assert digest(load_clips("got10k", tmp_path).train) != before[-1]
 
 
 @needs_got10k

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from ien.tracking.by_angle import overlap_by_angle
 from ien.tracking.data import sets
 from ien.tracking.results import read_result
 from ien.tracking.siamfc_network import SiamFC
+from ien.tracking.training import evaluate
 from ien.tracking.training.evaluate import search_crops, track_tests, update_cost
 from ien.tracking.training.pairs import load_batches, make_pairs
 from ien.tracking.training.task import TRACK_TARGETS
-from ien.training import ALONE, Config, Stopped, loop, run, run_folder
+from ien.training import ALONE, Stopped, loop, run, run_folder
 from ien.training.loop import take_step, train
 from tests.helpers import toy, toy_clips
 from tests.helpers.blob import Pixels
@@ -34,23 +36,19 @@ from tests.helpers.configs import with_values
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(autouse=True)
-def small_data(monkeypatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def small_data() -> Iterator[None]:
     """The toy's clips by the name of the generated ones."""
-    monkeypatch.setattr(sets, "load_clips", lambda *arguments: toy_clips.clips())
-
-
-def go(folder: Path, config: Config, text: io.StringIO | None = None) -> dict[str, Any]:
-    return run(folder, config, console=Console(file=text or io.StringIO(), width=200))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sets, "load_clips", lambda *arguments: toy_clips.clips())
+        yield
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Path, str]:
+def finished(small_data, tmp_path_factory) -> tuple[Path, str]:
     """A run folder, and what was printed."""
     folder, text = tmp_path_factory.mktemp("tracker") / "run", io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sets, "load_clips", lambda *arguments: toy_clips.clips())
-        go(folder, toy_clips.config(), text)
+    run(folder, toy_clips.config(), console=Console(file=text, width=200))
     return folder, text.getvalue()
 
 
@@ -130,86 +128,82 @@ def test_a_record_has_what_tables_and_plots_need(finished) -> None:
             assert np.isfinite(result[number])
         assert (len(result["success_curve"]), len(result["precision_curve"])) == (21, 51)
         for one in result["sequences"].values():
-            assert set(one) == {"success", "precision", "overlap", "frames"} and one["frames"] == 6
+            assert set(one) == {"success", "precision", "overlap", "frames"} and one["frames"] == 4
         for baseline in ("still", "untrained"):
             assert set(tracking[baseline][name]) == {"success", "precision"}
     assert tracking["clips"]["by_angle"] is tracking["clips"]["by_orientation"] is None
 
 
+# --- the record
+
+
 def test_scores_are_those_of_the_boxes_that_are_kept(finished) -> None:
     tracking = json.loads((finished[0] / "result.json").read_text())["tracking"]
-    tests = toy_clips.clips().tests
-    for name, clips in tests.items():
-        boxes = {clip.name: read_result(finished[0] / "tracks" / name, clip.name).boxes for clip in clips}
-        scores = [score(boxes[clip.name], clip.boxes) for clip in clips]
+    for name, clips in toy_clips.clips().tests.items():
+        predictions = [(read_result(finished[0] / "tracks" / name, clip.name).boxes, clip) for clip in clips]
+        scores = [score(boxes, clip.boxes) for boxes, clip in predictions]
         assert abs(tracking[name]["success"] - np.mean([s.success for s in scores])) < 1e-12
         assert abs(tracking[name]["overlap"] - np.mean([s.mean_overlap for s in scores])) < 1e-12
         still = [score([clip.boxes[0]] * len(clip), clip.boxes) for clip in clips]
         assert abs(tracking["still"][name]["success"] - np.mean([s.success for s in still])) < 1e-12
-    predictions = []
-    for clip in tests["rot-clips"]:
-        boxes = read_result(finished[0] / "tracks" / "rot-clips", clip.name).boxes
-        predictions.append((boxes, clip))
     expected = overlap_by_angle(predictions)
-    assert [one.degrees for one in expected.turned] == [0, 15, 30]  # rotated by 0, 6, …, 30 degrees
+    assert name == "rot-clips" and [one.degrees for one in expected.turned] == [0, 15]  # of 0, 6, 12, 18
     for name in ("by_angle", "by_orientation"):  # the same, as none goes once around
         np.testing.assert_allclose(tracking["rot-clips"][name], expected.turned, rtol=1e-12)
 
 
 def test_boxes_of_the_same_weights_are_not_tracked_again(tmp_path, finished, monkeypatch) -> None:
-    model, clips = ien.load(finished[0]), toy_clips.clips(0, 4)
-    tests = {"clips": clips.tests["clips"]}
-    before, calls = track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print), []
-    module = sys.modules["ien.tracking.training.evaluate"]
-    original = module.track
-    monkeypatch.setattr(module, "track", lambda *a: calls.append(a[1].name) or original(*a))
-    again = track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print)
-    assert not calls and list(again["clips"]) == list(before["clips"])
-    for name, track in again["clips"].items():
-        assert all((a == b).all() for a, b in zip(track, before["clips"][name], strict=True))
-    names = list(before["clips"])
+    model, calls = ien.load(finished[0]), []
+    tests = {"clips": toy_clips.clips(0, 2).tests["clips"]}
+    track = evaluate.track
+    monkeypatch.setattr(evaluate, "track", lambda *a: calls.append(a[1].name) or track(*a))
+
+    def tracked() -> dict[str, Any]:
+        calls.clear()
+        return track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print)["clips"]
+
+    before = tracked()
+    names = list(before)
+    assert calls == names
+    again = tracked()
+    assert not calls and list(again) == names
+    for name, result in again.items():
+        assert all((a == b).all() for a, b in zip(result, before[name], strict=True))
     (tmp_path / "tracks/clips" / f"{names[1]}.txt").write_text("1,1,9,9\n")  # cut short
-    track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print)
+    tracked()
     assert calls == names[1:]
     model.conv5[0].bias.data.add_(1)
-    track_tests(tmp_path / "tracks", Tracker(model, 4), tests, print)
-    assert calls == [names[1], *names]
+    tracked()
+    assert calls == names
 
 
 def test_an_update_costs_what_its_convolutions_cost() -> None:
     tracker = Tracker(ien.models.create("siamfc", width=1 / 16), rotations=4)
     channels, sizes = [3, 6, 16, 24, 24, 2], [123, 57, 53, 51, 49]  # of the search; pools between
     kernels, halves = [11, 5, 3, 3, 3], [1, 2, 1, 2, 2]
-    network = sum(
-        before * after * kernel**2 * size**2 // groups
-        for before, after, kernel, size, groups in zip(
-            channels, channels[1:], kernels, sizes, halves, strict=False
-        )
-    )
+    network = 0
+    for i, (kernel, size, groups) in enumerate(zip(kernels, sizes, halves, strict=True)):
+        network += channels[i] * channels[i + 1] * kernel**2 * size**2 // groups
     correlation = 4 * 3 * 2 * 17**2 * 33**2
     assert update_cost(tracker)["macs"] == 3 * network + correlation
 
 
 def test_crops_are_what_a_perfect_tracker_sees() -> None:
-    class Noting(Pixels):
-        def forward(self, x) -> torch.Tensor:
-            self.seen = x
-            return super().forward(x)
-
-    clips, model = toy_clips.clips().tests["clips"], Noting()
+    seen, model, clips = [], Pixels(), toy_clips.clips().tests["clips"]
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     crops, tracker = search_crops(clips), Tracker(model)
-    assert crops.shape == (12, 3, 255, 255)  # all frames, as there are few
-    for k in (0, 5, 9):
-        clip, frame = clips[k // 6], k % 6
+    assert crops.shape == (8, 3, 255, 255)  # all frames, as there are few
+    for k in (0, 3, 6):
+        clip, frame = clips[k // 4], k % 4
         tracker.init(clip.frame(frame), clip.boxes[frame])
         tracker.update(clip.frame(frame))
-        assert torch.equal(model.seen[1], crops[k])  # of three sizes that of now
+        assert torch.equal(seen[-1][1], crops[k])  # of three sizes that of now
 
 
 def test_the_steerable_tracker_is_exported_and_exact(tmp_path) -> None:
     pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
     config = toy_clips.config(model="re-siamfc", beta=0.0, augment=False, epochs=1, pairs=2, batch_size=2)
-    record = go(tmp_path / "run", with_values(config, test_images=1))
+    record = run(tmp_path / "run", with_values(config, test_images=1), console=Console(file=io.StringIO()))
     assert type(ien.load(tmp_path / "run")) is SiamFC
     assert record["trained_parameters"] < record["parameters"]
     assert max(layer["relative"] for layer in record["layers"].values()) < 1e-6
