@@ -59,11 +59,7 @@ def frame(
 
     image = np.zeros((len(rows), len(columns), 3))
     for _ in range(8):
-        direction, length, phase = (
-            2 * np.pi * draw.random(),
-            18 + 14 * draw.random(),
-            2 * np.pi * draw.random(),
-        )
+        direction, length, phase = draw.random(3) * (2 * np.pi, 14, 2 * np.pi) + (0, 18, 0)
         along = np.cos(direction) * u + np.sin(direction) * v
         wave = np.sin(2 * np.pi * along / length + phase)
         image += wave[..., None] * (draw.random(3) - 0.5) * 80

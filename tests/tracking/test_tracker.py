@@ -203,25 +203,21 @@ def test_init_forgets_inputs_stay_and_results_are_the_callers() -> None:
     assert (image == frame()).all()
 
 
-class Watcher(Net):
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.Tensor] = []
-        self.modes: list[tuple[bool, bool]] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.append(x)
-        self.modes.append((torch.is_inference_mode_enabled(), self.training))
-        return super().forward(x)
+def watched(model: nn.Module) -> list[tuple[torch.Tensor, bool, bool]]:
+    """What the model is given from now on, whether in inference mode, and whether to train."""
+    seen = []
+    model.register_forward_pre_hook(
+        lambda module, inputs: seen.append((inputs[0], torch.is_inference_mode_enabled(), module.training))
+    )
+    return seen
 
 
 def test_rotated_templates_show_the_frame_in_their_corners() -> None:
     coarse = np.random.default_rng(0).integers(60, 256, (41, 41, 3), dtype=np.uint8)
-    model = Watcher()
+    model = Net()
+    seen = watched(model)
     Tracker(model, rotations=8).init(np.kron(coarse, np.ones((10, 10, 1), np.uint8)), box())
-    (templates,) = model.seen
+    ((templates, *_),) = seen
     assert templates.shape == (8, 3, 127, 127) and float(templates.min()) > 55 / 255  # nothing black came in
     for quarters in range(4):
         assert torch.equal(templates[2 * quarters], templates[0].rot90(quarters, (1, 2)))
@@ -230,10 +226,11 @@ def test_rotated_templates_show_the_frame_in_their_corners() -> None:
 
 
 def test_networks_run_without_gradients_and_spoil_none_of_others() -> None:
-    tracker = Tracker(Watcher(), rotations=3)
+    tracker = started(rotations=3)
+    seen = watched(tracker.model)
     tracker.init(frame(), box())
     tracker.update(frame())
-    assert tracker.model.modes == [(True, False)] * 2
+    assert [modes for _, *modes in seen] == [[True, False]] * 2
     side = 127 + 2 * 28  # of the picture that the tracker rotated
     weight = torch.ones(1, requires_grad=True)
     ien.rotation(3).act(weight * torch.rand(2, 3, side, side), torch.tensor([1, 2])).sum().backward()

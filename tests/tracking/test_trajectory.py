@@ -99,12 +99,8 @@ def test_errors_say_which_frame_or_what_is_missing() -> None:
 
 
 def test_a_table_has_a_line_for_each_frame(tmp_path) -> None:
-    found = Track(
-        np.array([[1, 2, 3, 4], [1.25, -2.5, 3, 4]]),
-        np.array([1, 0.123456789]),
-        np.array([0, 337.5]),
-        np.array([0.5, 0.0125]),
-    )
+    columns = ([[1, 2, 3, 4], [1.25, -2.5, 3, 4]], [1, 0.123456789], [0, 337.5], [0.5, 0.0125])
+    found = Track(*map(np.array, columns))
     path = write_csv(tmp_path / "new" / "track.csv", found)
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))

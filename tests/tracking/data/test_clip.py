@@ -84,18 +84,9 @@ def test_images_of_every_kind_become_rgb(tmp_path) -> None:
 def test_usable_frames_are_those_a_loop_over_the_rules_finds() -> None:
     draw = np.random.default_rng(0)
     boxes = np.concatenate([draw.random((400, 2)) * 100, np.exp(draw.random((400, 2)) * 6 + 1)], 1).round()
-    edges = [
-        (20, 20),
-        (19.9, 20),
-        (500, 300),
-        (501, 300),
-        (1000, 300),
-        (20, 80),
-        (20, 81),
-        (80, 20),
-        (81, 20),
-    ]
-    boxes = np.concatenate([boxes, [[0, 0, *side] for side in edges], np.full((1, 4), np.nan)])
+    widths, heights = [20, 19.9, 500, 501, 1000, 20, 20, 80, 81], [20, 20, 300, 300, 300, 80, 81, 20, 20]
+    edges = np.column_stack([np.zeros((9, 2)), widths, heights])
+    boxes = np.concatenate([boxes, edges, np.full((1, 4), np.nan)])
     visible = draw.random(len(boxes)) < 0.9
     visible[400:] = True
     clip = Clip("any", [np.zeros((600, 1500, 3), np.uint8)] * len(boxes), boxes, visible)
