@@ -13,26 +13,21 @@ from tests.helpers.records import content, write_records
 from tests.helpers.trackers import LENGTHS, STILL, UNTRAINED, record
 
 
-def test_a_record_of_a_tracker_is_read_and_has_no_accuracy(tmp_path) -> None:
+def test_a_record_of_a_tracker_is_read_and_a_classifier_has_no_scores(tmp_path) -> None:
     made = record("het-siamfc")
-    (found,) = collect(write_records(tmp_path, made))
-    tracking = tracking_of(found)
-    assert math.isnan(found.accuracy) and tracking is not None
-    assert list(tracking.tests) == ["otb", "rot-otb"]
+    (found,) = collect(write_records(tmp_path / "tracker", made))
+    tracking, source = tracking_of(found), made["tracking"]
+    assert math.isnan(found.accuracy) and list(tracking.tests) == ["otb", "rot-otb"]
     plain, rotated = tracking.tests.values()
-    source = made["tracking"]
     assert plain.success == source["otb"]["success"] and rotated.precision == source["rot-otb"]["precision"]
+    for name in ("by_angle", "by_orientation"):
+        assert [list(one) for one in getattr(rotated, name)] == source["rot-otb"][name]
     assert list(rotated.success_curve) == source["rot-otb"]["success_curve"]
-    assert [list(one) for one in rotated.by_angle] == source["rot-otb"]["by_angle"]
-    assert [list(one) for one in rotated.by_orientation] == source["rot-otb"]["by_orientation"]
     assert plain.by_angle == plain.by_orientation == () and math.isnan(plain.orientation_error)
     assert (plain.sequences, plain.frames) == (len(LENGTHS), sum(LENGTHS.values()))
     assert tuple(tracking.still["otb"]) == STILL["otb"]
     assert tuple(tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
-
-
-def test_a_classifier_has_no_scores_of_a_tracker(tmp_path) -> None:
-    (row,) = summarise(collect(write_records(tmp_path, content())))
+    (row,) = summarise(collect(write_records(tmp_path / "classifier", content())))
     assert tracking_of(row.records[0]) is None and trackings(row) == [] and row.has_accuracy
 
 

@@ -195,7 +195,7 @@ def test_processes_share_a_batch() -> None:
     assert len(idle.exemplars) == 1  # takes part, and does not count
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_frame_that_cannot_be_read_is_named_in_one_line(tmp_path, workers) -> None:
     pytest.importorskip("PIL", reason="frames are read by pillow: pip install 'ien[track]'")
     (tmp_path / "00000001.jpg").write_bytes(b"no picture")
