@@ -71,6 +71,9 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0,
         **settings: ``classes`` and ``image_size`` for ``rot-tim`` and ``r2-tim``,
             ``image_size`` for ``stl10``.
 
+    Returns:
+        Images and labels to train and to test. Large ones are memory-mapped, not read.
+
     Raises:
         ValueError: There is no such data set or setting, or a file is damaged.
         FileNotFoundError: Files are missing; the message says how to get them.

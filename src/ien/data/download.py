@@ -31,7 +31,7 @@ __all__ = [
 
 TIMEOUT = 20.0
 """Seconds without an answer, or without a byte more, after which the next mirror is tried."""
-DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+DAMAGE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 """What a damaged archive raises; RuntimeError is zipfile's word for an encrypted member."""
 
 
@@ -162,7 +162,7 @@ def unpacking(archive: Path, place: Path) -> Iterator[Path]:
         if not (part / place.name).is_dir():
             raise ValueError(f"{archive} holds no folder {place.name}: it is not the published archive")
         os.rename(part / place.name, place)
-    except DAMAGED as error:
+    except DAMAGE_ERRORS as error:
         raise ValueError(f"{archive} is damaged ({error}): delete it and run this again") from None
     except OSError as error:
         raise OSError(f"cannot unpack {archive} into {place.parent} ({error.strerror or error})") from None

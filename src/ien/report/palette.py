@@ -54,7 +54,7 @@ NAMES = (
     ("wrn", "CNN"),
     ("siamfc", "CNN"),
 )
-OTHERS = (COLOURS["black"], COLOURS["purple"], "#8C6D31", "#5254A3", "#AD494A", "#637939")
+OTHER_COLOURS = (COLOURS["black"], COLOURS["purple"], "#8C6D31", "#5254A3", "#AD494A", "#637939")
 """For names that belong to no known method, in this order."""
 SHADES = (0.0, -0.35, 0.4, -0.6, 0.6)
 """How far towards white, or below 0 towards black, the colours of one method go in one figure."""
@@ -88,7 +88,7 @@ def colours_of(names: Sequence[str]) -> list[str]:
     for name in names:
         method = method_of(name)
         if method is None:
-            base = OTHERS[unknown % len(OTHERS)]
+            base = OTHER_COLOURS[unknown % len(OTHER_COLOURS)]
             unknown += 1
         else:
             base = METHODS[method]

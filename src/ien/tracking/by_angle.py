@@ -61,6 +61,7 @@ def overlap_by_angle(predictions: Iterable[tuple[Array, Clip]]) -> ByAngle:
     for boxes, clip in predictions:
         if clip.angles is None or np.ptp(clip.angles) == 0:
             continue  # its target does not rotate
+        # frames without a true box have no overlap, and are left out as in the scores
         overlaps = frame_overlaps(boxes, clip.boxes)
         known = ~np.isnan(overlaps)
         angles, overlaps = clip.angles[known], overlaps[known]
@@ -81,6 +82,7 @@ def overlap_by_angle(predictions: Iterable[tuple[Array, Clip]]) -> ByAngle:
 
 def _nearest_bin(degrees: Array) -> NDArray[np.int64]:
     """Return the nearest multiple of ``BIN_WIDTH``, divided by it."""
+    # not np.round, which takes halves to the even neighbour and would make bins unequal
     return np.floor(degrees / BIN_WIDTH + 0.5).astype(np.int64)
 
 

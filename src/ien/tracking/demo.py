@@ -121,7 +121,9 @@ def _pictures(clip: Clip, found: Track, show_angle: bool) -> list[Image]:
     for index in np.linspace(0, len(clip) - 1, STRIP_FRAMES).round().astype(int).tolist():
         # the true box first, so that the tracker's lies on top
         picture = annotate(clip.frame(index), clip.boxes[index], colour=WHITE)
-        angle = float(found.angles[index]) if show_angle else None
+        angle = None
+        if show_angle:
+            angle = float(found.angles[index])
         pictures.append(annotate(picture, found.boxes[index], angle, f"frame {index}"))
     return pictures
 
@@ -129,7 +131,9 @@ def _pictures(clip: Clip, found: Track, show_angle: bool) -> list[Image]:
 def _table(scores: dict[str, Score]) -> str:
     lines = [f"{'':22}  success  precision at 20 px  overlap  angle within 45°"]
     for name, one in scores.items():
-        within = "–" if one.within_45 is None else f"{one.within_45:.0%}"
+        within = "–"  # angles mean nothing for a tracker that tries one rotation only
+        if one.within_45 is not None:
+            within = f"{one.within_45:.0%}"
         numbers = f"{one.success:7.3f}  {one.precision:18.3f}  {one.mean_overlap:7.3f}"
         lines.append(f"{name:22}  {numbers}  {within:>16}")
     return "\n".join(lines)

@@ -115,11 +115,11 @@ def _near(value: float, length: int) -> int:
 def _draw_hand(draw: Any, box: Array, angle: float, thickness: int, rim: int, colour: Colour) -> None:
     """Draw a line from the middle of the box, straight up at 0°."""
     x, y = centres(box).tolist()
-    length = 0.42 * float(box[2:].min())
+    length = 0.42 * float(box[2:].min())  # stays inside the box at every angle
     radians = math.radians(angle)
     across = length * math.sin(radians)
     up = length * math.cos(radians)
-    tip = (x - across, y - up)
+    tip = (x - across, y - up)  # rows count downwards; counter-clockwise from up is to the left
     draw.line([(x, y), tip], fill=colour, width=thickness + 2 * rim)
     radius = thickness + rim
     draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)

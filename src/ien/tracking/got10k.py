@@ -25,6 +25,9 @@ def as_got10k(tracker: TrackerLike, name: str) -> Any:
         tracker: Has ``init(image, box)`` and ``update(image)``, like :class:`ien.tracking.Tracker`.
         name: The toolkit's name for it, which also names its folder of results.
 
+    Returns:
+        A tracker of the toolkit.
+
     Raises:
         ModuleNotFoundError: The package got10k, or one that it imports, is not installed.
     """

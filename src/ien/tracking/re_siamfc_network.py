@@ -34,6 +34,12 @@ def re_siamfc(
         width: Factor on the number of fields.
         in_channels: Channels of the images.
 
+    Returns:
+        A network in training mode, with an ``export()`` to a plain SiamFC.
+
+    Raises:
+        ModuleNotFoundError: It needs e2cnn.
+
     >>> re_siamfc(width=1 / 8).feature_groups
     FeatureGroups.of(4)
     """

@@ -59,10 +59,20 @@ def record(
         path: The video to write, which ends in ``.mp4``.
         box: Where the target is in the first frame; a clip knows it.
         watch: Called with the step of each frame, after it was written.
+
+    Returns:
+        The track, and the codec of the video.
+
+    Raises:
+        ValueError: There is no box, or the tracker refuses a frame.
+        ModuleNotFoundError: Videos need the packages of ``ien[track]``.
     """
     if isinstance(source, Clip) and box is None:
         box = source.boxes[0]
-    frames = source if isinstance(source, Footage) else footage(source)
+    if isinstance(source, Footage):
+        frames = source
+    else:
+        frames = footage(source)
     shows_angle = _tries_rotations(tracker)
     steps: list[Step] = []
 
@@ -125,7 +135,9 @@ def record_with_table(
     write_csv(table, track, start)
 
     count = len(track.boxes)
-    counted = "1 frame" if count == 1 else f"{count} frames"
+    counted = f"{count} frames"
+    if count == 1:
+        counted = "1 frame"
     text = (
         f"{frames.name}: {counted} in {seconds:.1f} s, {count / seconds:.1f} fps; "
         f"the tracker alone {count / track.seconds.sum():.1f} fps\n"

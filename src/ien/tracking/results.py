@@ -29,6 +29,7 @@ class _Column(NamedTuple):
     format: str
 
 
+# the first is that of the toolkit, and the second, which it does not have, is made to match
 SECONDS = _Column("times", "time", ".8f")
 ANGLES = _Column("angles", "angle", ".3f")
 
@@ -53,7 +54,9 @@ def scored(found: Result | Track, clip: Clip, use_angles: bool) -> Score:
         use_angles: Whether to score the angles as well, which means something if several were
             tried.
     """
-    angles = found.angles if use_angles else None
+    angles = None
+    if use_angles:
+        angles = found.angles
     return score(found.boxes, clip.boxes, angles, clip.angles, found.seconds)
 
 
@@ -123,7 +126,9 @@ def read_result(folder: str | os.PathLike[str], name: str) -> Result:
     path = _path(folder, name)
     if not path.exists():
         known = sorted(other.stem for other in Path(folder).glob("*.txt"))
-        hint = nearest(name, known) if known else "there are none in that folder"
+        hint = "there are none in that folder"
+        if known:
+            hint = nearest(name, known)
         raise FileNotFoundError(f"there is no result file {path}; {hint}")
     lines = _finite_numbers(path, 4)
     boxes = as_boxes(lines, str(path)) - COUNT_FROM_1
@@ -133,6 +138,7 @@ def read_result(folder: str | os.PathLike[str], name: str) -> Result:
 
 
 def _path(folder: str | os.PathLike[str], name: str) -> Path:
+    # a name such as ../x would write outside of the folder
     if not name or name != Path(name).name or name.startswith("."):
         raise ValueError(f"{name!r} cannot name a result file: take the sequence's name, such as Jogging-1")
     return Path(folder) / f"{name}.txt"

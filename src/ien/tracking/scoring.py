@@ -138,6 +138,12 @@ def score(
         true_angles: True orientations in degrees, (T,); unknown ones are NaN.
         seconds: How long each frame took, (T,).
 
+    Returns:
+        Curves and means over the frames that count.
+
+    Raises:
+        ValueError: Shapes do not fit, or no true box is known.
+
     >>> round(score([[0, 0, 8, 8], [4, 0, 8, 8]], [[0, 0, 8, 8], [0, 0, 8, 8]]).mean_overlap, 3)
     0.667
     """
@@ -174,10 +180,13 @@ def summarise(scores: Mapping[str, Score]) -> Score:
     """Average scores over sequences, each of which counts the same; ``frames`` is their sum.
 
     Curves are averaged over frames first, then over sequences, and the numbers are read off the
-    mean curves.
+    mean curves. Do not use it to average over seeds: ``frames`` would add up.
 
     Args:
         scores: Name of a sequence → its score.
+
+    Returns:
+        The mean score.
 
     Raises:
         ValueError: There are none, or an angle or a speed is known for some sequences only.
@@ -202,6 +211,8 @@ def summarise(scores: Mapping[str, Score]) -> Score:
 def overlap(a: ArrayLike, b: ArrayLike) -> Array:
     """Return the intersection over union of boxes; boxes without area overlap nothing.
 
+    Boxes are upright: this is not the overlap of two rotated rectangles.
+
     Args:
         a: Boxes (..., 4).
         b: Boxes (..., 4); leading axes are broadcast.
@@ -225,6 +236,9 @@ def overlap(a: ArrayLike, b: ArrayLike) -> Array:
 
 def centre_error(a: ArrayLike, b: ArrayLike) -> Array:
     """Return the distance in pixels between the centres of boxes.
+
+    Do not compare it across frames of different sizes; :class:`Score` also has it in sides of the
+    true box.
 
     Args:
         a: Boxes (..., 4).

@@ -12,7 +12,13 @@ __all__ = ["SETTINGS", "Settings", "settings_for"]
 
 
 class Settings(NamedTuple):
-    """How a tracker searches. The defaults are those published for AlexNetV2."""
+    """How a tracker searches. The defaults are those published for AlexNetV2.
+
+    A tracker takes them as keywords, ``Tracker(model, scales=5)``; there is no need to make one.
+
+    >>> Settings(scales=5).search
+    255
+    """
 
     scales: int = 3
     """Sizes at which the target is looked for; odd, so that one of them is its last size."""
@@ -48,6 +54,7 @@ class _Range(NamedTuple):
     needed: str
 
 
+# generous limits: they catch typing errors, not bad choices
 _WHOLE = _Range(Integral, 1, 10_000, "a whole number, 1 or more")
 _SHARE = _Range(Real, 0, 1, "a number from 0 to 1")
 _RANGES = {
@@ -79,6 +86,7 @@ def settings_for(backbone: str | None, changes: Mapping[str, Any]) -> Settings:
     for name in changes:
         if name not in Settings._fields:
             raise ValueError(f"a tracker has no setting {name!r}; {nearest(name, Settings._fields)}")
+    # other backbones have nothing published: V2 is the newer of the two
     settings = SETTINGS.get(backbone or "", Settings())._replace(**changes)
 
     for name, value in settings._asdict().items():

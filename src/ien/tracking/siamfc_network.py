@@ -68,6 +68,9 @@ def siamfc(
         width: Factor on the number of feature groups; see :func:`num_groups`.
         in_channels: Channels of the images.
 
+    Returns:
+        A network in training mode: images (B, C, H, W) in [0, 1] → pooled features.
+
     >>> net = siamfc(feature_groups="4-2-1")
     >>> [net.get_submodule(layer)[0].out_channels for layer in net.taps], net.stride
     ([132, 352, 528, 528, 44], 4)

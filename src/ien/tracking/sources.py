@@ -41,7 +41,7 @@ def open_source(path: str | os.PathLike[str], fps: float | None = None, start: i
 
 def _sequence(path: Path) -> Clip | None:
     """Return the clip at a path, or None if it is not a sequence of OTB."""
-    folder = place = Path(os.path.abspath(path))
+    folder = place = Path(os.path.abspath(path))  # "." has no name of its own
     name, _, number = place.name.rpartition("-")
     if name and number.isdecimal() and not place.exists():
         folder = place.parent / name  # Jogging-1 is the first target in the folder Jogging

@@ -65,6 +65,9 @@ def follow(
         frames: A clip, or images (H, W, 3) uint8.
         box: Where the target is in the first frame; a clip knows it.
 
+    Yields:
+        The frame, and the box, score, angle and seconds of the target in it.
+
     Raises:
         ValueError: There is no frame or no box, or the tracker refuses a frame, whose number is
             given.
@@ -77,7 +80,7 @@ def follow(
     if isinstance(frames, Clip):
         if box is None:
             box = frames.boxes[0]
-        frames = map(frames.frame, range(len(frames)))
+        frames = map(frames.frame, range(len(frames)))  # read one by one
     if box is None:
         raise ValueError("give box=(x, y, w, h), where the target is in the first frame")
     index = -1  # stays so if there is no frame
@@ -122,7 +125,9 @@ def track(
     >>> track(tracker, synthetic(0, frames=3)).boxes.shape
     (3, 4)
     """
-    total = len(frames) if isinstance(frames, Clip | Sized) else None
+    total = None
+    if isinstance(frames, Clip | Sized):
+        total = len(frames)
     steps = []
     for step in follow(tracker, frames, box):
         steps.append(step._replace(image=None))  # type: ignore[arg-type]  # frames would fill the memory
@@ -158,6 +163,9 @@ def write_csv(path: str | os.PathLike[str], track: Track, first: int = 0) -> Pat
         path: The file; it is written completely or not at all.
         track: What :func:`track` returns.
         first: Number of the first frame.
+
+    Returns:
+        The path of the file.
 
     >>> import tempfile
     >>> found = Track(np.ones((1, 4)), np.ones(1), np.zeros(1), np.ones(1))

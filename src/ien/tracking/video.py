@@ -26,7 +26,7 @@ DEFAULT_FPS = Fraction(30)
 ENCODERS = {"libx264": "H.264", "libopenh264": "H.264", "mpeg4": "MPEG-4 part 2"}
 """In the order in which they are tried; every build of FFmpeg has the last."""
 MAX_DAMAGED_PACKETS = 100
-"""A file system that fails does so forever: reading stops after so many errors."""
+"""Errors after which reading stops: a file system that fails does so forever."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ def footage(source: str | os.PathLike[str] | Clip, fps: float | None = None, sta
         source: Path of a file or a folder, or a clip.
         fps: Frame rate of images, 30 by default; a video has its own.
         start: Number of frames to skip.
+
+    Returns:
+        Frames to iterate over, with a name, a frame rate and, if it is known, their number.
 
     Raises:
         FileNotFoundError: There is no such file, or there are no images in the folder.
@@ -148,7 +151,10 @@ def _video_footage(path: Path, start: int) -> Footage:
         length = _length(container, stream)
         rate = _stream_rate(stream)
     # a duration is only an estimate: if that is all there is, the last frame decides
-    _check_start(str(path), start, length.frames if length.exact else None)
+    known = None
+    if length.exact:
+        known = length.frames
+    _check_start(str(path), start, known)
     count = None
     if length.frames is not None:
         count = max(length.frames - start, 1)
@@ -184,7 +190,9 @@ def _decoded(path: Path, start: int) -> Iterator[Image]:
 
 
 def _warn_if_short(path: Path, given: int, damaged: int, length: _Length) -> None:
-    tolerance = 0 if length.exact else 2  # a duration is rounded
+    tolerance = 0
+    if not length.exact:
+        tolerance = 2  # a duration is rounded
     is_short = length.frames is not None and given < length.frames - tolerance
     if not damaged and not is_short:
         return
@@ -255,7 +263,7 @@ def _encode(av: Any, path: Path, frames: Iterator[Image], encoder: str, rate: Fr
         stream = container.add_stream(encoder, rate=rate)
         stream.width = columns + columns % 2
         stream.height = rows + rows % 2
-        stream.pix_fmt = "yuv420p"
+        stream.pix_fmt = "yuv420p"  # what every browser can show
         if encoder == "libx264":
             stream.options = {"crf": "18", "preset": "veryfast"}
         else:  # the others have no constant quality: half a bit a pixel, more for a small frame
@@ -283,7 +291,9 @@ def _has_encoder(av: Any, name: str) -> bool:
 def _check_start(name: str, start: int, count: int | None) -> None:
     if start >= 0 and (count is None or start < count):
         return
-    allowed = "0 or more" if count is None else f"0 to {count - 1}"
+    allowed = "0 or more"
+    if count is not None:
+        allowed = f"0 to {count - 1}"
     raise ValueError(f"the frames of {name} are counted from 0, so start must be {allowed}; got {start}")
 
 

@@ -31,9 +31,9 @@ FACTORS_PER_SIDE = 10  # on each side of 1, besides those of the groups
 SHOWN_IMAGES, SHOWN_MAPS, SHOWN_CLASSES = 10, 4, 10
 MAX_MAP_SIZE, MAX_IMAGE_SIZE = 32, 96  # larger ones are averaged down: this is for looking only
 BATCH = 24
-TINY = 1e-12  # instead of a variance of 0
+MIN_VARIANCE = 1e-12  # a constant layer has a variance of 0, by which nothing can be divided
 # images and maps of a layer to try where the page would become too large, the most first
-FEWER = ((10, 4), (8, 4), (7, 4), (6, 4), (6, 3), (6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1))
+REDUCED_COUNTS = ((10, 4), (8, 4), (7, 4), (6, 4), (6, 3), (6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1))
 
 Json = dict[str, Any]
 
@@ -78,7 +78,7 @@ class Exploration:
     def smaller(self) -> Iterator[tuple[int, int]]:
         """Yield how many images and maps to try, the most first."""
         yield self.images, self.maps
-        for images, maps in FEWER:
+        for images, maps in REDUCED_COUNTS:
             fits = images <= self.images and maps <= self.maps
             if fits and (images, maps) != (self.images, self.maps):
                 yield images, maps
@@ -295,7 +295,7 @@ def _explore_image(
             for name, h_g in pooled.items():
                 h = original[name].expand_as(h_g)
                 # relative: L_G of the image over the variance of the layer
-                error = image_errors(h, h_g, sweep.group, g) / max(variance[name], TINY)
+                error = image_errors(h, h_g, sweep.group, g) / max(variance[name], MIN_VARIANCE)
                 errors[name].append(error)
                 shown = h_g[:, chosen[name]]  # (elements, maps, H, W)
                 frames[name].append(_at_most(shown, MAX_MAP_SIZE))

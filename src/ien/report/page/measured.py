@@ -17,7 +17,7 @@ MIN_ANGLES, MIN_FACTORS = 7, 4
 """How many angles or factors make a curve worth drawing."""
 MAX_LABELLED_FACTORS = 9
 """With more factors, only the first, the last and 1 have a label."""
-SMALLEST = 1e-16
+MIN_ERROR = 1e-16
 """Errors below it are drawn as this one: 0 has no place on a logarithmic axis."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2")
 # of the drawing, in its own units
@@ -122,7 +122,7 @@ def _curves(
             place = place_of(element)
             # no place: a flip; no error: the map is too small for this element
             if place is not None and math.isfinite(element.relative):
-                points.append((place, max(element.relative, SMALLEST)))
+                points.append((place, max(element.relative, MIN_ERROR)))
         curves[name or MODEL_ITSELF] = sorted(points)
     return curves
 

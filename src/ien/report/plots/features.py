@@ -28,9 +28,10 @@ __all__ = ["ImageViews", "LayerMaps", "feature_maps", "image_views", "plot_featu
 Maps = NDArray[np.float64]
 MAX_ELEMENTS = 12
 """Orientations that are still recognisable beside each other on a page."""
-OUTSIDE = GRID
+OUTSIDE_COLOUR = GRID
 """The colour of what left the frame."""
-TINY = 1e-12  # instead of a variance of 0
+MIN_VARIANCE = 1e-12
+"""Instead of 0, the variance of a constant layer, by which nothing can be divided."""
 # inches
 PAGE_WIDTH, MARGIN, HALF_GAP, NUMBERS_WIDTH = 9.0, 0.1, 0.25, 0.8
 HEADS_HEIGHT, LAYER_NAME_HEIGHT = 0.62, 0.36
@@ -169,7 +170,7 @@ def _layer_maps(name: str, h: Tensor, group: Group, g: Tensor) -> LayerMaps:
     channel = int(h[0].var((1, 2), correction=0).argmax())  # of (N, H, W)
     # L_G over the variance of the untransformed maps; NaN where a map has no valid pixel
     errors = image_errors(h[:1].expand_as(h[1:]), h[1:], group, g[1:])
-    relative = errors[~errors.isnan()].mean() / h[0].var(correction=0).clamp_min(TINY)
+    relative = errors[~errors.isnan()].mean() / h[0].var(correction=0).clamp_min(MIN_VARIANCE)
     shown = h[:, channel : channel + 1]  # (n, 1, H, W)
     aligned = _aligned(shown, group, g)
     return LayerMaps(shown[:, 0].numpy(), aligned[:, 0].numpy(), channel, float(relative))
@@ -300,7 +301,7 @@ def _draw_pictures(
     axes.text(MARGIN, top + layout.tile / 2, name, va="center", fontsize=9)
     # that of the maps as computed, for all orientations: equal maps have equal colours
     scale: dict[str, Any] = {
-        "cmap": colormaps[colours].with_extremes(bad=OUTSIDE),
+        "cmap": colormaps[colours].with_extremes(bad=OUTSIDE_COLOUR),
         "vmin": maps.min(),
         "vmax": maps.max(),
     }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["label_points", "legend_below", "legend_beside", "legend_columns"]
 
-BESIDE = 8
+LABEL_DISTANCE = 8
 """Typographic points from a point to its name, if there is room."""
 MAX_ITERATIONS = 500
 """Of moving labels apart; a limit in time would not give the same figure everywhere."""
@@ -77,7 +77,7 @@ def label_points(
     assert figure is not None
     figure.draw_without_rendering()  # the layout is done, and places on the page are known
     to_page, to_axes = axes.transData, axes.transData.inverted()
-    beside = BESIDE * figure.dpi / 72  # pixels
+    beside = LABEL_DISTANCE * figure.dpi / 72  # pixels
     frame = axes.get_window_extent()
     right_third = frame.x0 + 2 / 3 * frame.width
     texts = []

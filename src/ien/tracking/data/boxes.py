@@ -28,7 +28,7 @@ def as_boxes(values: ArrayLike, name: str) -> Array:
         raise ValueError(f"{name} must be boxes, rows of the numbers x, y, w, h") from None
     if boxes.shape[-1:] != (4,):
         raise ValueError(f"{name} has shape {boxes.shape}: boxes are rows of x, y, w, h, shape (T, 4)")
-    infinite = np.isinf(boxes).any(-1)
+    infinite = np.isinf(boxes).any(-1)  # (...): NaN passes, as it marks boxes that are not known
     if infinite.any():
         raise ValueError(f"{name} has infinite numbers{in_frame(infinite)}: boxes are finite")
     negative = (boxes[..., 2:] < 0).any(-1)
@@ -42,6 +42,7 @@ def as_boxes(values: ArrayLike, name: str) -> Array:
 
 def centres(boxes: Array) -> Array:
     """Return the middle (..., 2) of each box, x + (w - 1) / 2 and y + (h - 1) / 2, in pixels."""
+    # -1, since x is the middle of the first column: one of width 1 has its centre at x
     return boxes[..., :2] + (boxes[..., 2:] - 1) / 2
 
 
@@ -65,4 +66,5 @@ def in_frame(bad: ArrayLike) -> str:
     """Return " in frame N", the first bad one, for an error; nothing for a single box."""
     if np.ndim(bad) != 1:
         return ""
+    # people count frames from 1, as the names of their files do
     return f" in frame {int(np.argmax(bad)) + 1}"

@@ -65,6 +65,7 @@ class Clip:
             angles = np.asarray(self.angles, np.float64)
             self._check_length("angles", angles)
             object.__setattr__(self, "angles", angles)
+        # the way to set a field of a frozen dataclass
         object.__setattr__(self, "boxes", boxes)
         object.__setattr__(self, "visible", visible & known)
 
@@ -89,7 +90,7 @@ class Clip:
         """Return the image (H, W, 3) uint8 RGB."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.name} has {len(self)} frames; got index {index}")
-        found = self.frames[index % len(self)]
+        found = self.frames[index % len(self)]  # frames made when indexed need not know -1
         if _is_path(found):
             image = read_frame(found)
         else:
@@ -123,6 +124,7 @@ def usable(
         shares: Limits of its width and height as shares of those of the first frame.
         aspects: Limits of width / height.
     """
+    # comparisons with NaN are False, so frames without a box drop out by themselves
     box_sides = clip.boxes[:, 2:]  # (T, 2)
     rows, columns = clip.size
     box_shares = box_sides / np.array([columns, rows])

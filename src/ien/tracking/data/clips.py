@@ -57,7 +57,9 @@ def otb(folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> l
         for sequence in sequences:
             targets += _targets(sequence)
     else:
-        for name in [names] if isinstance(names, str) else names:
+        if isinstance(names, str):
+            names = [names]  # a text is a sequence of letters, which nobody means
+        for name in names:
             targets += _resolve(place, sequences, name)
     return [_read_otb(target) for target in targets]
 
@@ -151,10 +153,12 @@ def _targets(sequence: Path) -> list[_Target]:
 
 def _resolve(place: Path, sequences: Sequence[Path], name: str) -> list[_Target]:
     """Return the target of this name, or all targets of the sequence of this name."""
+    # only folders that may be meant: one that is incomplete must not spoil the others
     candidates: list[_Target] = []
     for sequence in sequences:
         if name == sequence.name or name.startswith(f"{sequence.name}-"):
             candidates += _targets(sequence)
+    # the name of a clip wins over that of a folder
     for target in candidates:
         if target.clip_name == name:
             return [target]
@@ -199,6 +203,7 @@ def _annotated(target: _Target, names: list[str], boxes: int) -> list[str]:
                 in_range.append(name)
         names = (in_range or names)[:boxes]
         gap = missing_frame(images, names)
+        # with a gap, all later boxes would move to the wrong frames
         if gap and len(names) == boxes:
             raise ValueError(
                 f"{gap} is missing, so it is unclear which box belongs to which frame: put it back"

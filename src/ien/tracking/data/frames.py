@@ -56,6 +56,7 @@ def frame_size(path: StrPath) -> tuple[int, int]:
 def image_names(folder: Path) -> list[str]:
     """List the image files of a folder in the order of their numbers: 9999.jpg, 10000.jpg."""
     names = []
+    # scandir and not glob: a sequence may have thousands of frames, and there are thousands of them
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith("."):
@@ -83,6 +84,7 @@ def missing_frame(folder: Path, names: list[str]) -> Path | None:
     """
     for before, after in pairwise(names):
         number = image_number(before, -1)
+        # -1 stands for a name that is not a number: such a series can have no gap
         if 0 <= number < image_number(after, -1) - 1:
             stem, _, suffix = before.rpartition(".")
             return folder / f"{number + 1:0{len(stem)}d}.{suffix}"
@@ -117,7 +119,9 @@ def read_numbers(path: Path, columns: int) -> Array:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged ({error}): replace it") from None
 
-    needed = "1 number" if columns == 1 else f"{columns} numbers"
+    needed = f"{columns} numbers"
+    if columns == 1:
+        needed = "1 number"
     if not lines:  # OTB itself has such a file
         raise ValueError(f"{path} is empty: it needs {needed} on each line")
     rows = []
@@ -125,7 +129,7 @@ def read_numbers(path: Path, columns: int) -> Array:
         try:
             row = list(map(float, line.replace(",", " ").split()))
         except ValueError:
-            row = []
+            row = []  # reported below, like a line that is too short
         if len(row) != columns:
             raise ValueError(f"{path}: line {number} must have {needed}; it is {line.strip()!r}")
         rows.append(row)

@@ -89,9 +89,8 @@ def load_clips(
         train = _generated(1000 * seed, train_count)
         if test_on == "validation":
             return Clips(name, "generated", *_validation_split(train))
-        return Clips(
-            name, "generated", train, with_rotated("clips", _generated(1000 * seed + 500, test_count))
-        )
+        test = _generated(1000 * seed + 500, test_count)
+        return Clips(name, "generated", train, with_rotated("clips", test))
 
     place = data_folder(folder)
     if str(place) == "embedded":
@@ -100,11 +99,11 @@ def load_clips(
         )
     train = got10k(_find(place, ("got10k/train", "got10k", "train", "."), "list.txt"))
     if test_on == "validation":
-        source = "original" if len(train) == PUBLISHED_COUNTS[0] else "subset"
-        return Clips(name, source, *_validation_split(train))
+        is_whole = len(train) == PUBLISHED_COUNTS[0]
+        return Clips(name, _source(is_whole), *_validation_split(train))
     test = otb(_find(place, ("otb", "OTB", "OTB100"), ""))
-    source = "original" if (len(train), len(test)) == PUBLISHED_COUNTS else "subset"
-    return Clips(name, source, train, with_rotated("otb", test))
+    is_whole = (len(train), len(test)) == PUBLISHED_COUNTS
+    return Clips(name, _source(is_whole), train, with_rotated("otb", test))
 
 
 def held_out(sequences: int) -> int:
@@ -135,6 +134,12 @@ def digest(clips: Iterable[Clip]) -> str:
                 lines.append(f"{path.name} {os.path.getsize(path)}\n")
             parts.append("".join(lines).encode())
     return _files.digest(*parts)[:16]
+
+
+def _source(is_whole: bool) -> str:
+    if is_whole:
+        return "original"
+    return "subset"
 
 
 def _generated(first_seed: int, count: int) -> list[Clip]:

@@ -68,7 +68,7 @@ def plot_curves(tests: Mapping[str, Mapping[str, Curves]]) -> Figure:
             _draw(precision, PRECISION_THRESHOLDS, score.precision_curve, looks[name], name, every=10)
             shown = f"{score.success:.3f} / {score.precision:.3f}  {plain(name, 28)}"
             names.append((shown, score.success, looks[name]))
-        legend_beside(precision, names)
+        legend_beside(precision, names)  # outside of the axes: curves of good trackers fill them
     note_below(figure, "numbers: area under the success curve / precision at 20 px")
     return figure
 
@@ -162,6 +162,7 @@ def _angle_axes(around: Axes, onward: Axes, scores: Sequence[Angles]) -> None:
             highest = max(highest, one.overlap)
     # a tick every quarter turn, or at a multiple of it, so that there are eight at most
     apart = 90 * 2 ** max(0, math.ceil(math.log2(farthest / 630)))
+    # up to the next tenth above the highest curve, with a little room
     around.set(ylabel="mean overlap", ylim=(0, min(1, math.ceil(10 * highest + 0.5) / 10)))
     around.set(xlabel="orientation, degrees counter-clockwise", xlim=(0, 360), xticks=range(0, 361, 90))
     onward.set(xlabel="degrees since the first frame", xlim=(0, farthest))
@@ -169,7 +170,7 @@ def _angle_axes(around: Axes, onward: Axes, scores: Sequence[Angles]) -> None:
 
 
 def _draw(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look, name: str, every: int) -> None:
-    """Draw the line of a tracker, with a mark at every so many of its points."""
+    """Draw the line of a tracker, with a mark on one point in ``every``."""
     small: dict[str, Any] = {"markersize": 4.5, "markevery": slice(0, -1, every), "clip_on": False}
     axes.plot(x, y, label=plain(name), **small, **look._asdict())
 

@@ -157,7 +157,7 @@ def _channel_share(feature_groups: str, width: float, backbone: str, group: str)
     """
     own = FeatureGroups.of(feature_groups)
     twin = FeatureGroups.of(len(parse_group(group)))
-    # each layer has so many feature groups, whose members are its channels
+    # num_groups: of each layer; the members of its feature groups are its channels
     own_channels = sum(map(own.channels, num_groups(own, width, backbone)))
     twin_channels = sum(map(twin.channels, num_groups(twin, width, backbone)))
     return own_channels / twin_channels

@@ -16,7 +16,7 @@ from ..siamfc_network import BACKBONES
 
 __all__ = ["ClipData", "TrackerNetwork", "TrackingConfig", "TrackingObjective"]
 
-FOR_IMAGES = ("subset", "rotate", "rescale", "shift", "mirror", "cutout", "average", "orbits", "transform")
+IMAGE_FIELDS = ("subset", "rotate", "rescale", "shift", "mirror", "cutout", "average", "orbits", "transform")
 """Fields for images to classify; a tracker's pictures are stretched and moved as published."""
 
 
@@ -94,7 +94,8 @@ def _check_unused(section: Section) -> None:
     """Fields for images to classify must keep their default: they would do nothing."""
     unused = []
     for each in fields(section):
-        if each.name in FOR_IMAGES and getattr(section, each.name) != each.default:
+        if each.name in IMAGE_FIELDS and getattr(section, each.name) != each.default:
+            # better an error than a setting that is silently ignored
             unused.append(each.name)
     if unused:
         raise ValueError(

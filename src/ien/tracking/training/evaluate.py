@@ -102,7 +102,7 @@ def track_tests(folder: Path, tracker: Tracker, tests: Tests, say: Say) -> Resul
     stamp = folder / "weights.txt"
     if not stamp.exists() or stamp.read_text() != weights:
         if folder.exists():
-            shutil.rmtree(folder)
+            shutil.rmtree(folder)  # boxes of other weights
         folder.mkdir(parents=True)
         replace_file(stamp, lambda temporary: temporary.write_text(weights))
 
@@ -150,12 +150,12 @@ def update_cost(tracker: Tracker) -> dict[str, int]:
     templates = torch.empty(tracker.rotations, 3, options.exemplar, options.exemplar, device="meta")
     searches = torch.empty(options.scales, 3, options.search, options.search, device="meta")
     with torch.no_grad():
-        exemplars = model(templates)
+        exemplars = model(templates)  # once per clip, so not part of an update
         with FlopCounterMode(display=False) as counter:
             respond_all(exemplars, model(searches))
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "macs": counter.get_total_flops() // 2,
+        "macs": counter.get_total_flops() // 2,  # a multiply-accumulate is two operations
     }
 
 
@@ -219,7 +219,7 @@ def _kept_result(folder: Path, clip: Clip) -> Result | None:
     try:
         result = read_result(folder, clip.name)
     except (FileNotFoundError, ValueError):
-        return None
+        return None  # missing or damaged: it is tracked again
     if result.seconds is None or result.angles is None or len(result.boxes) != len(clip):
         return None
     return result

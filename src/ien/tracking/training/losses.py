@@ -29,7 +29,8 @@ def target_positions(size: int) -> Tensor:
     ([0, 1, 1, 1, 1, 1, 0], 13)
     """
     middle = (size - 1) / 2
-    away = (torch.arange(size) - middle).abs()
+    away = (torch.arange(size) - middle).abs()  # (size,)
+    # |x| + |y| ≤ radius, as published: a diamond
     return away + away[:, None] <= TARGET_RADIUS
 
 
@@ -44,7 +45,8 @@ def balanced_loss(responses: Tensor) -> Tensor:
     target = target_positions(responses.shape[-1]).to(responses.device)
     labels = target.to(responses.dtype).expand_as(responses)
     errors = F.binary_cross_entropy_with_logits(responses, labels, reduction="none")
-    on_target = errors[..., target].mean()
+    # a mean of means: far more positions are elsewhere
+    on_target = errors[..., target].mean()  # over (B, 1, positions)
     elsewhere = errors[..., ~target].mean()
     return (on_target + elsewhere) / 2
 
@@ -80,6 +82,7 @@ class Siamese(nn.Module):
         if self.objective is None:
             responses = respond(self.network(exemplars), self.network(searches))
             return responses, torch.zeros((), device=responses.device), []
+        # the same g for both: a pair rotates as a whole
         z = self.objective(self.network, exemplars, g=g)
         x = self.objective(self.network, searches, g=g)
         terms = []

@@ -37,9 +37,9 @@ place."""
 MAX_STRETCH = 0.05
 """A picture is made larger or smaller by at most this share."""
 MAX_SHIFT = 4
-"""A picture is moved by at most so many pixels: 239 of 247."""
+"""The most pixels by which a picture is moved, either way: 239 of 247 are kept."""
 MAX_APART = 100
-"""The frames of a pair are fewer than so many apart."""
+"""The frames of a pair are closer than this."""
 FILTERS: dict[str, dict[str, Any]] = {
     "published": {},
     "wide": {"sides": (10, 500), "shares": (0.01, 0.75)},

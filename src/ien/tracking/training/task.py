@@ -103,7 +103,9 @@ class TrackingTask:
         if self.objective is not None:
             # drawn for the whole batch: the number of processes does not change a pair's element
             drawn = self.objective.sample(total, generator(config.seed, "elements", epoch, step))
-            mine = share if count else slice(0, 1)  # a process without pairs takes part with the first
+            mine = share
+            if count == 0:
+                mine = slice(0, 1)  # a process without pairs takes part with the first
             g = drawn.view(-1, total)[:, mine].flatten()  # (samples, total) -> (samples · count,)
         with autocast(config, like.device):
             responses, equivariance, terms = self.model(exemplars, searches, g)
@@ -126,7 +128,9 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
         return sets.load_clips(config.data.dataset, folder, config.seed_of_data, config.data.test_on)
 
     def source(self, config: TrackingConfig, folder: str | None) -> str | None:
-        return "generated" if config.data.dataset == "synthetic-clips" else None
+        if config.data.dataset == "synthetic-clips":
+            return "generated"
+        return None  # whether the files are all there takes listing them
 
     def describe(self, config: TrackingConfig, data: Clips) -> Description:
         train, tests = sequences(config, data)
@@ -156,7 +160,9 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
         return EpochItems(train, "pair", note)
 
     def network(self, config: TrackingConfig) -> nn.Module:
-        family: Any = baselines if config.network.steerable else models
+        family: Any = models
+        if config.network.steerable:
+            family = baselines
         return create(
             family.factory(config.network.model),
             feature_groups=config.network.feature_groups,
@@ -169,6 +175,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
         device = processes.device(config.machine.device)
         pairs = make_pairs(config, sequences(config, data).train, processes)
         network, start = trainable(config, device, _trial(config))
+        # the optimizer first: a wrapper may replace norm layers
         optimizer = optimizer_of(config, network, start)
         objective = objective_of(config, network)
         model = processes.wrap(Siamese(network, objective), device)
@@ -187,6 +194,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
         first_clips = next(iter(tests.values()))[:1]
         some = search_crops(first_clips)[:2].to(config.machine.device)
         plain = exported(network, some)
+        # tracked too: what learning adds is the difference to the network it started from
         before = untrained(config).to(config.machine.device)
         for each in (plain, before):
             channels_last(each)
@@ -203,7 +211,9 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
     def cost(self, config: TrackingConfig, plain: nn.Module) -> Cost:
         tracker = Tracker(plain, config.rotations)
         numbers = update_cost(tracker)
-        templates = "1 template" if config.rotations == 1 else f"{config.rotations} templates"
+        templates = f"{config.rotations} templates"
+        if config.rotations == 1:
+            templates = "1 template"
         unit = f"an update, {tracker.settings.scales} sizes × {templates}"
         return Cost(numbers["parameters"], numbers["macs"], unit)
 
