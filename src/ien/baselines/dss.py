@@ -233,8 +233,11 @@ def _block(before: int, after: int, scales: int, extent: int, stride: int, dropo
     if before != after or stride > 1:
         shortcut = DilatedConv2d(before, after, 1, left, stride=stride, near_identity=True)
     if left < scales:
-        first = _FirstScales(scales, left)
-        shortcut = nn.Sequential(first) if shortcut is None else nn.Sequential(first, shortcut)
+        # the convolution has fewer scales left, and so must what goes around it
+        parts: list[nn.Module] = [_FirstScales(scales, left)]
+        if shortcut is not None:
+            parts.append(shortcut)
+        shortcut = nn.Sequential(*parts)
     return Block(
         FieldNorm(before, scales),
         DilatedConv2d(before, after, 3, scales, extent, stride, near_identity=True),

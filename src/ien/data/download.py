@@ -111,7 +111,8 @@ def download_all(
 
 def by_hand(files: Sequence[RemoteFile], folder: Path) -> str:
     """Say what to do without a network."""
-    listed = ", ".join(f"{file.name} ({file.size:,} bytes, md5 {file.md5})" for file in files)
+    names = [f"{file.name} ({file.size:,} bytes, md5 {file.md5})" for file in files]
+    listed = ", ".join(names)
     return f"put into {folder}: {listed}"
 
 
@@ -232,7 +233,10 @@ def _receive(url: str, file: RemoteFile, part: Path, report: Callable[[RemoteFil
         announced = response.headers.get("Content-Length")
         if announced is not None and announced != str(file.size - done):
             raise _MirrorFailed(f"offers {announced} bytes where {file.size - done} are needed")
-        with part.open("ab" if done else "wb") as out:
+        mode = "wb"
+        if done:
+            mode = "ab"  # go on where an earlier attempt was cut short
+        with part.open(mode) as out:
             report(file, done)
             for chunk in _chunks(response, file.size - done + 1):  # one more, to notice files that are longer
                 out.write(chunk)

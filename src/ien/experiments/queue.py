@@ -93,7 +93,9 @@ def run_name(config: Config, data: str | None = None) -> str:
     """
     parts = [f"{config.preset}-seed{config.seed}"]
     for name, value in _changes(config).items():
-        text = f"{value:g}" if isinstance(value, float) else f"{value}"
+        text = str(value)
+        if isinstance(value, float):
+            text = f"{value:g}"
         parts.append(f"{name}{text}")
     if config.machine.processes > 1:
         parts.append(f"processes{config.machine.processes}")
@@ -211,7 +213,9 @@ class _Queue:
         if record is not None and (not alone or self.has_result(folder)):
             return record, f"recorded in {path}, {kind.outcome(record)} on {record['data']['source']}"
         record = self.finish(folder, config, self.weights(folder, config))
-        kept = f"recorded in {path}" if path.exists() else f"kept in {folder}, not recorded"
+        kept = f"kept in {folder}, not recorded"
+        if path.exists():
+            kept = f"recorded in {path}"
         return record, f"{kind.outcome(record)}, {kept}"
 
     def weights(self, folder: Path, config: Config) -> Path | None:

@@ -72,7 +72,9 @@ class Classify(TaskKind[Config, Dataset]):
             return "generated"
         if not place.is_dir():
             return None
-        return "original" if rot_mnist.find_original(place) else "generated"
+        if rot_mnist.find_original(place):
+            return "original"
+        return "generated"
 
     def describe(self, config: Config, data: Dataset) -> Description:
         (x, y), (test_x, test_y) = images(config, data)
@@ -100,7 +102,9 @@ class Classify(TaskKind[Config, Dataset]):
 
     def network(self, config: Config) -> nn.Module:
         model = config.network.model
-        family: Any = models if model in models.MODELS else baselines
+        family: Any = baselines
+        if model in models.MODELS:
+            family = models
         return create(
             family.factory(model),
             feature_groups=config.network.feature_groups,
@@ -337,7 +341,8 @@ def augmented(
         x = rescale(x, low + (high - low) * drawn("factors"))
     if data.shift:
         # whole pixels from -shift to shift, each as likely: floor of [0, 2 · shift + 1) - shift
-        x = shift(x, (drawn("offsets", 2) * (2 * data.shift + 1)).long() - data.shift)
+        places = drawn("offsets", 2) * (2 * data.shift + 1)
+        x = shift(x, places.long() - data.shift)
     if data.mirror:
         x = mirror(x, drawn("mirrors") < 0.5)
     if data.cutout:

@@ -237,7 +237,9 @@ def flat(config: Config) -> dict[str, Any]:
     """Return the value of every field by its own name."""
     values = {}
     for name, entry in entries(type(config)).items():
-        holder = config if entry.section is None else getattr(config, entry.section)
+        holder: Section = config
+        if entry.section is not None:
+            holder = getattr(config, entry.section)
         values[name] = getattr(holder, name)
     return values
 

@@ -56,7 +56,9 @@ def stretched(schedule: Schedule, shape: str, epochs: int) -> dict[str, Any]:
         places = [max(1, round(epoch * factor)) for epoch in schedule.step_epochs]
         # steps that fall together become one
         return {"steps_after": ",".join(map(str, dict.fromkeys(places)))}
-    fields: dict[str, Any] = {"decay_after": max(0, 1 + round((schedule.decay_after - 1) * factor))}
+    # decay_after - 1 is the last epoch whose exponent is 0: the place that is stretched
+    last_flat = round((schedule.decay_after - 1) * factor)
+    fields: dict[str, Any] = {"decay_after": max(0, 1 + last_flat)}
     if schedule.shape == shape:  # otherwise its decay was not chosen for these epochs
         fields["decay"] = schedule.decay ** (1 / factor)
     return fields

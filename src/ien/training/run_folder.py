@@ -65,8 +65,10 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
     settled = _with_machine(config, found.machine.device, found.machine.threads)
     changes = differences(found, settled)
     if changes:
-        values = ", ".join(f"{name} {was!r}, now {asked!r}" for name, (was, asked) in changes.items())
-        raise ValueError(f"{folder} holds another run ({values}): choose another --out")
+        listed = []
+        for name, (was, asked) in changes.items():
+            listed.append(f"{name} {was!r}, now {asked!r}")
+        raise ValueError(f"{folder} holds another run ({', '.join(listed)}): choose another --out")
     there = read_data(folder)
     if there["digest"] != data["digest"]:
         raise ValueError(

@@ -44,7 +44,10 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
     axis = ErrorAxis.over(values)
     looks = looks_of(reports)
 
-    figure, panels = _circles(2 if accuracies else 1, looks)
+    num_circles = 1
+    if accuracies:
+        num_circles = 2
+    figure, panels = _circles(num_circles, looks)
     panels[0].set_title(f"relative error of {plain(layer)}", y=1.13, loc="center")
     panels[0].set_rscale("log")  # before the curves, whose limits depend on it
     for name, curve in errors.items():

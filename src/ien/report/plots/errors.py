@@ -62,7 +62,10 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
     # names that would touch each other are written upright, and need more room below
     crowded = sum(map(len, layers)) * len(panels) > MAX_LETTERS
 
-    figure = Figure(figsize=(9, UPRIGHT_HEIGHT if crowded else HEIGHT), layout="constrained")
+    height = HEIGHT
+    if crowded:
+        height = UPRIGHT_HEIGHT
+    figure = Figure(figsize=(9, height), layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, panel) in zip(all_axes, panels.items(), strict=True):
         axes.set_title(title)

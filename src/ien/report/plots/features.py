@@ -169,7 +169,8 @@ def _layer_maps(name: str, h: Tensor, group: Group, g: Tensor) -> LayerMaps:
     h = h.double()
     channel = int(h[0].var((1, 2), correction=0).argmax())  # of (N, H, W)
     # L_G over the variance of the untransformed maps; NaN where a map has no valid pixel
-    errors = image_errors(h[:1].expand_as(h[1:]), h[1:], group, g[1:])
+    views = h[1:]  # the first is the image itself
+    errors = image_errors(h[:1].expand_as(views), views, group, g[1:])
     relative = errors[~errors.isnan()].mean() / h[0].var(correction=0).clamp_min(MIN_VARIANCE)
     shown = h[:, channel : channel + 1]  # (n, 1, H, W)
     aligned = _aligned(shown, group, g)

@@ -128,8 +128,12 @@ def plain(name: str, length: int = 40) -> str:
     >>> plain("a\\nb"), plain("x" * 9, 5), plain(""), plain("$5")
     ('a b', 'xxxx…', 'the model itself', '\\\\$5')
     """
-    printable = "".join(character if character.isprintable() else " " for character in name)
-    text = " ".join(printable.split()) or MODEL_ITSELF
+    letters = []
+    for character in name:
+        if not character.isprintable():
+            character = " "  # a line break, or what a font has no picture of
+        letters.append(character)
+    text = " ".join("".join(letters).split()) or MODEL_ITSELF
     if len(text) > length:
         text = text[: length - 1] + "…"
     return text.replace("$", r"\$")

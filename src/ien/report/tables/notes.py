@@ -38,7 +38,8 @@ def source_notes(named: NamedRows, paper: Mapping[str, PaperRow], tested_with: s
     notes = list(_paper_note(named, paper))
 
     def data(record: Record) -> str:
-        train, test = f"{record.train:,} training", f"{record.test:,} {record.tested_on}"
+        train = f"{record.train:,} training"
+        test = f"{record.test:,} {record.tested_on}"
         return f"{record.data}, {record.source}: {train} and {test} {tested_with}"
 
     # what it takes to repeat the runs

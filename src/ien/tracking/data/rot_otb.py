@@ -57,7 +57,8 @@ def rotated(clip: Clip, turns_per_second: float = 0.5, fps: float = 30) -> Clip:
     frames = _RotatedFrames(clip, degrees, size, side, pivot)
 
     boxes = frames.boxes()
-    start, end = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    start = boxes[:, :2]
+    end = start + boxes[:, 2:]
     after_end = start > side - 0.5
     before_start = end < 0.5
     boxes[(after_end | before_start).any(1)] = np.nan  # less than half a pixel of it is in view

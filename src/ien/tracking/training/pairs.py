@@ -169,7 +169,9 @@ def make_pairs(config: TrackingConfig, clips: Sequence[Clip], processes: Process
             f"none of {len(clips)} sequences has two frames less than {MAX_APART} apart that pass the "
             f"filter {config.data.filter}: use more sequences, or --set filter=wide"
         )
-    count = len(chosen) if config.data.pairs is None else config.data.pairs
+    count = config.data.pairs
+    if count is None:
+        count = len(chosen)  # one from each sequence
     return Pairs(chosen, frames, count, config.schedule.batch_size, config.seed, processes)
 
 
@@ -222,8 +224,10 @@ def _num_workers(config: TrackingConfig, processes: int) -> int:
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     free = max(0, cores // processes - 1)  # one core trains
-    on_gpu = config.machine.device.startswith("cuda")
-    return min(MAX_WORKERS["cuda" if on_gpu else "cpu"], free)
+    kind = "cpu"
+    if config.machine.device.startswith("cuda"):
+        kind = "cuda"
+    return min(MAX_WORKERS[kind], free)
 
 
 def _start_worker(worker: int) -> None:
