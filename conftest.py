@@ -30,7 +30,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def toy_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data set of ``tests.toy``, by name."""
+    """The data set of ``tests.helpers.toy``, by name."""
     from tests.helpers import toy
 
     monkeypatch.setitem(ien.data.DATASETS, "toy", toy.DATASETS["toy"])

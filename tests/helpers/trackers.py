@@ -40,7 +40,7 @@ def record(
     made = content(row, seed, images_per_second=float(rng.uniform(4, 7)))
     del made["layers"]["conv6"]
     made["config"] = {
-        **{"task": "track", "experiment": f"tracking/{row}", "preset": "small", "seed": seed},
+        **{"task": "tracking", "experiment": f"tracking/{row}", "preset": "small", "seed": seed},
         **{"dataset": "got10k", "model": "siamfc", "backbone": "alexnet-v2", "group": "rot4", "width": 0.25},
         **ROWS[row],
     }

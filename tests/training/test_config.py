@@ -27,7 +27,7 @@ CONFIG = Config("rot-mnist/ien-r4", "paper")
         ({"group": 4}, r"group must be text; got 4"),
         ({"objective.beta": "1"}, r"beta must be a number such as 0.3 or 1/8; got '1'"),
         ({"betta": 1.0}, r"there is no field 'betta'; did you mean beta"),
-        ({"network.beta": 1.0}, r"there is no field 'network.beta'; did you mean beta"),
+        ({"network.beta": 1.0}, r"there is no field 'network.beta'; did you mean objective.beta"),
         ({"rotate.beta": 1.0}, r"there is no field 'rotate.beta'"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_third_survives_json_to_the_last_bit() -> None:
 
 
 def test_fields_that_json_lacks_keep_their_default() -> None:
-    content = {"task": "track", "experiment": "a/b", "preset": "small", "data": {"pairs": 3}}
+    content = {"task": "tracking", "experiment": "a/b", "preset": "small", "data": {"pairs": 3}}
     assert config_from_json(content) == TrackingConfig.of("a/b", "small", pairs=3)
 
 
@@ -71,7 +71,7 @@ def test_fields_that_json_lacks_keep_their_default() -> None:
         ({"objective": {"betta": 1}}, r"unknown field objective.betta; did you mean beta"),
         ({"objective": 3}, r"objective must be a section with fields of its own; got 3"),
         ({"objective": {"beta": "1"}}, r"beta must be a number"),
-        ({"task": "sort"}, r"there is no task 'sort'; choose from classify, track"),
+        ({"task": "sort"}, r"there is no task 'sort'; choose from classify, tracking"),
     ],
 )
 def test_json_that_is_no_configuration_is_refused(content: dict[str, Any], match: str) -> None:

@@ -108,3 +108,10 @@ def factory(name: str) -> Callable[..., nn.Module]:
     if name in TRACKERS:
         return pkgutil.resolve_name(TRACKERS[name])
     raise ValueError(f"there is no baseline {name!r}; {nearest(name, NAMES)}")
+
+
+def __getattr__(name: str) -> Any:
+    """Find the networks of trackers here too, although they live in ``ien.tracking``."""
+    if name in ("re_siamfc", "ReSiamFC"):
+        return pkgutil.resolve_name(f"ien.tracking:{name}")
+    raise AttributeError(f"module 'ien.baselines' has no attribute {name!r}")

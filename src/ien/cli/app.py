@@ -22,9 +22,10 @@ PAPER = "The paper"
 app = typer.Typer(
     help="""Make an ordinary convolutional network equivariant by training it that way.
 
-    First: ien demo, which needs no data and takes minutes.
+    Start with ien demo: no data needed, a few minutes.
 
-    For any torch model: ien measure net.py:build --images photos/ --group rot8, ien doctor net.py:build.
+    For any torch model: ien measure net.py:build --images photos/ --group rot8,
+    ien doctor net.py:build --size 3x224x224.
 
     For the paper: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Draw runs and records: features, errors, angles, factors, training, costs, trackers.",
+    help="Draw runs and records, as PNG and SVG.",
     cls=OneLineErrors,
     no_args_is_help=True,
 )

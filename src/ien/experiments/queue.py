@@ -32,6 +32,7 @@ from ..training import (
     kind_of,
     run,
 )
+from ..training.config import SHORT_NAMES
 from ..training.run_folder import read_config, read_data, read_result, write_json
 from .catalogue import config as preset_config
 
@@ -39,6 +40,8 @@ __all__ = ["plan", "resume", "run_all", "run_name"]
 
 Record = dict[str, Any]
 """The content of result.json; empty in all processes but the first."""
+LONG_NAMES = {short: long for long, short in SHORT_NAMES.items()}
+"""Field → what people write for it, which is also its word in the name of a run."""
 UNSETTABLE_FIELDS = {
     "seed": "give --seed or --seeds",
     "weights_of": "it is what the row is; average=true does the same to any other row",
@@ -96,7 +99,7 @@ def run_name(config: Config, data: str | None = None) -> str:
         text = str(value)
         if isinstance(value, float):
             text = f"{value:g}"
-        parts.append(f"{name}{text}")
+        parts.append(f"{LONG_NAMES.get(name, name)}{text}")
     if config.machine.processes > 1:
         parts.append(f"processes{config.machine.processes}")
     if _is_embedded(data) and kind_of(config).can_embed:

@@ -128,3 +128,10 @@ def _channels(name: str, feature_groups: FeatureGroups, width: float) -> int:
     for count in module.num_groups(feature_groups, width):
         total += feature_groups.channels(count)
     return total
+
+
+def __getattr__(name: str) -> Any:
+    """Find the networks of trackers here too, although they live in ``ien.tracking``."""
+    if name in ("siamfc", "SiamFC"):
+        return pkgutil.resolve_name(f"ien.tracking:{name}")
+    raise AttributeError(f"module 'ien.models' has no attribute {name!r}")

@@ -22,6 +22,7 @@ In reading order:
 """
 
 from .got10k import as_got10k as as_got10k
+from .re_siamfc_network import ReSiamFC as ReSiamFC
 from .re_siamfc_network import re_siamfc as re_siamfc
 from .recording import record as record
 from .scoring import Score as Score
@@ -30,6 +31,7 @@ from .scoring import overlap as overlap
 from .scoring import score as score
 from .scoring import summarise as summarise
 from .settings import Settings as Settings
+from .siamfc_network import SiamFC as SiamFC
 from .siamfc_network import siamfc as siamfc
 from .tracker import Tracker as Tracker
 from .tracker import Update as Update

@@ -205,9 +205,16 @@ def locate(known: Mapping[str, Entry], name: str) -> Entry:
     section, dot, leaf = name.rpartition(".")
     if not dot:
         leaf = SHORT_NAMES.get(name, name)
-    if leaf not in known or (dot and known[leaf].section != section):
-        raise ValueError(f"there is no field {name!r}; {nearest(leaf, known)}")
-    return known[leaf]
+    if leaf in known:
+        entry = known[leaf]
+        if dot and entry.section != section:
+            right = f"{entry.section}.{leaf}" if entry.section else leaf
+            raise ValueError(f"there is no field {name!r}; did you mean {right}?")
+        return entry
+    inside = [entry.name for entry in known.values() if entry.section == name]
+    if inside:
+        raise ValueError(f"{name} is a section: set one of its fields, such as {name}.{inside[0]}")
+    raise ValueError(f"there is no field {name!r}; {nearest(leaf, known)}")
 
 
 def changed(config: C, values: Mapping[str, Any]) -> C:

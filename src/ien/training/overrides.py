@@ -39,6 +39,8 @@ def change(config: C, settings: Sequence[str]) -> C:
         entry = locate(known, name)
         if entry.name in COMMAND_FIELDS:
             raise ValueError(f"{name} cannot be set: the command chooses it (see ien run --help)")
+        if entry.name in values:
+            raise ValueError(f"{entry.name} is set twice; leave one of them out")
         values[entry.name] = _parse(entry, text)
     if "epochs" in values:
         shape = values.get("shape", config.schedule.shape)

@@ -335,10 +335,12 @@ def _weighted(text: str) -> dict[Group, float]:
             group = parse_group(name)
             alpha = float(weight) if star else 1.0
         except ValueError as error:
+            if part == text:
+                raise
             raise ValueError(f"cannot read {part!r} in {text!r}: {error}") from None
-        if not 0 < alpha < math.inf or group in groups:
-            raise ValueError(
-                f"groups must differ and have positive weights, such as rot4+0.5*scale0.8; got {text!r}"
-            )
+        if not 0 < alpha < math.inf:
+            raise ValueError(f"the weight of {name} in {text!r} must be positive; got {weight}")
+        if group in groups:
+            raise ValueError(f"groups must be distinct: {name} is in {text!r} twice")
         groups[group] = alpha
     return groups

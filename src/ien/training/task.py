@@ -36,7 +36,7 @@ __all__ = [
 # by name and not by value: training must not import tracking, which imports training
 KINDS = {
     "classify": "ien.training.classify:CLASSIFY",
-    "track": "ien.tracking.training.task:TRACK_TARGETS",
+    "tracking": "ien.tracking.training.task:TRACK_TARGETS",
 }
 """Name of a kind of tasks → where it is; imported when it is first asked for."""
 

@@ -70,7 +70,7 @@ class TrackingObjective(Objective):
 class TrackingConfig(Config):
     """Every setting of a run that trains a tracker."""
 
-    TASK: ClassVar[str] = "track"
+    TASK: ClassVar[str] = "tracking"
 
     data: ClipData = field(default_factory=ClipData)
     network: TrackerNetwork = field(default_factory=TrackerNetwork)
