@@ -89,7 +89,7 @@ def write_runs_page(
     reports = []
     for sweep in sweeps_of(groups_of(runs)):
         reports.append((sweep, _measure(runs, sweep, say)))
-    # the variance of the untransformed maps: that of any sweep will do
+    # the variance of the original maps: that of any sweep will do
     variances = []
     for report in reports[0][1].values():
         variances.append({name: layer.variance for name, layer in report.layers.items()})

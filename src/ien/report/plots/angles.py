@@ -196,7 +196,7 @@ def _accuracies(
     Args:
         reports: By the names of the runs.
         place: What the accuracy is drawn against, an attribute of an element.
-        identity: Where the untransformed images stand.
+        identity: Where the original images stand.
     """
     curves = {}
     for name, report in reports.items():

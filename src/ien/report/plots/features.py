@@ -57,7 +57,7 @@ class LayerMaps(NamedTuple):
     aligned: Maps
     """Moved back by the inverse elements; NaN where pixels left the map."""
     channel: int
-    """Which of the pooled maps: the one that varies most on the untransformed image."""
+    """Which of the pooled maps: the one that varies most on the original image."""
     relative: float
     """The relative error of all channels of the layer on this image, the mean over the elements."""
 
@@ -168,7 +168,7 @@ def _layer_maps(name: str, h: Tensor, group: Group, g: Tensor) -> LayerMaps:
         )
     h = h.double()
     channel = int(h[0].var((1, 2), correction=0).argmax())  # of (N, H, W)
-    # L_G over the variance of the untransformed maps; NaN where a map has no valid pixel
+    # L_G over the variance of the original maps; NaN where a map has no valid pixel
     views = h[1:]  # the first is the image itself
     errors = image_errors(h[:1].expand_as(views), views, group, g[1:])
     relative = errors[~errors.isnan()].mean() / h[0].var(correction=0).clamp_min(MIN_VARIANCE)
