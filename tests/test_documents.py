@@ -1,7 +1,5 @@
 """What is written runs: README blocks, examples; and what is promised of the package as a whole."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -17,8 +15,13 @@ import ien
 ROOT = Path(__file__).parents[1]
 
 
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+def run_blocks(page: str, names: dict[str, object], count: int) -> dict[str, object]:
+    """Run the blocks of Python of a page, in order, of which there are at least so many."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert len(blocks) >= count
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    return names
 
 
 def readme_names() -> dict[str, object]:
@@ -41,40 +44,31 @@ def readme_names() -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_runs_from_top_to_bottom(capsys) -> None:
     names = readme_names()
-    before = [p.clone() for p in names["model"].parameters()]  # type: ignore[attr-defined]
-    assert len(blocks("README.md")) >= 7
-    for block in blocks("README.md"):
-        exec(compile(block, "README.md", "exec"), names)
+    before = [p.clone() for p in names["model"].parameters()]
+    run_blocks("README.md", names, 7)
     printed = capsys.readouterr().out
     assert "equivariance to rot8 over 6 images" in printed and "88" in printed
     assert "quarter turns and flips at 64×64: exact" in printed
     assert Path("report/report.html").exists()
-    assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))  # type: ignore[attr-defined]
+    assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))
     assert isinstance(names["loss"], Tensor) and isinstance(names["occlude"], ien.Group)
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_guide_to_looking_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names = readme_names() | {"ien": ien}
-    assert len(blocks("docs/looking.md")) == 3
-    for block in blocks("docs/looking.md"):
-        exec(compile(block, "looking.md", "exec"), names)
+def test_the_guide_to_looking_runs(capsys) -> None:
+    run_blocks("docs/looking.md", readme_names() | {"ien": ien}, 3)
     printed = capsys.readouterr().out
     assert "at 224×224: exact" in printed and Path("report/report.json").exists()
     assert "×0.7 " in printed and "equivariance to scale0.7,0.84,1.2,1.4 over 6 images" in printed
 
 
-def test_the_page_on_how_the_doctor_works_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_on_how_the_doctor_works_runs(capsys, monkeypatch) -> None:
     from ien.geometry import interpreter
 
     monkeypatch.setattr(interpreter, "RULES", dict(interpreter.RULES))  # the page adds a rule
-    names: dict[str, object] = {}
-    for block in blocks("docs/doctor.md"):
-        exec(compile(block, "doctor.md", "exec"), names)
+    run_blocks("docs/doctor.md", {}, 1)
     flat, constant, embedding, unknown, exact = capsys.readouterr().out.splitlines()
     assert flat == "((('H', 7), ('W', 7)),)"
     assert constant.endswith("'')") and embedding.endswith("'values')")
@@ -82,9 +76,7 @@ def test_the_page_on_how_the_doctor_works_runs(
 
 
 @pytest.mark.usefixtures("elsewhere", "one_thread")
-def test_the_guide_to_tracking_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_guide_to_tracking_runs(capsys, monkeypatch) -> None:
     pytest.importorskip("av", reason="videos need av: pip install 'ien[track]'")
     pytest.importorskip("PIL", reason="frames need pillow: pip install 'ien[track]'")
     from ien.tracking.data.clips import otb
@@ -99,6 +91,10 @@ def test_the_guide_to_tracking_runs(
     untrained_tracker(Path("runs/tracking/ien-siamfc/small-seed1"), "4")
     ran: list[tuple[str, object]] = []
 
+    class Theirs:
+        def __init__(self, name: str, is_deterministic: bool) -> None:
+            self.name, self.is_deterministic = name, is_deterministic
+
     class Experiment:
         """In place of the toolkit's, which downloads OTB."""
 
@@ -111,43 +107,32 @@ def test_the_guide_to_tracking_runs(
         def report(self, names: list[str]) -> None:
             ran.append(("report", names))
 
-    class Theirs:
-        def __init__(self, name: str, is_deterministic: bool) -> None:
-            self.name, self.is_deterministic = name, is_deterministic
-
-    inside = {"trackers": {"Tracker": Theirs}, "experiments": {"ExperimentOTB": Experiment}}
-    monkeypatch.setitem(sys.modules, "got10k", types.ModuleType("got10k"))
+    inside = {"": {}, ".trackers": {"Tracker": Theirs}, ".experiments": {"ExperimentOTB": Experiment}}
     for name, content in inside.items():
-        module = types.ModuleType(f"got10k.{name}")
+        module = types.ModuleType(f"got10k{name}")
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    names: dict[str, object] = {"frames": list(footage(clip))}
-    assert len(blocks("docs/tracking.md")) == 5
-    for block in blocks("docs/tracking.md"):
-        exec(compile(block, "tracking.md", "exec"), names)
+    run_blocks("docs/tracking.md", {"frames": list(footage(clip))}, 5)
     assert ran == [("data/otb", 2015), ("ien-siamfc", True), ("report", ["ien-siamfc"])]
     assert {path.name for path in Path("tracks").iterdir()} == {"clip.csv", "clip.mp4", "ien-siamfc"}
     printed = capsys.readouterr().out
     assert printed.count("success ") == 2 and printed.count("orientation error") == 1
     (turning,) = otb("data/rot-otb")
-    assert turning.angles is not None and turning.angles.tolist() == [
-        0,
-        6 + clip.angles[1],
-        12 + clip.angles[2],
-    ]  # type: ignore[index]
+    assert turning.angles.tolist() == [0, 6 + clip.angles[1], 12 + clip.angles[2]]
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
-)
-def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page: Path) -> None:
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page) -> None:
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert target.startswith("https://") or (page.parent / target).exists(), target
     assert not re.findall(r"^[A-Z_]{4,}$|@[A-Z]", text, flags=re.MULTILINE)
 
 
-def test_the_results_page_is_what_the_records_give(tmp_path: Path) -> None:
+def test_the_results_page_is_what_the_records_give(tmp_path) -> None:
     from ien.experiments.tables import write_page
 
     write_page(tmp_path / "results.md", "rot-mnist", ROOT / "results")
@@ -155,7 +140,7 @@ def test_the_results_page_is_what_the_records_give(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/study.md"])
-def test_what_is_said_of_several_seeds_is_in_the_results(page: str) -> None:
+def test_what_is_said_of_several_seeds_is_in_the_results(page) -> None:
     spread = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
     known = spread.findall((ROOT / "docs" / "results.md").read_text())
     said = spread.findall((ROOT / page).read_text())
@@ -166,11 +151,10 @@ def test_what_is_said_of_several_seeds_is_in_the_results(page: str) -> None:
         assert (mean, deviation) in rounded, f"{mean} ± {deviation}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_example_runs_without_a_warning(script: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=240
-    )
+def test_example_runs_without_a_warning(script) -> None:
+    command = [sys.executable, "-W", "error", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-    assert len(script.read_text().splitlines()) <= 60
+    assert done.stdout.strip() and len(script.read_text().splitlines()) <= 60

@@ -1,7 +1,5 @@
 """The demo, on the command line as a user runs it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -19,13 +17,13 @@ ROWS = ["cnn-aug", "ien-r4", "het-ien", "recommended"]
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+def demo(tmp_path_factory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("demo")
     return invoke("demo", "--epochs", "1", "--out", folder), folder
 
 
 @pytest.mark.slow
-def test_demo_trains_four_nets_and_ends_with_their_table_and_page(demo: tuple[Result, Path]) -> None:
+def test_demo_trains_four_nets_and_ends_with_their_table_and_page(demo) -> None:
     done, folder = demo
     assert "embedded-5k" in done.output
     rows = {}
@@ -46,9 +44,7 @@ def test_demo_trains_four_nets_and_ends_with_their_table_and_page(demo: tuple[Re
 
 
 @pytest.mark.slow
-def test_demo_does_not_train_again_and_without_plots_says_how_to_get_them(
-    demo: tuple[Result, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_does_not_train_again_and_without_plots_says_how_to_get_them(demo, monkeypatch) -> None:
     _, folder = demo
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     again = invoke("demo", "--epochs", "1", "--out", folder).output
@@ -56,6 +52,6 @@ def test_demo_does_not_train_again_and_without_plots_says_how_to_get_them(
     assert 'pip install "ien[plots]"' in again.splitlines()[-1]
 
 
-def test_missing_digits_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_digits_name_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert 'pip install "ien[digits]"' in error_of("demo", "--out", tmp_path)

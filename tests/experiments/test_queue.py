@@ -1,7 +1,5 @@
 """The queue: names of runs, what is skipped or made again, and that no record is taken for another's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -46,12 +44,12 @@ def test_a_plan_goes_through_the_rows_seed_by_seed() -> None:
         ("weights_of=rot-mnist/cnn", "weights_of cannot be set: it is what the row is"),
     ],
 )
-def test_a_setting_that_makes_no_sense_says_why(setting: str, match: str) -> None:
+def test_a_setting_that_makes_no_sense_says_why(setting, match) -> None:
     with pytest.raises(ValueError, match=match):
         plan(["rot-mnist/cnn", "rot-mnist/ien-r4"], "small", [1], [setting])
 
 
-def test_every_run_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_has_a_name_of_its_own(monkeypatch) -> None:
     def name(*settings: str, data: str | None = None, processes: int = 1, threads: int | None = None) -> str:
         machine = {"threads": threads}
         (planned,) = plan(["rot-mnist/ien-r4"], "small", [2], settings, processes, machine)
@@ -67,23 +65,26 @@ def test_every_run_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run_name(config("rot-mnist/cnn", "smoke")) == "rot-mnist/cnn/smoke-seed1-embedded"
 
 
-def test_weights_are_trained_again_where_only_their_record_is_left() -> None:
-    run("rot-mnist/cnn-aug")
-    (record,) = Path("results").rglob("*.json")
-    record.write_text(record.read_text().replace('"seconds": ', '"seconds": 1000'))
-    before = record.read_bytes()
-    shutil.rmtree("runs")
-    assert "rot-mnist/cnn-aug small seed 1 epoch 1/1" in run("rot-mnist/cnn-aug-tta").output
-    assert Path("results/rot-mnist/cnn-aug-tta", f"{TINY_NAME}.json").exists()
-    assert record.read_bytes() == before
-    assert "epoch 1/1" not in run("rot-mnist/cnn-aug*").output
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Where two rows have been run."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run("rot-mnist/cnn", "rot-mnist/cnn-aug")
+    return folder
 
 
-def test_a_recorded_row_is_skipped_but_for_another_configuration() -> None:
-    both = ("rot-mnist/cnn", "rot-mnist/cnn-aug")
-    run(*both)
+@pytest.fixture
+def again(made):
+    """A copy of that in the working directory, with the bytes of the first record."""
+    shutil.copytree(made, ".", dirs_exist_ok=True)
+    return RECORD.read_bytes()
+
+
+def test_a_recorded_row_is_skipped_but_for_another_configuration(again) -> None:
     shutil.rmtree("runs")
-    done = run(*both, "--set", "channels_last=true")  # another machine is not another run
+    done = run("rot-mnist/cnn", "rot-mnist/cnn-aug", "--set", "channels_last=true")  # the same run
     assert f"recorded in {RECORD}" in done.output and not Path("runs").exists()
 
     content = json.loads(RECORD.read_text())
@@ -96,25 +97,32 @@ def test_a_recorded_row_is_skipped_but_for_another_configuration() -> None:
     assert RECORD.read_bytes() == before and not Path("runs").exists()
 
 
-def test_a_single_run_is_made_again_where_only_its_record_is_left() -> None:
-    run("rot-mnist/cnn")
-    before, accuracy = RECORD.read_bytes(), json.loads(RECORD.read_text())["accuracy"]
+def test_a_single_run_is_made_again_where_only_its_record_is_left(again) -> None:
     shutil.rmtree("runs")
     run("rot-mnist/cnn")
-    (again,) = Path("runs").rglob("result.json")
-    assert json.loads(again.read_text())["accuracy"] == accuracy and RECORD.read_bytes() == before
+    (result,) = Path("runs").rglob("result.json")
+    assert json.loads(result.read_text())["accuracy"] == json.loads(again)["accuracy"]
+    assert RECORD.read_bytes() == again
 
 
-def test_a_record_of_other_digits_in_the_place_of_a_run_is_an_error() -> None:
-    run("rot-mnist/cnn")
+def test_weights_are_trained_again_where_only_their_record_is_left(again) -> None:
+    record = Path("results/rot-mnist/cnn-aug", RECORD.name)
+    record.write_text(record.read_text().replace('"seconds": ', '"seconds": 1000'))
+    before = record.read_bytes()
+    shutil.rmtree("runs")
+    assert "rot-mnist/cnn-aug small seed 1 epoch 1/1" in run("rot-mnist/cnn-aug-tta").output
+    assert Path("results/rot-mnist/cnn-aug-tta", RECORD.name).exists()
+    assert record.read_bytes() == before
+    assert "epoch 1/1" not in run("rot-mnist/cnn-aug*").output
+
+
+def test_a_record_of_other_digits_in_the_place_of_a_run_is_an_error(again) -> None:
     RECORD.rename(RECORD.with_name(RECORD.name.replace("-embedded", "")))
     files = ["." if word == "embedded" else word for word in TINY]
-    said = shell.error_of("run", "rot-mnist/cnn", *files)
-    assert "(data embedded-5k, now generated)" in said
+    assert "(data embedded-5k, now generated)" in shell.error_of("run", "rot-mnist/cnn", *files)
 
 
-def test_a_finished_folder_of_another_configuration_is_an_error() -> None:
-    run("rot-mnist/cnn")
+def test_a_finished_folder_of_another_configuration_is_an_error(again) -> None:
     shutil.rmtree("results")
     path = Path("runs/rot-mnist/cnn", TINY_NAME, "result.json")
     path.write_text(path.read_text().replace('"batch_size": 64', '"batch_size": 32'))
@@ -123,15 +131,13 @@ def test_a_finished_folder_of_another_configuration_is_an_error() -> None:
     assert "another --out" in said and not Path("results").exists()
 
 
-def test_a_record_that_got_lost_is_made_from_the_finished_folder() -> None:
-    run("rot-mnist/cnn")
-    before = RECORD.read_bytes()
+def test_a_record_that_got_lost_is_made_from_the_finished_folder(again) -> None:
     RECORD.unlink()
     done = run("rot-mnist/cnn")
-    assert RECORD.read_bytes() == before and "epoch 1/1" not in done.output
+    assert RECORD.read_bytes() == again and "epoch 1/1" not in done.output
 
 
-def test_a_run_that_diverges_does_not_keep_the_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_diverges_does_not_keep_the_others_from_running(monkeypatch) -> None:
     run_one = queue.run
 
     def diverging(folder: Path, config: Config, *arguments: object) -> dict[str, object]:
@@ -157,7 +163,7 @@ def test_a_changed_row_has_a_name_a_record_and_a_label_of_its_own() -> None:
     assert "(beta=0.3, cycle_epochs=1, epochs=1," in table and "(cycle_epochs=1, epochs=1," in table
 
 
-def test_a_missing_library_is_told_before_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_told_before_the_first_run(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "e2cnn", None)
     said = run("rot-mnist/cnn", "rot-mnist/e2cnn", code=2).stderr
     assert said == 'error: rot-mnist/e2cnn needs e2cnn: pip install "ien[steerable]"\n'

@@ -1,7 +1,6 @@
 """The rows of the tracking table: the settings are the published ones, and each runs end to end."""
 
-from __future__ import annotations
-
+import itertools
 import json
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from ien.tracking.siamfc_network import SiamFC
 from ien.tracking.training.task import TRACK_TARGETS
 from ien.training import flat
 from ien.training.schedule import learning_rate
-from tests.helpers.configs import network
+from tests.helpers.configs import differing, distinct, network
 from tests.helpers.shell import error_of, invoke
 from tests.helpers.trackers import record
 
@@ -44,14 +43,12 @@ def test_there_is_every_row_of_the_paper_with_its_figures_and_every_beta() -> No
         "tracking/het-siamfc": 0.1,
     }
     lines = {line.split()[0]: line.split() for line in invoke("list").output.splitlines() if "/" in line}
-    assert lines["tracking/het-siamfc"] == [
-        *("tracking/het-siamfc", "siamfc", "4-2-1", "0.1", "0.37", "/", "0.62")
-    ]
+    assert lines["tracking/het-siamfc"] == "tracking/het-siamfc siamfc 4-2-1 0.1 0.37 / 0.62".split()
     assert lines["tracking/ien-siamfc-beta1"][-1] == "–"
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
+def test_the_preset_paper_is_the_published_protocol(name) -> None:
     settings = flat(config(name, "paper"))
     wanted = {
         **{"dataset": "got10k", "filter": "published", "pairs": None, "width": 1.0},
@@ -67,7 +64,7 @@ def test_the_preset_paper_is_the_published_protocol(name: str) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_the_learning_rate_falls_from_1e_2_to_1e_5(preset: str) -> None:
+def test_the_learning_rate_falls_from_1e_2_to_1e_5(preset) -> None:
     settings = config("tracking/ien-siamfc", preset)
     rates = [learning_rate(settings, 7 * epoch + 3, 7) for epoch in range(settings.schedule.epochs)]
     factor = 1e-3 ** (1 / settings.schedule.epochs)
@@ -78,16 +75,16 @@ def test_the_learning_rate_falls_from_1e_2_to_1e_5(preset: str) -> None:
 def test_small_differs_from_paper_in_size_only_and_rows_as_they_say() -> None:
     size = {"preset", "width", "epochs", "decay", "pairs", "filter"}
     for name in ALL:
-        small, full = (flat(config(name, preset)) for preset in ("small", "paper"))
-        assert {field for field in small if small[field] != full[field]} == size
-    for preset in PRESETS:
-        ours = flat(config("tracking/ien-siamfc", preset))
-        others = {name: flat(config(name, preset)) for name in ALL}
-        different = {name: {f for f in ours if ours[f] != other[f]} for name, other in others.items()}
-        assert different["tracking/cnn4-siamfc"] == {"experiment", "beta"}
-        assert different["tracking/het-siamfc"] == {"experiment", "feature_groups"}
-        assert different["tracking/re-siamfc"] == {"experiment", "model", "augment", "beta"}
-        assert different["tracking/siamfc"] == {"experiment", "feature_groups", "augment", "beta"}
+        assert differing(config(name, "small"), config(name, "paper")) == size
+    fields = {
+        "cnn4-siamfc": {"experiment", "beta"},
+        "het-siamfc": {"experiment", "feature_groups"},
+        "re-siamfc": {"experiment", "model", "augment", "beta"},
+        "siamfc": {"experiment", "feature_groups", "augment", "beta"},
+    }
+    for row, preset in itertools.product(fields, PRESETS):
+        ours, other = (config(f"tracking/{name}", preset) for name in ("ien-siamfc", row))
+        assert differing(ours, other) == fields[row], (row, preset)
 
 
 def test_the_mix_has_its_share_of_the_channels_at_small() -> None:
@@ -120,15 +117,14 @@ def test_show_tells_the_cost_of_an_update_and_the_pairs() -> None:
     assert "channels of the layers: 132, 352, 528, 528, 44" in text
     assert "multiply-accumulates for an update, 3 sizes × 4 templates" in text
     # 9,335 sequences, 8 at a time, 50 times, and each with a turned copy
-    assert "58,350 steps, 933,500 pairs seen (2 for each pair), one of each of 9,335 sequences" in " ".join(
-        text.split()
-    )
+    wanted = "58,350 steps, 933,500 pairs seen (2 for each pair), one of each of 9,335 sequences"
+    assert wanted in " ".join(text.split())
     small = invoke("show", "tracking/siamfc", "--set", "pairs=80", "--set", "epochs=3").output
     assert "30 steps, 240 pairs seen (1 for each pair)\n" in small and "3 sizes × 1 template\n" in small
     assert "pairs 80 instead of none" in small and "prints no numbers" not in small
 
 
-def test_names_of_runs_do_not_depend_on_digits_or_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_runs_do_not_depend_on_digits_or_on_workers(monkeypatch) -> None:
     (planned,) = plan(["tracking/siamfc"], "demo", [2], ["workers=0"])
     monkeypatch.setenv("IEN_DATA", "embedded")
     assert run_name(planned) == "tracking/siamfc/demo-seed2"
@@ -136,28 +132,28 @@ def test_names_of_runs_do_not_depend_on_digits_or_on_workers(monkeypatch: pytest
 
 def test_what_a_run_reached_is_told_in_its_own_terms() -> None:
     made = record()
-    scores = [
-        f"{made['tracking'][test]['success']:.3f} / {made['tracking'][test]['precision']:.3f} on {test}"
-        for test in ("otb", "rot-otb")
-    ]
-    assert TRACK_TARGETS.outcome(made) == f"success / precision {', '.join(scores)}"
+    otb, rot = (made["tracking"][test] for test in ("otb", "rot-otb"))
+    assert TRACK_TARGETS.outcome(made) == (
+        f"success / precision {otb['success']:.3f} / {otb['precision']:.3f} on otb, "
+        f"{rot['success']:.3f} / {rot['precision']:.3f} on rot-otb"
+    )
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch) -> None:
     """Generated clips of few frames."""
     monkeypatch.setattr(tracking_sets, "FRAMES", 6)
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smoke(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("smoke")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("name", ALL)
-def test_every_row_runs(name: str, smoke: Path) -> None:
+@pytest.mark.parametrize("name", distinct("tracking/*"))
+def test_every_row_runs(name, smoke) -> None:
     if name == "tracking/re-siamfc":
         pytest.importorskip("e2cnn", reason="the steerable baseline needs pip install 'ien[steerable]'")
     options = ("--preset", "smoke", "--threads", "1", "--out", smoke / "runs")
@@ -173,7 +169,7 @@ def test_every_row_runs(name: str, smoke: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
-def test_a_run_is_shown_measured_and_drawn_and_report_refuses_it(smoke: Path) -> None:
+def test_a_run_is_shown_measured_and_drawn_and_report_refuses_it(smoke) -> None:
     pytest.importorskip("matplotlib")
     test_every_row_runs("tracking/ien-siamfc", smoke)  # at once where it is finished
     run = smoke / "runs/tracking/ien-siamfc/smoke-seed1"

@@ -1,12 +1,11 @@
 """Configurations with other values, and the networks that they describe."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from torch import nn
 
-from ien.training import Config, changed, differences, kind_of
+from ien import experiments
+from ien.training import Config, changed, differences, flat, kind_of
 
 C = TypeVar("C", bound=Config)
 
@@ -24,3 +23,13 @@ def network(config: Config) -> nn.Module:
 def differing(config: Config, other: Config) -> set[str]:
     """The names of the fields in which two configurations differ."""
     return set(differences(config, other))
+
+
+def distinct(*patterns: str) -> list[str]:
+    """The rows of these patterns; of those that differ only in the size of ``beta``, the first."""
+    found: dict[str, str] = {}
+    for name in experiments.find(*patterns):
+        values = flat(experiments.config(name, "smoke"))
+        kind = values | {"experiment": name.split("/")[0], "beta": values["beta"] > 0}
+        found.setdefault(str(kind), name)
+    return list(found.values())

@@ -1,7 +1,5 @@
 """A toy run: a tiny net on random images, in this process or in others that can be cut off at any point."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import multiprocessing

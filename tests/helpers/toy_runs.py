@@ -1,7 +1,5 @@
 """Tiny finished runs, trained in this process, and the elements of an HTML page."""
 
-from __future__ import annotations
-
 import io
 import json
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """The page of runs in a real browser, headless Chromium: what it shows, moves, loads and survives."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -25,7 +23,7 @@ from ien._text import number
 from ien.report.opened import open_runs
 from ien.report.page import build
 from ien.report.page.explorer import explore
-from tests.helpers.toy_runs import Page, make_runs, write_page
+from tests.helpers.toy_runs import Page, write_page
 
 HOSTILE = """</script><img src=x onerror=alert(1)>"'&lt;${1}"""
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -45,17 +43,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return make_runs(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def path(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(runs, tmp_path_factory) -> Path:
     return write_page(runs, tmp_path_factory.mktemp("page") / "report.html", images=2, maps=2, measured=4)
 
 
 @pytest.fixture(scope="module")
-def data(path: Path) -> dict[str, Any]:
+def data(path) -> dict[str, Any]:
     return Page(path.read_text(encoding="utf-8")).data
 
 
@@ -78,7 +71,7 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def tab(browser: Any, path: Path) -> Iterator[Any]:
+def tab(browser, path) -> Iterator[Any]:
     with opened(browser, path, viewport={"width": 1200, "height": 1600}) as ready:
         yield ready
 
@@ -105,9 +98,7 @@ def expected(data: dict[str, Any], run: int, image: int, layer: int, element: in
     return str(seen["predicted"][element]), confidence, number(seen["errors"][layer][element])
 
 
-def test_the_table_stands_and_the_slider_moves_maps_and_numbers(
-    tab: Any, data: dict[str, Any], runs: list[Path]
-) -> None:
+def test_the_table_stands_and_the_slider_moves_maps_and_numbers(tab, data, runs) -> None:
     rows = tab.locator("table.runs tbody tr")
     for i, folder in enumerate(runs):
         result, cells = json.loads((folder / "result.json").read_text()), rows.nth(i).locator("td")
@@ -145,7 +136,7 @@ def test_the_table_stands_and_the_slider_moves_maps_and_numbers(
 
 
 @pytest.mark.parametrize("kind", ["rotation", "scale"])
-def test_maps_are_taken_back_by_the_groups_inverse(tab: Any, kind: str) -> None:
+def test_maps_are_taken_back_by_the_groups_inverse(tab, kind) -> None:
     maps = torch.randint(256, (1, 1, 7, 7)).double()
     group, values = ien.rotation(72), list(range(0, 360, 5))
     if kind == "scale":
@@ -157,7 +148,7 @@ def test_maps_are_taken_back_by_the_groups_inverse(tab: Any, kind: str) -> None:
         assert found == pytest.approx(back.flatten().tolist(), abs=1e-3)
 
 
-def test_image_layer_model_and_scale_can_be_chosen(tab: Any, data: dict[str, Any], runs: list[Path]) -> None:
+def test_image_layer_model_and_scale_can_be_chosen(tab, data, runs) -> None:
     tab.evaluate("moveTo(25)")
     tab.locator("#layer").select_option("conv3")
     assert shown(tab) == expected(data, 0, 0, 2, 5) and tab.text_content("#curve-layer") == "conv3"
@@ -185,7 +176,7 @@ def test_image_layer_model_and_scale_can_be_chosen(tab: Any, data: dict[str, Any
     assert np.abs(pixels(tab, "#input")[..., :3] - exact[..., None]).max() <= 0.51
 
 
-def test_it_plays_and_pauses_and_hops_without_motion(browser: Any, path: Path) -> None:
+def test_it_plays_and_pauses_and_hops_without_motion(browser, path) -> None:
     with opened(browser, path) as tab:
         tab.get_by_role("button", name="Play").click()
         expect(tab.locator("#position")).not_to_have_text("0°")
@@ -201,16 +192,15 @@ def test_it_plays_and_pauses_and_hops_without_motion(browser: Any, path: Path) -
         assert tab.evaluate("seen") == [90, 180, 270, 0]
 
 
-def test_it_is_readable_in_both_themes_at_all_widths_and_by_keyboard(browser: Any, path: Path) -> None:
+def test_it_is_readable_in_both_themes_at_all_widths_and_by_keyboard(browser, path) -> None:
     code = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
     with opened(browser, path, color_scheme="dark") as tab:
         assert max(tab.evaluate(code)) < 60
         tab.get_by_role("button", name="Use light colours").click()
         assert min(tab.evaluate(code)) > 200
         count = tab.locator("button:visible, select:visible, input:visible").count()
-        controls = re.findall(
-            r"- (button|combobox|slider|radio)\b( \".+?\")?", tab.locator("body").aria_snapshot()
-        )
+        tree = tab.locator("body").aria_snapshot()
+        controls = re.findall(r"- (button|combobox|slider|radio)\b( \".+?\")?", tree)
         assert len(controls) == count and all(name for _, name in controls), controls
         reached = set()
         for _ in range(60):
@@ -223,7 +213,7 @@ def test_it_is_readable_in_both_themes_at_all_widths_and_by_keyboard(browser: An
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_hostile_names_and_injected_code_do_no_harm(browser: Any, runs: list[Path], tmp_path: Path) -> None:
+def test_hostile_names_and_injected_code_do_no_harm(browser, runs, tmp_path) -> None:
     named = [replace(run, name=f"{HOSTILE}{run.folder.name}") for run in open_runs(runs[:2], count=2)]
     exploration = explore(named, [dict.fromkeys(run.layers, 1.0) for run in named], images=1, maps=1)
     text = build._page(named, [build.Geometry(None, HOSTILE)] * 2, [], exploration)

@@ -1,7 +1,5 @@
 """The page of runs without a browser: its numbers, its size, what it escapes and what it refuses."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -12,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from torch import nn
@@ -20,51 +19,44 @@ pytest.importorskip("matplotlib", reason='the page needs pip install "ien[plots]
 
 import ien
 from ien.geometry.doctor import doctor
-from ien.report.opened import OpenedRun, open_runs
+from ien.report.opened import open_runs
 from ien.report.page import build
 from ien.report.page.build import Geometry, Plot
-from ien.report.page.explorer import Exploration, explore, sweeps_of
-from tests.helpers.toy_runs import MEASURED, Page, make_runs, train, write_page
+from ien.report.page.explorer import explore, sweeps_of
+from tests.helpers.toy_runs import MEASURED, Page, train, write_page
 
 HOSTILE = """</script><img src=x onerror=alert(1)>"'&lt;${1}"""
 pytestmark = pytest.mark.usefixtures("toy_data")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return make_runs(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def path(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(runs, tmp_path_factory) -> Path:
     return write_page(runs, tmp_path_factory.mktemp("page") / "report.html")
 
 
 @pytest.fixture(scope="module")
-def page(path: Path) -> Page:
+def page(path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def few(runs: list[Path]) -> tuple[list[OpenedRun], Exploration]:
+@pytest.fixture(scope="module")
+def few(opened_runs):
     """Two opened runs and a small exploration of them."""
-    opened = open_runs(runs[:2], count=MEASURED)
-    return opened, explore(opened, [dict.fromkeys(run.layers, 1.0) for run in opened], images=2, maps=2)
+    two = opened_runs[:2]
+    return two, explore(two, [dict.fromkeys(run.layers, 1.0) for run in two], images=2, maps=2)
 
 
-def rendered(
-    opened: list[OpenedRun],
-    exploration: Exploration,
-    geometry: Geometry = Geometry(None, "not examined"),  # noqa: B008
-    plots: tuple[Plot, ...] = (),
-) -> Page:
+NOT_EXAMINED = Geometry(None, "not examined")
+
+
+def rendered(opened, exploration, geometry=NOT_EXAMINED, plots=()) -> Page:
     return Page(build._page(opened, [geometry] * len(opened), plots, exploration))
 
 
 # --- the numbers
 
 
-def test_the_table_holds_the_numbers_of_the_results_in_full(runs: list[Path], page: Page) -> None:
+def test_the_table_holds_the_numbers_of_the_results_in_full(runs, page) -> None:
     expected = []
     for folder in runs:
         result = json.loads((folder / "result.json").read_text())
@@ -75,30 +67,27 @@ def test_the_table_holds_the_numbers_of_the_results_in_full(runs: list[Path], pa
     assert [float(cell["data-value"] or "nan") for cell in cells] == expected
 
 
-def test_sections_plots_and_settings_are_there(page: Page) -> None:
+def test_sections_plots_and_settings_are_there(page) -> None:
     assert page.text.count(f"Relative error over 71 rotations of the first {MEASURED} test images") == 1
     assert page.text.count(f"scalings of the first {MEASURED} test images") == 1
-    assert len(page.named("img")) == 6
     for shown in page.data["runs"]:
         assert shown["name"] in page.text and re.fullmatch("#[0-9A-F]{6}", shown["colour"])
     assert sum(row.get("class") == "differs" for row in page.named("tr")) == 3
-
-
-def test_settings_that_differ_come_first(runs: list[Path]) -> None:
-    settings = build._settings(open_runs(runs, count=2))
-    assert {name for name, _, differs in settings[:3] if differs} == {"group", "augment", "beta"}
-    assert {name: values for name, values, _ in settings}["beta"] == ["1.0", "0.0", "1.0"]
-    assert not any(differs for *_, differs in settings[3:])
-
-
-def test_plots_are_the_svg_of_the_figures(page: Page) -> None:
+    assert len(page.named("img")) == 6
     for image in page.named("img"):
         kind, _, content = str(image["src"]).partition(",")
         assert kind == "data:image/svg+xml;base64" and b"</svg>" in base64.b64decode(content)
         assert image["alt"]
 
 
-def test_runs_that_only_scale_are_measured_over_factors(runs: list[Path], tmp_path: Path) -> None:
+def test_settings_that_differ_come_first(opened_runs) -> None:
+    settings = build._settings(opened_runs)
+    assert {name for name, _, differs in settings[:3] if differs} == {"group", "augment", "beta"}
+    assert {name: values for name, values, _ in settings}["beta"] == ["1.0", "0.0", "1.0"]
+    assert not any(differs for *_, differs in settings[3:])
+
+
+def test_runs_that_only_scale_are_measured_over_factors(runs, tmp_path) -> None:
     told: list[str] = []
     path = tmp_path / "new" / "page.html"
     write_page(runs[2:], path, images=1, maps=1, measured=4, progress=told.append)
@@ -114,7 +103,7 @@ def test_runs_that_only_scale_are_measured_over_factors(runs: list[Path], tmp_pa
 # --- the file
 
 
-def test_it_is_one_file_that_names_nothing_outside(path: Path, page: Page) -> None:
+def test_it_is_one_file_that_names_nothing_outside(path, page) -> None:
     assert path.stat().st_size <= build.MAX_BYTES and os.listdir(path.parent) == ["report.html"]
     assert "://" not in path.read_text(encoding="utf-8")
     for _, attributes in page.elements:
@@ -124,7 +113,7 @@ def test_it_is_one_file_that_names_nothing_outside(path: Path, page: Page) -> No
     assert policy is not None and policy.startswith("default-src 'none'; img-src data:") and "*" not in policy
 
 
-def test_every_id_occurs_once_and_every_reference_is_met(page: Page) -> None:
+def test_every_id_occurs_once_and_every_reference_is_met(page) -> None:
     ids = Counter(attributes["id"] for _, attributes in page.elements if "id" in attributes)
     assert {name for name, count in ids.items() if count > 1} == set()
     links = {str(a["href"])[1:] for _, a in page.elements if str(a.get("href", "")).startswith("#")}
@@ -132,11 +121,9 @@ def test_every_id_occurs_once_and_every_reference_is_met(page: Page) -> None:
     assert links | labels <= set(ids)
 
 
-def test_a_page_that_would_be_too_large_holds_less_and_says_so(
-    few: tuple[list[OpenedRun], Exploration], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_that_would_be_too_large_holds_less_and_says_so(few, monkeypatch) -> None:
     assert "To keep the file small" not in rendered(*few).text
-    size = len(build._page(few[0], [Geometry(None, "not examined")] * 2, [], few[1]).encode())
+    size = len(build._page(few[0], [NOT_EXAMINED] * 2, [], few[1]).encode())
     monkeypatch.setattr(build, "MAX_BYTES", size - 1000)
     less = rendered(*few)
     assert "To keep the file small it holds 1 of 2 maps of each layer" in less.text
@@ -149,7 +136,7 @@ def test_a_page_that_would_be_too_large_holds_less_and_says_so(
 # --- text from files
 
 
-def with_text(text: str, opened: list[OpenedRun], exploration: Exploration) -> Page:
+def with_text(text, opened, exploration) -> Page:
     """A page of two runs, one of which has this text wherever a file can have some."""
     run, other = opened
     layers = {f"{text}{name}": layer for name, layer in run.record.layers.items()}
@@ -162,7 +149,7 @@ def with_text(text: str, opened: list[OpenedRun], exploration: Exploration) -> P
     return rendered([changed, other], exploration, Geometry(None, text), (Plot(text, text, "data:,"),))
 
 
-def test_hostile_text_stays_text(few: tuple[list[OpenedRun], Exploration]) -> None:
+def test_hostile_text_stays_text(few) -> None:
     found, harmless = with_text(HOSTILE, *few), with_text("harmless", *few)
     assert [tag for tag, _ in found.elements] == [tag for tag, _ in harmless.elements]
     assert [list(attributes) for _, attributes in found.elements] == [list(a) for _, a in harmless.elements]
@@ -170,14 +157,13 @@ def test_hostile_text_stays_text(few: tuple[list[OpenedRun], Exploration]) -> No
     assert found.text.count(HOSTILE) == harmless.text.count("harmless") >= 14
 
 
-def test_hostile_names_stay_text_in_the_plots(few: tuple[list[OpenedRun], Exploration]) -> None:
+def test_hostile_names_stay_text_in_the_plots(few) -> None:
     opened = [replace(few[0][0], name=HOSTILE), few[0][1]]
     (sweep,) = sweeps_of([ien.group("rot4")])
     reports = {}
     for run in opened:
-        reports[run.name] = ien.measure(
-            run.model, run.images, "rot8", run.layers, run.feature_groups, labels=run.labels
-        )
+        measured = (run.model, run.images, "rot8", run.layers, run.feature_groups)
+        reports[run.name] = ien.measure(*measured, labels=run.labels)
     for plot in build._plots(opened, [(sweep, reports)]):
         found = Page(base64.b64decode(plot.address.partition(",")[2]).decode())
         assert not {"script", "img"} & {tag for tag, _ in found.elements}
@@ -186,7 +172,7 @@ def test_hostile_names_stay_text_in_the_plots(few: tuple[list[OpenedRun], Explor
 # --- what the doctor says
 
 
-def test_findings_are_shown_once_for_runs_that_share_them(few: tuple[list[OpenedRun], Exploration]) -> None:
+def test_findings_are_shown_once_for_runs_that_share_them(few) -> None:
     strided = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1))
     flat = nn.Sequential(*strided, nn.Flatten(), nn.Linear(4 * 14 * 14, 2))
     plain = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1))
@@ -202,21 +188,18 @@ def test_findings_are_shown_once_for_runs_that_share_them(few: tuple[list[Opened
         assert " ".join(str(verdict).split()) in text
 
 
-def test_a_network_that_cannot_be_examined_is_said_to_be(
-    runs: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_that_cannot_be_examined_is_said_to_be(opened_runs, monkeypatch) -> None:
     def fail(model: nn.Module, size: tuple[int, int, int]) -> None:
         raise ValueError(f"cannot follow it at {size}")
 
     monkeypatch.setattr("ien.geometry.doctor.doctor", fail)
-    (run,) = open_runs(runs[:1], count=2)
-    assert build._examine(run) == Geometry(None, "cannot follow it at (1, 28, 28)")
+    assert build._examine(opened_runs[0]) == Geometry(None, "cannot follow it at (1, 28, 28)")
 
 
 # --- runs side by side
 
 
-def test_folders_that_are_no_finished_runs_are_refused(runs: list[Path], tmp_path: Path) -> None:
+def test_folders_that_are_no_finished_runs_are_refused(runs, tmp_path) -> None:
     shutil.copytree(runs[0], tmp_path / "begun")
     (tmp_path / "begun" / "result.json").unlink()
     (tmp_path / "empty").mkdir()
@@ -232,26 +215,26 @@ def test_folders_that_are_no_finished_runs_are_refused(runs: list[Path], tmp_pat
     assert not (tmp_path / "report.html").exists()
 
 
-def test_runs_on_different_images_are_refused(runs: list[Path], tmp_path: Path) -> None:
-    other = train(tmp_path / "other", data_seed=5)
+def test_runs_on_different_images_are_refused(runs, tmp_path) -> None:
+    other = train(tmp_path / "other", data_seed=5, test_images=7)
+    assert len(open_runs([other])[0].images) == 7
     with pytest.raises(ValueError, match=r"tested on different images.*random toy.*write one page for each"):
         write_page([runs[0], other], tmp_path / "report.html")
 
 
-def test_runs_tested_on_fewer_of_the_same_images_are_shown_on_those(runs: list[Path], tmp_path: Path) -> None:
-    other = train(tmp_path / "other", test_images=7)
-    opened = build._with_equal_images(open_runs([runs[0], other]))
-    assert [len(run.images) for run in opened] == [7, 7]
-    assert [run.labels is not None and len(run.labels) for run in opened] == [7, 7]
+def test_runs_tested_on_fewer_of_the_same_images_are_shown_on_those(opened_runs) -> None:
+    first, second = opened_runs[:2]
+    fewer = replace(second, images=second.images[:7], labels=second.labels[:7])
+    opened = build._with_equal_images([first, fewer])
+    assert [len(run.images) for run in opened] == [len(run.labels) for run in opened] == [7, 7]
 
 
-def test_a_run_that_does_not_classify_is_refused(runs: list[Path]) -> None:
-    (run,) = open_runs(runs[:1], count=2)
+def test_a_run_that_does_not_classify_is_refused(opened_runs) -> None:
     with pytest.raises(ValueError, match="does not classify, and this page is about classifiers"):
-        build._with_equal_images([replace(run, labels=None)])
+        build._with_equal_images([replace(opened_runs[0], labels=None)])
 
 
-def test_runs_with_one_name_are_told_apart_by_their_folders(runs: list[Path], tmp_path: Path) -> None:
+def test_runs_with_one_name_are_told_apart_by_their_folders(runs, tmp_path) -> None:
     copy, twin = tmp_path / "copy", tmp_path / "twin" / runs[0].name
     for folder in (copy, twin):
         shutil.copytree(runs[0], folder)
@@ -264,30 +247,19 @@ def test_runs_with_one_name_are_told_apart_by_their_folders(runs: list[Path], tm
 # --- writing
 
 
-def test_a_full_disk_keeps_the_earlier_file(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_earlier_file(runs, tmp_path, monkeypatch) -> None:
     path = tmp_path / "report.html"
     path.write_text("earlier")
-
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(build, "_plots", lambda *arguments: [])
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match=r"report.html could not be written .*No space left"):
         write_page(runs[:1], path, images=1, measured=2)
     assert path.read_text() == "earlier" and os.listdir(tmp_path) == ["report.html"]
 
 
-def test_a_folder_in_place_of_a_file_is_refused(runs: list[Path], tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_file_or_no_matplotlib_is_refused(runs, tmp_path, monkeypatch) -> None:
     with pytest.raises(ValueError, match=r"is a folder: name the file to write, such as .*report.html"):
         write_page(runs, tmp_path)
-
-
-def test_without_matplotlib_the_extra_is_named(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'needs matplotlib: pip install "ien\[plots\]"'):
         write_page(runs, tmp_path / "report.html")

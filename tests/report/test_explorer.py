@@ -1,11 +1,8 @@
 """The explorer's data: probabilities, errors and maps against the model on the transformed image."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien.report.opened import OpenedRun, open_runs
-from ien.report.page.explorer import (
-    MAX_MAP_SIZE,
-    Exploration,
-    choose_images,
-    explore,
-    groups_of,
-    pack,
-    sweeps_of,
-)
+from ien.report.opened import OpenedRun
+from ien.report.page.explorer import MAX_MAP_SIZE, choose_images, explore, groups_of, pack, sweeps_of
 from tests.helpers import toy
-from tests.helpers.toy_runs import MEASURED, make_runs
 
 pytestmark = pytest.mark.usefixtures("toy_data")
 
@@ -40,21 +28,14 @@ def variances(run: OpenedRun) -> dict[str, float]:
     return {layer: float(pooled(run, layer, run.images).double().var(unbiased=False)) for layer in run.layers}
 
 
-@pytest.fixture
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[OpenedRun]:
-    return open_runs(make_runs(tmp_path_factory), count=MEASURED)
+@pytest.fixture(scope="module")
+def found(opened_runs):
+    return explore(opened_runs, [variances(run) for run in opened_runs], images=3, maps=4)
 
 
-@pytest.fixture
-def found(runs: list[OpenedRun]) -> Exploration:
-    return explore(runs, [variances(run) for run in runs], images=3, maps=4)
-
-
-def test_probabilities_are_those_of_the_model_on_the_transformed_image(
-    found: Exploration, runs: list[OpenedRun]
-) -> None:
+def test_probabilities_are_those_of_the_model_on_the_transformed_image(found, opened_runs) -> None:
     for sweep in found.content["sweeps"]:
-        for shown, run in zip(found.content["runs"], runs, strict=True):
+        for shown, run in zip(found.content["runs"], opened_runs, strict=True):
             for i, image in enumerate(found.content["images"]):
                 x = run.images[image["index"]][None]
                 for at in range(0, len(sweep["values"]), 7):
@@ -71,10 +52,10 @@ def test_probabilities_are_those_of_the_model_on_the_transformed_image(
                     assert seen["confidence"][place] == pytest.approx(float(p.max()), rel=1e-4)
 
 
-def test_errors_are_the_loss_over_the_variance(found: Exploration, runs: list[OpenedRun]) -> None:
+def test_errors_are_the_loss_over_the_variance(found, opened_runs) -> None:
     group = ien.rotation(72)
     count = sum(len(sweep["values"]) for sweep in found.content["sweeps"])
-    for shown, run in zip(found.content["runs"], runs, strict=True):
+    for shown, run in zip(found.content["runs"], opened_runs, strict=True):
         x = run.images[found.content["images"][1]["index"]][None]
         for k, (layer, variance) in enumerate(variances(run).items()):
             errors = shown["images"][1]["errors"][k]
@@ -88,10 +69,8 @@ def test_errors_are_the_loss_over_the_variance(found: Exploration, runs: list[Op
                     assert errors[int(g)] == pytest.approx(expected, rel=1e-3)
 
 
-def test_frames_are_the_most_varying_maps_within_half_a_step(
-    found: Exploration, runs: list[OpenedRun]
-) -> None:
-    group, run, shown = ien.rotation(72), runs[0], found.content["runs"][0]
+def test_frames_are_the_most_varying_maps_within_half_a_step(found, opened_runs) -> None:
+    group, run, shown = ien.rotation(72), opened_runs[0], found.content["runs"][0]
     chosen = run.images[[image["index"] for image in found.content["images"]]]
     for k, layer in enumerate(run.layers):
         about = shown["layers"][k]
@@ -107,7 +86,7 @@ def test_frames_are_the_most_varying_maps_within_half_a_step(
             assert np.abs(restored - h[:, about["maps"][m]].numpy()).max() <= 0.501 * (high - low) / 255
 
 
-def test_pictures_are_the_images_byte_for_byte(found: Exploration) -> None:
+def test_pictures_are_the_images_byte_for_byte(found) -> None:
     images = toy.dataset().test_x
     for image in found.content["images"]:
         stored = np.frombuffer(base64.b64decode(image["pixels"]), np.uint8).reshape(image["size"])
@@ -115,7 +94,7 @@ def test_pictures_are_the_images_byte_for_byte(found: Exploration) -> None:
         assert image["label"] == int(toy.dataset().test_y[image["index"]])
 
 
-def test_fewer_images_and_maps_can_be_cut_out(found: Exploration) -> None:
+def test_fewer_images_and_maps_can_be_cut_out(found) -> None:
     cut = found.cut(2, 1)
     assert len(cut["images"]) == 2 and cut["sweeps"] == found.content["sweeps"]
     for run in cut["runs"]:
@@ -129,7 +108,7 @@ def test_fewer_images_and_maps_can_be_cut_out(found: Exploration) -> None:
 @pytest.mark.parametrize(
     "own", [[0.7, 0.84], [1.3], [2 ** (k / 3) for k in (-3, -2, -1, 1, 2, 3)], [0.3, 1.05, 1.06]], ids=str
 )
-def test_factors_are_spread_around_one_with_the_groups_own_among_them(own: list[float]) -> None:
+def test_factors_are_spread_around_one_with_the_groups_own_among_them(own) -> None:
     (sweep,) = sweeps_of([ien.scale(own)])
     values = np.array(sweep.values)
     assert sweep.kind == "scale" and set(own) <= set(values) and sweep.marks == tuple(sorted({1, *own}))
@@ -151,7 +130,7 @@ def test_factors_are_spread_around_one_with_the_groups_own_among_them(own: list[
         (["flipxscale1.3"], ["rotation", "scale"]),
     ],
 )
-def test_sweeps_are_those_of_the_groups(groups: list[str], kinds: list[str]) -> None:
+def test_sweeps_are_those_of_the_groups(groups, kinds) -> None:
     sweeps = sweeps_of([ien.group(text) for text in groups])
     assert [sweep.kind for sweep in sweeps] == kinds
     if kinds[0] == "rotation":
@@ -159,10 +138,8 @@ def test_sweeps_are_those_of_the_groups(groups: list[str], kinds: list[str]) -> 
 
 
 def test_a_run_measured_under_several_groups_has_the_sweeps_of_all() -> None:
-    runs: Any = [
-        SimpleNamespace(measured_groups=(ien.rotation(4), ien.scale([0.5]))),
-        SimpleNamespace(measured_groups=(ien.scale([2]),)),
-    ]
+    measured = [(ien.rotation(4), ien.scale([0.5])), (ien.scale([2]),)]
+    runs = [SimpleNamespace(measured_groups=groups) for groups in measured]
     assert [str(group) for group in groups_of(runs)] == ["rot4", "scale0.5", "scale2"]
 
 
@@ -180,7 +157,7 @@ def test_constant_frames_pack_to_zeros() -> None:
 def test_many_classes_have_the_likeliest_bars_and_large_maps_are_averaged() -> None:
     conv = nn.Conv2d(3, 6, 3, padding=1)
     net = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 50)).eval()
-    run: Any = SimpleNamespace(
+    run = SimpleNamespace(
         **{"name": "net", "model": net, "layers": ("0",), "feature_groups": 1},
         **{"measured_groups": (ien.rotation(4),), "record": SimpleNamespace(config={})},
         **{"images": torch.rand(2, 3, 100, 100), "labels": torch.tensor([49, 3])},
@@ -195,6 +172,6 @@ def test_many_classes_have_the_likeliest_bars_and_large_maps_are_averaged() -> N
 
 
 def test_runs_without_classes_cannot_be_explored() -> None:
-    run: Any = SimpleNamespace(name="tracker", labels=None)
+    run = SimpleNamespace(name="tracker", labels=None)
     with pytest.raises(ValueError, match="tracker is not a classifier"):
         explore([run], [{}])

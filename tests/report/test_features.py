@@ -1,7 +1,5 @@
 """Feature maps in all orientations: numbers against rot90 and loops, and the figure against the numbers."""
 
-from __future__ import annotations
-
 import itertools
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -21,6 +19,7 @@ from ien.report.plots.style import save_figure
 from tests.helpers import toy
 
 pytest.importorskip("matplotlib")
+OCCLUDE = ien.custom("occlude", {"left": lambda x: x * 0}, feature_actions="identity")
 
 
 def net(kernel: int = 3, channels: int = 1) -> nn.Sequential:
@@ -31,17 +30,15 @@ def net(kernel: int = 3, channels: int = 1) -> nn.Sequential:
 
 def opened(name: str = "a small seed 1", group: str = "rot4", **changes: Any) -> OpenedRun:
     images = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1))
-    record: Any = SimpleNamespace(data="toy")
-    made = OpenedRun(
-        Path(name), name, net(), ("1", "3"), 2, ien.group(group), images, torch.zeros(3), toy.config(), record
-    )
-    return replace(made, **changes)
+    record, config = SimpleNamespace(data="toy"), toy.config()
+    network = (net(), ("1", "3"), 2, ien.group(group))
+    return replace(OpenedRun(Path(name), name, *network, images, torch.zeros(3), config, record), **changes)
 
 
 def pooled(model: nn.Module, layer: int, x: Tensor) -> Tensor:
     """Maps of one image (1, 1, H, W) after ``layer``, pooled by a loop over channels: (4, H, W)."""
     with torch.no_grad():
-        h = model[: layer + 1](x)[0]  # type: ignore[index]
+        h = model[: layer + 1](x)[0]
     return torch.stack([torch.maximum(h[2 * i], h[2 * i + 1]) for i in range(4)]).double()
 
 
@@ -77,7 +74,7 @@ def test_an_equivariant_net_shows_equal_pictures_and_another_does_not() -> None:
 
 
 @pytest.mark.parametrize("group", ["flip", "rot4xflip", "rot2"])
-def test_permutations_are_undone_bit_for_bit(group: str) -> None:
+def test_permutations_are_undone_bit_for_bit(group) -> None:
     shown = image_views(opened(group=group))
     assert all(np.array_equal(picture, shown.images[0]) for picture in shown.aligned)
 
@@ -147,7 +144,7 @@ def test_the_figure_names_runs_layers_angles_and_errors() -> None:
     assert "identity" in written(plot_features(runs, group=ien.reflection()))
 
 
-def test_colour_images_are_shown_in_colour(tmp_path: Path) -> None:
+def test_colour_images_are_shown_in_colour(tmp_path) -> None:
     images = torch.rand(1, 3, 12, 12)
     run = opened(model=net(channels=3), images=images, group="rot8")
     picture = pictures(plot_features([run]))[0]
@@ -157,7 +154,7 @@ def test_colour_images_are_shown_in_colour(tmp_path: Path) -> None:
     assert two.images.shape == (4, 12, 12)
 
 
-def test_files_hold_the_names_as_text_and_are_the_same_every_time(tmp_path: Path) -> None:
+def test_files_hold_the_names_as_text_and_are_the_same_every_time(tmp_path) -> None:
     from PIL import Image
 
     runs = [opened("<b>&amp;$\\frac{"), opened("_two\nlines\x00$")]
@@ -169,36 +166,29 @@ def test_files_hold_the_names_as_text_and_are_the_same_every_time(tmp_path: Path
         assert len(np.unique(np.asarray(image))) > 50
 
 
-def test_runs_that_cannot_be_compared_are_errors() -> None:
-    run = opened()
+@pytest.mark.parametrize(
+    ("others", "options", "match"),
+    [
+        ([{"images": torch.rand(3, 1, 12, 12)}], {}, r"image 0 of a small seed 1 \(toy\) is not that of b"),
+        ([{"group": "rot8"}], {}, "groups rot4, rot8: say which"),
+        ([], {"image": 3}, "image 3 is not there: a small seed 1 has images 0 to 2"),
+        ([], {"image": -1}, "image -1 is not there: a small seed 1 has images 0 to 2"),
+        ([], {"layers": ["33"]}, r"no layer '33'.*3"),
+        ([], {"layers": []}, "no layer to plot: name some of 1, 3"),
+        ([], {"group": OCCLUDE}, r"cannot be aligned back \('left' of occlude is a black box"),
+        ([], {"group": ien.rotation(72)}, r"2 to 12 elements.*take rot4 or rot8"),
+        ([], {"group": ien.rotation(1)}, r"2 to 12 elements.*take rot4 or rot8"),
+    ],
+)
+def test_what_cannot_be_shown_is_an_error_that_says_what_can(others, options, match) -> None:
+    with pytest.raises((ValueError, KeyError), match=match):
+        plot_features([opened(), *(opened("b", **changes) for changes in others)], **options)
+
+
+def test_no_runs_are_an_error_and_runs_of_two_groups_need_one() -> None:
     with pytest.raises(ValueError, match="nothing to plot"):
         plot_features([])
-    with pytest.raises(ValueError, match=r"image 0 of a small seed 1 \(toy\) is not that of b"):
-        plot_features([run, opened("b", images=torch.rand(3, 1, 12, 12))])
-    with pytest.raises(ValueError, match="groups rot4, rot8: say which"):
-        plot_features([run, opened("b", group="rot8")])
-    assert plot_features([run, opened("b", group="rot8")], group=ien.rotation(4))
-
-
-def test_what_is_not_there_is_an_error_that_says_what_is() -> None:
-    run = opened()
-    for image in (3, -1):
-        with pytest.raises(ValueError, match=f"image {image} is not there: a small seed 1 has images 0 to 2"):
-            plot_features([run], image=image)
-    with pytest.raises(KeyError, match=r"no layer '33'.*3"):
-        plot_features([run], ["33"])
-    with pytest.raises(ValueError, match="no layer to plot: name some of 1, 3"):
-        plot_features([run], [])
-
-
-def test_groups_that_do_not_fit_are_errors() -> None:
-    run = opened()
-    occlude = ien.custom("occlude", {"left": lambda x: x * 0}, feature_actions="identity")
-    with pytest.raises(ValueError, match=r"cannot be aligned back \('left' of occlude is a black box"):
-        plot_features([run], group=occlude)
-    for group in (ien.rotation(72), ien.rotation(1)):
-        with pytest.raises(ValueError, match=r"2 to 12 elements.*take rot4 or rot8"):
-            plot_features([run], group=group)
+    assert plot_features([opened(), opened("b", group="rot8")], group=ien.rotation(4))
 
 
 def test_maps_that_are_no_numbers_are_an_error_and_constant_ones_are_not() -> None:

@@ -1,7 +1,5 @@
 """The scripts in ``docs/figures``: what they draw are the numbers of the records."""
 
-from __future__ import annotations
-
 import runpy
 import statistics
 from pathlib import Path
@@ -31,9 +29,7 @@ def mean_error(row: Row) -> float:
     return statistics.fmean(100 - 100 * record.accuracy for record in row.records)
 
 
-def test_sizes_are_mean_error_rates_by_training_images(
-    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_are_mean_error_rates_by_training_images(rows, monkeypatch) -> None:
     (axes,) = drawn("study_sizes.py", monkeypatch).axes
     lines = [line for line in axes.lines if len(line.get_ydata()) == 3 and line.get_linestyle() != "None"]
     names = ("n500-e2cnn", "n2000-e2cnn")
@@ -42,9 +38,7 @@ def test_sizes_are_mean_error_rates_by_training_images(
     assert axes.yaxis.get_inverted()  # fewer errors are higher
 
 
-def test_rows_have_their_accuracy_and_their_largest_error(
-    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_have_their_accuracy_and_their_largest_error(rows, monkeypatch) -> None:
     left, right = drawn("study_rows.py", monkeypatch).axes
     places = {label.get_text(): y for label, y in zip(left.get_yticklabels(), left.get_yticks(), strict=True)}
     assert len(places) == len({name for name in places}) > 40
@@ -57,9 +51,7 @@ def test_rows_have_their_accuracy_and_their_largest_error(
 
 
 @pytest.mark.slow
-def test_the_tradeoff_has_a_panel_for_each_network(
-    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tradeoff_has_a_panel_for_each_network(rows, monkeypatch) -> None:
     panels = drawn("tradeoff.py", monkeypatch).axes
     assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
         *("rot-tim, resnet18", "rot-mnist, cnn6", "rot-tim, vgg")

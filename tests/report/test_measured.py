@@ -1,12 +1,9 @@
 """The page of one report: its numbers, its curve, and names that do no harm."""
 
-from __future__ import annotations
-
 import re
 import sys
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +18,7 @@ def tags(page: str) -> list[tuple[str, list[str]]]:
     """Every element with the names of its attributes, in order."""
     found: list[tuple[str, list[str]]] = []
     parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: found.append((tag, [name for name, _ in attrs]))  # type: ignore[method-assign]
+    parser.handle_starttag = lambda tag, attrs: found.append((tag, list(dict(attrs))))
     parser.feed(page)
     parser.close()
     return found
@@ -42,16 +39,16 @@ def test_cells_are_those_of_the_printed_table() -> None:
     [
         (report(c=layer(circle())), "angle", ["0°", "90°", "180°", "270°", "360°"]),
         (report(c=scaled({0.5: 0.1, 0.7: 0.2, 2.0: 0.3})), "factor", ["×0.5", "×0.7", "×1", "×2"]),
+        (report(c=layer(circle() | {90.0: 0.0})), "angle", ["0°", "90°", "180°", "270°", "360°"]),
         (report(c=layer({90.0: 0.1})), None, []),
         (report(c=scaled({0.5: 0.1, 2.0: 0.3})), None, []),
     ],
-    ids=["angles", "factors", "one angle", "two factors"],
+    ids=["angles", "factors", "an error of zero", "one angle", "two factors"],
 )
-def test_there_is_a_curve_over_enough_angles_or_factors(
-    given: Report, axis: str | None, marks: list[str]
-) -> None:
+def test_there_is_a_curve_over_enough_angles_or_factors(given, axis, marks) -> None:
     page = measured_page(given)
     assert re.findall(r"<h2>Relative error against the (\w+)</h2>", page) == [axis] * (axis is not None)
+    assert ("<polyline" in page) == (axis is not None)
     assert re.findall(r'text-anchor="middle">([^<]+)<', page) == marks
 
 
@@ -63,10 +60,6 @@ def test_the_curve_is_logarithmic_and_runs_from_left_to_right() -> None:
     steps = [b - a for a, b in pairwise(y)]
     assert list(x) == sorted(x) and max(steps) - min(steps) < 0.21 and min(steps) > 0  # down is smaller
     assert len(re.findall("<polyline", measured_page(report(a=layer(errors), b=layer(errors))))) == 2
-
-
-def test_errors_of_zero_have_a_place() -> None:
-    assert "<polyline" in measured_page(report(c=layer(circle() | {90.0: 0.0})))
 
 
 def test_hostile_names_stay_text() -> None:
@@ -84,7 +77,7 @@ def test_it_loads_nothing_and_runs_no_script() -> None:
     assert policy.startswith("default-src 'none'") and "script-src" not in policy
 
 
-def test_saving_a_report_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_a_report_needs_no_matplotlib(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report(c=layer(circle())).save(tmp_path)
     assert "<polyline" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """Colours: one for each method, and different ones in one figure."""
 
-from __future__ import annotations
-
 import pytest
 
 from ien.experiments import names
@@ -22,7 +20,7 @@ from ien.report.palette import COLOURS, METHODS, colour_of, colours_of, method_o
         ("alien", None),
     ],
 )
-def test_names_tell_the_method(name: str, method: str | None) -> None:
+def test_names_tell_the_method(name, method) -> None:
     assert method_of(name) == method
     assert colour_of(name) == METHODS.get(method or "", COLOURS["black"])
 

@@ -1,7 +1,5 @@
 """Plots: the numbers drawn are the numbers given, the files hold them, and names do no harm."""
 
-from __future__ import annotations
-
 import io
 import math
 import sys
@@ -9,6 +7,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,7 +87,7 @@ def test_rounding_errors_are_drawn_on_a_line_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.5], [1e-12], [3e-9, 0.2], [0.11, 0.12], [1e-7, 2.0, 0.0]])
-def test_axes_of_errors_hold_all_values_between_their_ends(values: list[float]) -> None:
+def test_axes_of_errors_hold_all_values_between_their_ends(values) -> None:
     axis = ErrorAxis.over([*values, None, math.nan])
     assert all(axis.low < axis.place(value) < axis.high for value in values)
     assert all(axis.place(value) == value for value in values if value >= ROUNDING)
@@ -96,13 +95,8 @@ def test_axes_of_errors_hold_all_values_between_their_ends(values: list[float]) 
     assert any(tick >= axis.start for tick in axis.ticks())
 
 
-def test_an_axis_needs_a_finite_error() -> None:
-    with pytest.raises(ValueError, match="no finite relative error"):
-        plot_errors({"a": quarters(c1=math.inf)})
-
-
 @pytest.mark.parametrize(("low", "high"), [(1e-9, 3.0), (0.2, 0.9), (1.1e-5, 8e-5), (3, 4000), (1e-30, 1e30)])
-def test_ticks_lie_inside_and_are_few(low: float, high: float) -> None:
+def test_ticks_lie_inside_and_are_few(low, high) -> None:
     ticks = log_ticks(low, high)
     assert 1 <= len(ticks) <= 9 and all(low <= tick <= high for tick in ticks)
 
@@ -138,22 +132,6 @@ def test_angles_take_the_last_layer_that_is_large_enough() -> None:
     assert plot_angles(given).axes[0].get_title() == "relative error of c2"
     heights = lines(plot_angles(given, "c3").axes[0])["a"]
     assert equal(heights[:-1], list(small.per_element.values()))
-    with pytest.raises(ValueError, match="no layer in common"):
-        plot_angles(given | {"b": report(other=layer(circle()))})
-
-
-@pytest.mark.parametrize("plot", [plot_angles, plot_factors])
-def test_a_layer_that_is_not_there_is_an_error(plot: Any) -> None:
-    with pytest.raises(ValueError, match=r"layer 'c9'.*did you mean c1"):
-        plot({"a": report(c1=layer(circle()))}, "c9")
-
-
-def test_reports_without_angles_or_factors_name_the_group_to_take() -> None:
-    given = Report("flip", 10, {"c1": scaled({0.5: 0.1})})
-    with pytest.raises(ValueError, match=r"b was measured under flip.*rot72"):
-        plot_angles({"a": report(c1=layer(circle())), "b": given})
-    with pytest.raises(ValueError, match=r"a was measured under rot8, which has no scalings: .*scale0\.5"):
-        plot_factors({"a": report(c1=layer(circle()))})
 
 
 def test_curves_over_factors_hold_errors_floors_and_accuracies_around_one() -> None:
@@ -175,7 +153,7 @@ def test_curves_over_factors_hold_errors_floors_and_accuracies_around_one() -> N
 
 
 @pytest.mark.parametrize("reach", [1.05, 1.25, 2.0, 3.5, 10.0])
-def test_axes_of_factors_have_a_tick_at_one_and_at_others(reach: float) -> None:
+def test_axes_of_factors_have_a_tick_at_one_and_at_others(reach) -> None:
     (axes,) = plot_factors({"a": report(c1=scaled({1 / reach: 0.1, reach: 0.1}))}).axes
     low, high = axes.get_xlim()
     inside = [tick for tick in axes.get_xticks() if low < tick < high]
@@ -189,7 +167,6 @@ def test_a_measured_product_has_curves_over_angles_and_over_factors() -> None:
     elements = measured.layers["1"].elements
     error, share = plot_factors({"net": measured}).axes
     assert equal(lines(error)["net"], [elements["×0.7"].relative, math.nan, elements["×1.4"].relative])
-    assert measured.accuracy is not None
     expected = [measured.accuracy[label] for label in ("×0.7", "identity", "×1.4")]
     assert np.allclose(lines(share)["net"], [100 * value for value in expected])
     around = lines(plot_angles({"net": measured}).axes[0])["net"]
@@ -214,7 +191,7 @@ def trained(path: Path, epochs: int = 3, terms: bool = True, **changes: Any) -> 
     return path
 
 
-def test_training_curves_hold_the_metrics(tmp_path: Path) -> None:
+def test_training_curves_hold_the_metrics(tmp_path) -> None:
     folders = {"with": trained(tmp_path / "a"), "without": trained(tmp_path / "b", 2, terms=False)}
     loss, accuracy, rate, terms = plot_training(folders).axes
     assert np.allclose(lines(loss)["with"], [2, 1, 2 / 3]) and np.allclose(lines(loss)["without"], [2, 1])
@@ -224,27 +201,29 @@ def test_training_curves_hold_the_metrics(tmp_path: Path) -> None:
     assert list(loss.lines[0].get_xdata()) == [1, 2, 3]
 
 
-def test_folders_without_names_are_named_by_their_last_two_parts(tmp_path: Path) -> None:
+def test_folders_without_names_are_named_by_their_last_two_parts(tmp_path) -> None:
     figure = plot_training([trained(tmp_path / "row" / "seed1"), trained(tmp_path / "row" / "seed2")])
     assert {"row/seed1", "row/seed2"} <= set(lines(figure.axes[0]))
     with pytest.raises(ValueError, match="same name"):
         plot_training([tmp_path / "row" / "seed1"] * 2)
-
-
-def test_runs_that_have_no_epochs_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"empty has no trained epochs.*ien resume"):
-        plot_training([trained(tmp_path / "empty", epochs=0)])
-    with pytest.raises(ValueError, match="plot rot-mnist/cnn-aug"):
-        plot_training([trained(tmp_path / "averaged", epochs=0, weights_of="rot-mnist/cnn-aug")])
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         plot_training([tmp_path / "nowhere"])
 
 
-@pytest.mark.parametrize("text", ['{"epoch": 1', '{"epoch": 1}\n', "7\n", "[]\n"])
-def test_damaged_metrics_are_errors(tmp_path: Path, text: str) -> None:
-    run = trained(tmp_path / "run")
-    (run / "metrics.jsonl").write_text(text)
-    with pytest.raises(ValueError, match=r"metrics.jsonl is damaged"):
+@pytest.mark.parametrize(
+    ("name", "settings", "text", "match"),
+    [
+        ("empty", {"epochs": 0}, "", r"empty has no trained epochs.*ien resume"),
+        ("mean", {"epochs": 0, "weights_of": "rot-mnist/cnn-aug"}, "", "plot rot-mnist/cnn-aug"),
+        *(("run", {}, text, r"metrics.jsonl is damaged") for text in ('{"epoch": 1', '{"epoch": 1}\n')),
+        *(("run", {}, text, r"metrics.jsonl is damaged") for text in ("7\n", "[]\n")),
+    ],
+)
+def test_runs_without_epochs_or_whole_metrics_are_errors(tmp_path, name, settings, text, match) -> None:
+    run = trained(tmp_path / name, **settings)
+    if text:
+        (run / "metrics.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=match):
         plot_training([run])
 
 
@@ -261,7 +240,7 @@ def rows_of(folder: Path, *records: dict[str, Any]) -> list[Row]:
     return summarise(collect(write_records(folder, *records)))
 
 
-def test_costs_show_mean_spread_and_multiply_accumulates(tmp_path: Path) -> None:
+def test_costs_show_mean_spread_and_multiply_accumulates(tmp_path) -> None:
     seeds = [content("a", seed, macs=2e6, accuracy=share) for seed, share in enumerate((0.9, 0.92, 0.97))]
     axes = plot_costs(rows_of(tmp_path, *seeds, row("b", 0.8, 5e7, 1e-13))).axes[0]
     points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines}
@@ -271,7 +250,7 @@ def test_costs_show_mean_spread_and_multiply_accumulates(tmp_path: Path) -> None
     assert np.allclose(bar, (93 - spread, 93 + spread))
 
 
-def test_points_at_one_place_stand_side_by_side_with_their_names(tmp_path: Path) -> None:
+def test_points_at_one_place_stand_side_by_side_with_their_names(tmp_path) -> None:
     from matplotlib.text import Text
 
     rows = rows_of(tmp_path, *(row(f"row-{i}", 0.95) for i in range(3)), row("far", 0.9, 1e9))
@@ -285,13 +264,13 @@ def test_points_at_one_place_stand_side_by_side_with_their_names(tmp_path: Path)
     assert len(boxes) == 4 and not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
-def test_rows_of_several_presets_say_so(tmp_path: Path) -> None:
+def test_rows_of_several_presets_say_so(tmp_path) -> None:
     other = row("a", 0.8) | {"config": content("a")["config"] | {"preset": "paper"}}
     shown = texts(plot_costs(rows_of(tmp_path, row("a", 0.9), other)))
     assert "a small" in shown and "a paper" in shown
 
 
-def test_unknown_costs_are_an_error_and_unknown_errors_are_not(tmp_path: Path) -> None:
+def test_unknown_costs_are_an_error_and_unknown_errors_are_not(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"^a has no accuracy or no count of multiply-accumulates"):
         plot_costs(rows_of(tmp_path / "no costs", row("a", 0.9, None)))
     unknown = row("a", 0.9, error=None)
@@ -302,14 +281,30 @@ def test_unknown_costs_are_an_error_and_unknown_errors_are_not(tmp_path: Path) -
 # --- all of them
 
 
-@pytest.mark.parametrize("plot", [plot_errors, plot_angles, plot_factors, plot_training, plot_costs])
-def test_nothing_to_plot_is_an_error(plot: Any) -> None:
-    with pytest.raises(ValueError, match="nothing to plot: give at least one"):
-        plot({})
+CIRCLE, OTHER = report(c1=layer(circle())), report(other=layer(circle()))
+FLIP = Report("flip", 10, {"c1": scaled({0.5: 0.1})})
+PLOTS = [plot_errors, plot_angles, plot_factors, plot_training, plot_costs]
+
+
+@pytest.mark.parametrize(
+    ("plot", "arguments", "match"),
+    [
+        *((plot, [{}], "nothing to plot: give at least one") for plot in PLOTS),
+        (plot_errors, [{"a": quarters(c1=math.inf)}], "no finite relative error"),
+        (plot_angles, [{"a": CIRCLE}, "c9"], r"layer 'c9'.*did you mean c1"),
+        (plot_factors, [{"a": CIRCLE}, "c9"], r"layer 'c9'.*did you mean c1"),
+        (plot_angles, [{"a": CIRCLE, "b": OTHER}], "no layer in common"),
+        (plot_angles, [{"a": CIRCLE, "b": FLIP}], r"b was measured under flip.*rot72"),
+        (plot_factors, [{"a": CIRCLE}], r"a was measured under rot8, which has no scalings: .*scale0\.5"),
+    ],
+)
+def test_what_cannot_be_plotted_is_an_error(plot, arguments, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        plot(*arguments)
 
 
 @pytest.mark.parametrize("name", ["a", "a.png", "a.svg"])
-def test_both_files_are_whole_and_hold_the_labels(tmp_path: Path, name: str) -> None:
+def test_both_files_are_whole_and_hold_the_labels(tmp_path, name) -> None:
     from PIL import Image
 
     figure = plot_errors({"some run": quarters(conv1=0.5, conv2=0.01)})
@@ -321,29 +316,29 @@ def test_both_files_are_whole_and_hold_the_labels(tmp_path: Path, name: str) -> 
     assert all(word in shown for word in ("some run", "conv1", "conv2", "relative error"))
 
 
-def test_the_same_numbers_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_numbers_give_the_same_bytes_whatever_the_users_settings(tmp_path) -> None:
     given = {"a": report(c1=layer(circle(), 0.01)), "b": report(c1=layer(circle(0.1)))}
     rows = rows_of(tmp_path / "rows", row("a", 0.9), row("b", 0.9))
-    for plot in (lambda: plot_errors(given), lambda: plot_angles(given), lambda: plot_costs(rows)):
-        first, second = (save_figure(plot(), tmp_path / name) for name in ("first", "second"))
+    own = {"font.size": 30, "axes.facecolor": "red", "text.color": "green"}
+    for plot, drawn in ((plot_errors, given), (plot_angles, given), (plot_costs, rows)):
+        first = save_figure(plot(drawn), tmp_path / "first")
+        with matplotlib.rc_context(own):
+            second = save_figure(plot(drawn), tmp_path / "second")
+            assert matplotlib.rcParams["font.size"] == 30
         assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
-def test_a_failed_write_leaves_the_earlier_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_earlier_files(tmp_path, monkeypatch) -> None:
     figure = plot_errors({"a": quarters(c=1.0)})
     png, _ = save_figure(figure, tmp_path / "a")
     before = png.read_bytes()
-
-    def full(*arguments: Any, **options: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(figure, "savefig", full)
+    monkeypatch.setattr(figure, "savefig", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match=r"a.png could not be written.*No space left"):
         save_figure(figure, tmp_path / "a")
     assert png.read_bytes() == before and len(list(tmp_path.iterdir())) == 2
 
 
-def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_text(tmp_path) -> None:
     given = {name: report(**{name: layer(circle()), "c1": layer(circle())}) for name in HOSTILE}
     costs = [row(name.replace("/", ""), 0.9 + i / 100) for i, name in enumerate(HOSTILE)]
     runs = {name: trained(tmp_path / str(i)) for i, name in enumerate(HOSTILE)}
@@ -355,15 +350,7 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
         assert "x" * 70 not in shown
 
 
-def test_the_users_settings_neither_change_nor_matter(tmp_path: Path) -> None:
-    plain = save_figure(plot_errors({"a": quarters(c=1.0)}), tmp_path / "plain")
-    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "text.color": "green"}):
-        other = save_figure(plot_errors({"a": quarters(c=1.0)}), tmp_path / "other")
-        assert matplotlib.rcParams["font.size"] == 30
-    assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in other]
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_extra_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'plotting needs matplotlib: pip install "ien\[plots\]"'):
         plot_errors({"a": quarters(c=1.0)})

@@ -1,14 +1,10 @@
 """Records: which files count, what they hold, and what is wrong with a bad one."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,7 @@ from ien.report.records import flat
 from tests.helpers.records import content, write_records
 
 
-def test_a_record_holds_what_the_file_says(tmp_path: Path) -> None:
+def test_a_record_holds_what_the_file_says(tmp_path) -> None:
     made = content(changes={"beta": 0.3}, layers__conv1__per_element={"90°": 0.1, "180°": 0.3})
     (record,) = collect(write_records(tmp_path, made))
     assert record.config["width"] == 0.125 and record.changes == (("beta", "0.3"),)
@@ -25,13 +21,10 @@ def test_a_record_holds_what_the_file_says(tmp_path: Path) -> None:
     assert record.layers["conv1"].raw == made["layers"]["conv1"]["raw"]
     assert record.layers["conv1"].exact == pytest.approx(0.2) and math.isnan(record.layers["conv1"].between)
     assert record == read(record.path)
-
-
-def test_settings_of_nested_parts_have_their_own_names() -> None:
     assert flat({"a": 1, "b": {"c": 2, "d": {"e": None}}}) == {"a": 1, "c": 2, "e": None}
 
 
-def test_only_results_count_in_a_run_folder(tmp_path: Path) -> None:
+def test_only_results_count_in_a_run_folder(tmp_path) -> None:
     run = tmp_path / "runs" / "one"
     run.mkdir(parents=True)
     for name, text in {"config.json": "{}", "extra.json": "[", "result.json": json.dumps(content())}.items():
@@ -55,7 +48,7 @@ def test_only_results_count_in_a_run_folder(tmp_path: Path) -> None:
     ],
     ids=["cut", "bytes", "deep", "list", "other"],
 )
-def test_a_file_that_is_no_record_is_named_with_the_remedy(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_no_record_is_named_with_the_remedy(tmp_path, text, message) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
     for reader, place in ((read, path), (collect, tmp_path)):
@@ -79,14 +72,14 @@ def test_a_file_that_is_no_record_is_named_with_the_remedy(tmp_path: Path, text:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_damaged_record_says_what_is_wrong(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+def test_a_damaged_record_says_what_is_wrong(tmp_path, fields, message) -> None:
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(content(**fields)))
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))} .*{message}"):
         read(path)
 
 
-def test_no_records_names_the_folder_and_the_command(tmp_path: Path) -> None:
+def test_no_records_names_the_folder_and_the_command(tmp_path) -> None:
     command = re.escape("ien run 'rot-mnist/*' --preset small --seeds 1-3")
     write_records(tmp_path, content(config__experiment="other/row"))
     for folder in (tmp_path, tmp_path / "absent"):

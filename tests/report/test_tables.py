@@ -1,7 +1,5 @@
 """Tables against the numbers of made-up records: what is printed, on a terminal and as Markdown."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
@@ -48,7 +46,7 @@ def printed(rows: list[Row], width: int = 100) -> str:
     return console.export_text()
 
 
-def test_cells_are_means_and_spreads_beside_the_papers(tmp_path: Path) -> None:
+def test_cells_are_means_and_spreads_beside_the_papers(tmp_path) -> None:
     names = ["cnn", "cnn-aug", "ien-r4"]
     rows = rows_of(tmp_path, *[content(name, seed) for name in names for seed in (1, 2, 3)])
     costs = table_of(rows, "Accuracy")
@@ -68,7 +66,7 @@ def test_cells_are_means_and_spreads_beside_the_papers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_terminal_tables_fit_with_every_number_whole(tmp_path: Path, width: int) -> None:
+def test_terminal_tables_fit_with_every_number_whole(tmp_path, width) -> None:
     wide = {"data__source": "embedded-5k", "parameters": 2_695_000, "macs": 999_600_000}
     rows = rows_of(
         tmp_path,
@@ -84,7 +82,7 @@ def test_terminal_tables_fit_with_every_number_whole(tmp_path: Path, width: int)
             assert set(re.split(r"[\s(),]+", " ".join(line.values()))) <= words
 
 
-def test_errors_per_channel_have_a_table_where_a_record_has_them(tmp_path: Path) -> None:
+def test_errors_per_channel_have_a_table_where_a_record_has_them(tmp_path) -> None:
     known = [content("e2cnn", seed) for seed in (1, 2)]
     for k, record in enumerate(known):
         for i, name in enumerate(LAYERS):
@@ -97,7 +95,7 @@ def test_errors_per_channel_have_a_table_where_a_record_has_them(tmp_path: Path)
     assert note in markdown_of(rows) and "per channel" not in markdown_of(rows[:1])
 
 
-def test_speeds_are_shown_of_rows_on_the_commonest_machine(tmp_path: Path) -> None:
+def test_speeds_are_shown_of_rows_on_the_commonest_machine(tmp_path) -> None:
     other = content("cnn", machine="Another processor, 1 threads, Linux")
     rows = rows_of(tmp_path, content("cnn-aug"), other, content("ien-r4"))
     cells = {line["row"]: line["images/s"] != "–" for line in table_of(rows, "Accuracy")}
@@ -106,12 +104,12 @@ def test_speeds_are_shown_of_rows_on_the_commonest_machine(tmp_path: Path) -> No
     assert alone["images/s"] != "–"
 
 
-def test_seeds_that_saw_different_numbers_of_images_show_both(tmp_path: Path) -> None:
+def test_seeds_that_saw_different_numbers_of_images_show_both(tmp_path) -> None:
     rows = rows_of(tmp_path, content(seed=1, images_seen=1000), content(seed=2, images_seen=2000))
     assert table_of(rows, "Accuracy")[0]["training images seen"] == "1 k / 2 k"
 
 
-def test_the_papers_exponents_stand_under_the_row_they_belong_to(tmp_path: Path) -> None:
+def test_the_papers_exponents_stand_under_the_row_they_belong_to(tmp_path) -> None:
     rows = rows_of(tmp_path, content("cnn-aug"), content("e2cnn"), content("ien-r4", changes={"beta": 0.3}))
     lines = table_of(rows, "Equivariance loss")
     assert [line["row"] for line in lines] == ["cnn-aug", "e2cnn", "in the paper", "ien-r4 (beta=0.3)"]
@@ -119,14 +117,14 @@ def test_the_papers_exponents_stand_under_the_row_they_belong_to(tmp_path: Path)
     assert table_of(rows, "Accuracy")[2]["paper %"] == "–"
 
 
-def test_bars_in_labels_do_not_break_the_table(tmp_path: Path) -> None:
+def test_bars_in_labels_do_not_break_the_table(tmp_path) -> None:
     (row,) = rows_of(tmp_path, content(changes={"layers": ["conv1", "conv|2"]}))
     assert table_of([row], "Accuracy")[0]["row"] == row.label.replace("|", r"\|")
     assert 'layers=["conv1",' in printed([row], width=200)
 
 
 @pytest.mark.parametrize("missing", [None, math.nan])
-def test_a_value_that_was_not_measured_is_a_dash(tmp_path: Path, missing: float | None) -> None:
+def test_a_value_that_was_not_measured_is_a_dash(tmp_path, missing) -> None:
     blank = content(layers__conv2__relative=missing, accuracy_with_copies=missing, images_per_second=missing)
     rows = rows_of(tmp_path, blank)
     (line,) = table_of(rows, "Relative")
@@ -136,7 +134,7 @@ def test_a_value_that_was_not_measured_is_a_dash(tmp_path: Path, missing: float 
     assert not re.search(r"\bnan\b", printed(rows) + markdown_of(rows))
 
 
-def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path: Path) -> None:
+def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path) -> None:
     rows = rows_of(
         tmp_path,
         content("cnn", 1),
@@ -155,7 +153,7 @@ def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path: Path) -> N
     assert "e2cnn: 25 k parameters are trained" in notes
 
 
-def test_page_has_a_section_for_each_table_and_its_reading(tmp_path: Path) -> None:
+def test_page_has_a_section_for_each_table_and_its_reading(tmp_path) -> None:
     write_records(tmp_path / "rot-mnist" / "small", content("cnn"), content("ien-r4", accuracy=0.11))
     resnet = {"experiment": "rot-tim/resnet18-r8-ien-beta0.1", "group": "rot8", "feature_groups": "8"}
     het = {"experiment": "rot-tim/resnet18-r8-4-2-1-het-ien", "group": "rot8", "feature_groups": "8-4-2-1"}

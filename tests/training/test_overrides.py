@@ -1,7 +1,5 @@
 """What ``--set`` accepts, what it refuses, and what it then says."""
 
-from __future__ import annotations
-
 import pytest
 
 from ien.training import Config, change, differences, flat
@@ -10,56 +8,59 @@ CONFIG = Config("rot-mnist/ien-r4", "paper")
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("setting", "name", "value"),
     [
-        ("beta=0.3", 0.3),
-        (" beta = 3e-1 ", 0.3),
-        ("objective.beta=1", 1.0),
-        ("width=1/8", 0.125),
-        ("network.width=.5", 0.5),
-        ("epochs=100", 100),
-        ("seed=7", 7),
-        ("train_images=500", 500),
-        ("train_images=none", None),
-        ("threads=None", None),
-        ("threads=3", 3),
-        ("rotate=true", True),
-        ("rotate=Yes", True),
-        ("rotate=1", True),
-        ("channels_last=false", False),
-        ("channels_last=no", False),
-        ("channels_last=0", False),
-        ("schedule.shape=exponential", "exponential"),
-        ("test_on=validation", "validation"),
-        ("precision=bf16", "bf16"),
-        ("feature_groups=4-2-1", "4-2-1"),
-        ("group=rot4xflip", "rot4xflip"),
-        ("model=e2cnn-cnn6", "e2cnn-cnn6"),
-        ("device=cuda:1", "cuda:1"),
-        ("weights_of=", ""),
+        (" beta = 3e-1 ", "beta", 0.3),
+        ("objective.beta=1", "beta", 1.0),
+        ("network.width=1/8", "width", 0.125),
+        ("width=.5", "width", 0.5),
+        ("seed=7", "seed", 7),
+        ("train_images=500", "train_images", 500),
+        ("train_images=none", "train_images", None),
+        ("threads=None", "threads", None),
+        *((f"rotate={text}", "rotate", True) for text in ("true", "Yes", "1")),
+        *((f"channels_last={text}", "channels_last", False) for text in ("false", "no", "0")),
+        ("schedule.shape=exponential", "shape", "exponential"),
+        # a section alone means its first choice
+        ("schedule=exponential", "shape", "exponential"),
+        ("optimizer=sgd", "algorithm", "sgd"),
+        ("precision=bf16", "precision", "bf16"),
+        ("feature_groups=4-2-1", "feature_groups", "4-2-1"),
+        ("group=rot4xflip", "group", "rot4xflip"),
+        ("model=e2cnn-cnn6", "model", "e2cnn-cnn6"),
+        ("device=cuda:1", "device", "cuda:1"),
+        ("weights_of=", "weights_of", ""),
     ],
 )
-def test_every_type_of_field_can_be_set(setting: str, value: object) -> None:
-    name = setting.partition("=")[0].strip().rpartition(".")[2]
+def test_every_type_of_field_can_be_set(setting, name, value) -> None:
     found = flat(change(CONFIG, [setting]))[name]
     assert found == value and type(found) is type(value)
 
 
-def test_a_section_named_alone_means_its_first_choice() -> None:
-    found = change(CONFIG, ["schedule=exponential", "optimizer=sgd"])
-    assert (found.schedule.shape, found.optimizer.algorithm) == ("exponential", "sgd")
-
-
-def test_nothing_else_changes() -> None:
-    found = change(CONFIG, ["beta=0.3", "width=1/8"])
-    assert differences(found, CONFIG) == {"beta": (0.3, 1.0), "width": (0.125, 1.0)}
-    assert change(CONFIG, []) == CONFIG
-
-
-def test_epochs_alone_scale_the_cycle() -> None:
-    assert change(CONFIG, ["epochs=45"]).schedule.cycle_epochs == 35
-    assert change(CONFIG, ["epochs=1"]).schedule.cycle_epochs == 1
-    assert change(CONFIG, ["epochs=45", "cycle_epochs=20"]).schedule.cycle_epochs == 20
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], {}),
+        (["beta=0.3", "width=1/8"], {"beta": 0.3, "width": 0.125}),
+        (["epochs=45"], {"epochs": 45, "cycle_epochs": 35}),  # the cycle keeps its share
+        (["epochs=1"], {"epochs": 1, "cycle_epochs": 1}),
+        (["epochs=45", "cycle_epochs=20"], {"epochs": 45, "cycle_epochs": 20}),
+        # what fits only together
+        (
+            ["augment=no", "beta=0", "samples=7", "group=rot8"],
+            {"augment": False, "beta": 0.0, "samples": 7, "group": "rot8"},
+        ),
+        # without the loss its action does not matter
+        (
+            ["action=regular", "beta=0", "feature_groups=3"],
+            {"action": "regular", "beta": 0.0, "feature_groups": "3"},
+        ),
+    ],
+    ids=str,
+)
+def test_settings_change_what_they_say_and_nothing_else(settings, expected) -> None:
+    found = differences(change(CONFIG, settings), CONFIG)
+    assert {name: ours for name, (ours, _) in found.items()} == expected
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,9 @@ def test_epochs_alone_scale_the_cycle() -> None:
         (["beta=1", "objective.beta=2"], r"beta is set twice"),
         (["beta"], r"field=value, such as beta=0.3; got 'beta'"),
         (["beta="], r"beta must be a number such as 0.3 or 1/8; got ''"),
-        (["beta=much"], r"beta must be a number such as 0.3 or 1/8; got 'much'"),
         (["beta=nan"], r"beta must be a number .* got 'nan'"),
         (["beta=1e999"], r"beta must be a number .* got '1e999'"),
         (["width=1/0"], r"width must be a number such as 0.3 or 1/8; got '1/0'"),
-        (["width=0"], r"width must be 0.00390625 to 16; got 0"),
         (["width=-1/8"], r"width must be 0.00390625 to 16; got -0.125"),
         (["epochs=2.5"], r"epochs must be a whole number; got '2.5'"),
         (["epochs=none"], r"epochs must be a whole number; got 'none'"),
@@ -85,7 +84,6 @@ def test_epochs_alone_scale_the_cycle() -> None:
         (["train_images=few"], r"train_images must be a whole number or none; got 'few'"),
         (["train_images=1"], r"train_images must be at least 2; got 1"),
         (["rotate=maybe"], r"rotate must be true or false; got 'maybe'"),
-        (["beta=-1"], r"beta must be 0 to 1e\+09; got -1"),
         (["batch_size=1"], r"batch_size must be 2 to"),
         (["decay=1.5"], r"decay must be 1e-06 to 1; got 1.5"),
         (["threads=0"], r"threads must be 1 to 4096; got 0"),
@@ -134,17 +132,7 @@ def test_epochs_alone_scale_the_cycle() -> None:
     ],
     ids=str,
 )
-def test_bad_settings_say_what_was_needed(settings: list[str], match: str) -> None:
+def test_bad_settings_say_what_was_needed(settings, match) -> None:
     with pytest.raises(ValueError, match=match) as caught:
         change(CONFIG, settings)
     assert "\n" not in str(caught.value)
-
-
-def test_settings_that_fit_only_together_can_be_set_together() -> None:
-    objective = change(CONFIG, ["augment=no", "beta=0", "samples=7", "group=rot8"]).objective
-    assert (objective.augment, objective.samples, objective.group) == (False, 7, "rot8")
-
-
-def test_without_the_loss_the_action_does_not_matter() -> None:
-    found = change(CONFIG, ["action=regular", "beta=0", "feature_groups=3"])
-    assert found.objective.action == "regular"

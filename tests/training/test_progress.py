@@ -1,13 +1,10 @@
 """How a run is shown: on a terminal, in plain lines, in TensorBoard."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import sys
 import types
 from collections import defaultdict
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -26,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("toy_data")
 WORDS = ["epoch 2/3", "step 6/6", "images/s", "loss ", *(f"conv{i} " for i in range(1, 7)), "left 0:0"]
 
 
-def test_plain_lines_say_all_when_not_on_a_terminal(tmp_path: Path) -> None:
+def test_plain_lines_say_all_when_not_on_a_terminal(tmp_path, monkeypatch) -> None:
+    """Without TensorBoard nothing is logged for it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     text = io.StringIO()
     run(tmp_path, toy.config(), "embedded", console=Console(file=text, width=40))
     lines = text.getvalue().splitlines()
@@ -36,10 +35,11 @@ def test_plain_lines_say_all_when_not_on_a_terminal(tmp_path: Path) -> None:
     assert all(word in lines[1] for word in WORDS) and "\x1b" not in text.getvalue()
     (_, metrics, _) = read_metrics(tmp_path)
     assert f"loss {metrics['task_loss']:.3f}  conv1 {metrics['terms']['conv1']:.1e}" in lines[1]
+    assert not (tmp_path / "tensorboard").exists()
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_a_terminal_shows_all_of_it_however_narrow(tmp_path: Path, width: int) -> None:
+def test_a_terminal_shows_all_of_it_however_narrow(tmp_path, width) -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=width)
     status = Status(2, 3, 6, 6, 1234.5, 30.0, {"task_loss": 2.3, **{f"conv{i}": 0.1 for i in range(1, 7)}})
@@ -47,13 +47,6 @@ def test_a_terminal_shows_all_of_it_however_narrow(tmp_path: Path, width: int) -
         report(status)
     words = " ".join(text.getvalue().split())
     assert all(word.strip() in words for word in WORDS)
-
-
-def test_long_epochs_report_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ien.training.progress.SECONDS_BETWEEN_LINES", -1)
-    text = io.StringIO()
-    run(tmp_path, toy.config(epochs=1, cycle_epochs=1), "embedded", console=Console(file=text))
-    assert [f"step {step}/6" in text.getvalue() for step in range(1, 7)] == [True] * 6
 
 
 class Writer:
@@ -73,27 +66,22 @@ class Writer:
     def close(self) -> None: ...
 
 
-def test_tensorboard_gets_the_metrics_where_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_gets_the_metrics_and_long_epochs_report_within(tmp_path, monkeypatch) -> None:
     module = types.ModuleType("tensorboard")
-    module.SummaryWriter = Writer  # type: ignore[attr-defined]
+    module.SummaryWriter = Writer
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    run_in(tmp_path)
+    monkeypatch.setattr("ien.training.progress.SECONDS_BETWEEN_LINES", -1)
+    text = io.StringIO()
+    run(tmp_path, toy.config(epochs=2), "embedded", console=Console(file=text))
+    assert all(f"epoch 1/2 step {step}/6" in text.getvalue() for step in range(1, 7))
     lines = read_metrics(tmp_path)
     assert Writer.scalars["task_loss"] == [(line["task_loss"], line["epoch"]) for line in lines]
     assert Writer.scalars["equivariance/conv6"] == [(line["terms"]["conv6"], line["epoch"]) for line in lines]
     assert Writer.scalars.keys() >= {"learning_rate", "train_accuracy"}
 
 
-def test_tensorboard_writes_events(tmp_path: Path) -> None:
+def test_tensorboard_writes_events(tmp_path) -> None:
     pytest.importorskip("tensorboard", reason='needs pip install "ien[tensorboard]"')
     run_in(tmp_path, epochs=1, cycle_epochs=1)
     assert list((tmp_path / "tensorboard").glob("events.*"))
-
-
-def test_nothing_is_logged_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    run_in(tmp_path, epochs=1, cycle_epochs=1)
-    assert not (tmp_path / "tensorboard").exists()

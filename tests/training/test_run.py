@@ -1,12 +1,10 @@
 """One run from start to end: its record, its network, and what is said on the way."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess
 import sys
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("toy_data")
 SHORT = {"epochs": 1, "cycle_epochs": 1}
 
 
-def test_the_record_says_how_it_came_about(tmp_path: Path) -> None:
+def test_the_record_says_how_it_came_about(tmp_path) -> None:
     config = toy.config(augment=False, beta=0.0, **SHORT)
     record = run(tmp_path, config, "embedded", changes={"beta": 0.0}, console=Console(file=io.StringIO()))
     assert record == json.loads((tmp_path / "result.json").read_text())
@@ -33,10 +31,10 @@ def test_the_record_says_how_it_came_about(tmp_path: Path) -> None:
     assert record["versions"].keys() == {"ien", "torch", "numpy", "python"}
     assert ", 1 threads, " in record["machine"] and record["trained_parameters"] == record["parameters"]
     assert 0 <= record["accuracy"] <= 1 and record["images_per_second"] > 0
-    assert record["images_seen"] == 96
+    assert record["images_seen"] == 96 and run_folder.read_metrics(tmp_path)[0]["terms"] == {}
 
 
-def test_a_row_of_averaged_predictions_tests_the_weights_of_another_run(tmp_path: Path) -> None:
+def test_a_row_of_averaged_predictions_tests_the_weights_of_another_run(tmp_path) -> None:
     settings = {"orbits": True, "beta": 0.0, **SHORT}
     first = run_in(tmp_path / "base", **settings)
     config = toy.config(**settings, average=True, weights_of="rot-mnist/cnn-aug")
@@ -46,27 +44,25 @@ def test_a_row_of_averaged_predictions_tests_the_weights_of_another_run(tmp_path
     assert torch.get_num_threads() == 1  # as the configuration says
     assert second["macs"] == 4 * first["macs"] and second["layers"] == first["layers"]
     assert second["images_seen"] == first["images_seen"] == 6 * 32
+    assert run_folder.read_metrics(tmp_path / "base")[0]["terms"] == {}
     assert not (tmp_path / "average" / "last.pt").exists() and second["seconds"] == 0
     x = torch.rand(2, 1, 28, 28)
     assert torch.equal(ien.load(tmp_path / "average")(x), ien.load(tmp_path / "base")(x))
 
 
-def test_a_finished_run_is_not_repeated_and_loads_as_a_plain_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = run_in(tmp_path, **SHORT)
-    network = toy.trained(tmp_path, **SHORT).network  # is trained already
-    model = ien.load(tmp_path)
+def test_a_finished_run_is_not_repeated_and_loads_as_a_plain_module(finished, monkeypatch) -> None:
+    network = toy.trained(finished).network  # is trained already
+    model = ien.load(finished)
     assert isinstance(model, nn.Module) and not any(module.training for module in model.modules())
     x = torch.rand(5, 1, 28, 28)
     assert torch.equal(model(x), network.eval()(x))
-    assert torch.equal(ien.load(str(tmp_path))(x), model(x))
+    assert torch.equal(ien.load(str(finished))(x), model(x))
     monkeypatch.setattr(sys.modules["ien.training.run"], "train", None)
-    assert run_in(tmp_path, **SHORT) == record
+    assert run_in(finished) == json.loads((finished / "result.json").read_text())
 
 
 @pytest.mark.slow
-def test_a_steerable_run_loads_as_a_plain_net_without_its_library(tmp_path: Path) -> None:
+def test_a_steerable_run_loads_as_a_plain_net_without_its_library(tmp_path) -> None:
     pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
     settings = {"model": "e2cnn-cnn6", "beta": 0.0, **SHORT}
     record = run_in(tmp_path / "run", **settings)
@@ -88,17 +84,10 @@ def test_a_steerable_run_loads_as_a_plain_net_without_its_library(tmp_path: Path
     assert max(layer["relative"] for layer in record["layers"].values()) < 1e-9
 
 
-def test_an_interrupt_while_testing_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ien.training.classify.evaluate", interrupted)
-        with pytest.raises(Stopped, match=str(tmp_path)):
-            run_in(tmp_path)
-    state = run_folder.load_checkpoint(tmp_path)
-    assert state is not None and state["epoch"] == 3
-    run_in(tmp_path)
+def test_an_interrupt_while_testing_says_how_to_go_on(tmp_path, monkeypatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Stopped, match=str(tmp_path)):
+        patch.setattr("ien.training.classify.evaluate", Mock(side_effect=KeyboardInterrupt))
+        run_in(tmp_path, **SHORT)
+    assert run_folder.load_checkpoint(tmp_path)["epoch"] == 1
+    run_in(tmp_path, **SHORT)
     assert (tmp_path / "model.safetensors").exists()

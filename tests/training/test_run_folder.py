@@ -1,16 +1,14 @@
 """The run folder: what is refused and what then stays as it was, and what comes out of it again."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import pickle
 import resource
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,21 +22,14 @@ from tests.helpers import toy
 pytestmark = pytest.mark.usefixtures("toy_data")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("finished") / "run"
-    assert toy.finish(toy.start(toy.train, path)) == 0
-    return path
-
-
 @pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
+def copied(finished, tmp_path) -> Path:
     """A finished folder that a test may spoil."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 @pytest.fixture
-def cut(copied: Path) -> Path:
+def cut(copied) -> Path:
     """A folder that was cut after its last checkpoint."""
     (copied / "result.json").unlink()
     (copied / "model.safetensors").unlink()
@@ -68,43 +59,38 @@ def assert_refused(path: Path, match: str, **changes: Any) -> None:
         ({"seed": 2, "threads": 2}, r"\(seed 1, now 2, threads 1, now 2\)"),
     ],
 )
-def test_a_folder_of_another_run_is_refused(cut: Path, changes: dict[str, Any], match: str) -> None:
+def test_a_folder_of_another_run_is_refused(cut, changes, match) -> None:
     assert_refused(cut, match, **changes)
 
 
-def test_what_is_left_open_is_taken_from_the_folder(cut: Path) -> None:
-    config = folder.create(cut, toy.config(device="auto", threads=None), folder.read_data(cut))
-    assert config == toy.config()
-
-
-def test_what_is_left_open_is_settled_in_a_new_folder(tmp_path: Path) -> None:
+def test_what_is_left_open_is_settled_in_a_new_folder_and_then_taken_from_it(tmp_path) -> None:
     data = dict.fromkeys(("folder", "name", "source", "train", "test", "digest"))
     config = folder.create(tmp_path, toy.config(device="auto", threads=None), data)
     assert config.machine.threads == 1 and config.machine.device in ("cpu", "cuda", "mps")
     assert folder.read_config(tmp_path) == config
+    again = folder.create(tmp_path, toy.config(device="auto", threads=None), folder.read_data(tmp_path))
+    assert again == config
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path) -> None:
     (tmp_path / "thesis.tex").write_text("dear")
     assert_refused(tmp_path, "exists and is not a run folder .*: choose another --out")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:77", "meta:x"])
-def test_a_device_that_is_not_there_is_refused_before_anything_is_written(
-    tmp_path: Path, device: str
-) -> None:
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_path, device) -> None:
     with pytest.raises(ValueError, match=f"device '{device}' cannot be used here .*; use cpu"):
         toy.run_in(tmp_path / "run", device=device)
     assert contents(tmp_path / "run") == {}
 
 
-def test_one_process_at_a_time_holds_a_folder(cut: Path) -> None:
+def test_one_process_at_a_time_holds_a_folder(cut) -> None:
     with folder.lock(cut):
         assert_refused(cut, "is in use by another process: wait for it, or stop it")
     assert toy.run_in(cut)["config"]["seed"] == 1
 
 
-def test_other_data_under_the_same_name_are_refused(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_data_under_the_same_name_are_refused(cut, monkeypatch) -> None:
     other = toy.dataset(seed=1)
     loader = ien.data.Loader(lambda path, seed: other, lambda seed: other)
     monkeypatch.setitem(ien.data.DATASETS, "toy", loader)
@@ -127,7 +113,7 @@ def test_other_data_under_the_same_name_are_refused(cut: Path, monkeypatch: pyte
         (lambda content: content.replace('"digest"', '"digits"'), "no digest of the data"),
     ],
 )
-def test_a_damaged_configuration_is_refused(cut: Path, spoil: Callable[[str], str], match: str) -> None:
+def test_a_damaged_configuration_is_refused(cut, spoil, match) -> None:
     path = cut / "config.json"
     path.write_text(spoil(path.read_text()))
     assert_refused(cut, match)
@@ -135,7 +121,7 @@ def test_a_damaged_configuration_is_refused(cut: Path, spoil: Callable[[str], st
         ien.load(cut)
 
 
-def test_a_folder_without_configuration_cannot_be_loaded(tmp_path: Path) -> None:
+def test_a_folder_without_configuration_cannot_be_loaded(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json"):
         ien.load(tmp_path)
 
@@ -144,18 +130,17 @@ def test_a_folder_without_configuration_cannot_be_loaded(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 0.999])
-def test_a_truncated_checkpoint_is_refused(cut: Path, share: float) -> None:
+def test_a_truncated_checkpoint_is_refused(cut, share) -> None:
     path = cut / "last.pt"
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     assert_refused(cut, r"last.pt is truncated or damaged .*: delete it to train from the start, or restore")
 
 
-def test_a_checkpoint_with_a_wrong_bit_is_refused(cut: Path) -> None:
+def test_a_checkpoint_with_a_wrong_bit_is_refused(cut) -> None:
     path = cut / "last.pt"
     content = bytearray(path.read_bytes())
-    weights = folder.load_checkpoint(cut)["model"]["conv3.0.weight"]  # type: ignore[index]
-    place = content.index(weights.numpy().tobytes()[:64])
-    content[place] ^= 1
+    weights = folder.load_checkpoint(cut)["model"]["conv3.0.weight"]
+    content[content.index(weights.numpy().tobytes()[:64])] ^= 1
     path.write_bytes(content)
     assert_refused(cut, r"last.pt is truncated or damaged \(wrong checksum")
 
@@ -171,10 +156,9 @@ class Payload:
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["as torch.save packs it", "bare"])
-def test_code_in_a_checkpoint_is_refused_and_not_executed(cut: Path, tmp_path: Path, packed: bool) -> None:
+def test_code_in_a_checkpoint_is_refused_and_not_executed(cut, tmp_path, packed) -> None:
     proof, path = tmp_path / "executed", cut / "last.pt"
     state = folder.load_checkpoint(cut)
-    assert state is not None
     pickle.loads(pickle.dumps(Payload(proof)))
     proof.rmdir()  # it would have worked
     if packed:
@@ -186,35 +170,42 @@ def test_code_in_a_checkpoint_is_refused_and_not_executed(cut: Path, tmp_path: P
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("content", [{"weights": torch.ones(2)}, [1, 2], torch.ones(3)])
-def test_a_file_of_something_else_is_no_checkpoint(cut: Path, content: object) -> None:
-    torch.save(content, cut / "last.pt")
-    assert_refused(cut, "last.pt is not a checkpoint of ien: delete it")
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda state: {"weights": torch.ones(2)}, "last.pt is not a checkpoint of ien: delete it"),
+        (lambda state: [1, 2], "last.pt is not a checkpoint of ien: delete it"),
+        (lambda state: torch.ones(3), "last.pt is not a checkpoint of ien: delete it"),
+        (
+            lambda state: state | {"model": build(toy.config(width=1 / 8)).state_dict()},
+            r"last.pt does not fit this network \(.*\): delete it to train from the start",
+        ),
+        (
+            lambda state: state | {"optimizer": {"state": {}, "param_groups": []}},
+            "last.pt does not fit this network",
+        ),
+    ],
+    ids=["weights", "list", "tensor", "other network", "other optimizer"],
+)
+def test_a_file_of_something_else_is_no_checkpoint(cut, change, match) -> None:
+    torch.save(change(folder.load_checkpoint(cut)), cut / "last.pt")
+    assert_refused(cut, match)
 
 
-def test_the_checkpoint_of_another_run_is_refused(cut: Path, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_run_is_refused(cut, tmp_path) -> None:
     other = tmp_path / "other"
     toy.trained(other, seed=2, epochs=1, cycle_epochs=1)
     shutil.copy(other / "last.pt", cut)
     assert_refused(cut, "last.pt belongs to another run: restore the right one, or delete it")
 
 
-def test_the_checkpoint_of_another_network_is_refused(cut: Path) -> None:
-    state = folder.load_checkpoint(cut)
-    assert state is not None
-    torch.save(state | {"model": build(toy.config(width=1 / 8)).state_dict()}, cut / "last.pt")
-    assert_refused(cut, r"last.pt does not fit this network \(.*\): delete it to train from the start")
-    torch.save(state | {"optimizer": {"state": {}, "param_groups": []}}, cut / "last.pt")
-    assert_refused(cut, "last.pt does not fit this network")
-
-
-def test_missing_lines_of_metrics_are_noticed(cut: Path) -> None:
+def test_missing_lines_of_metrics_are_noticed(cut) -> None:
     path = cut / "metrics.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0])
     assert_refused(cut, r"metrics.jsonl has 1 lines for the 3 epochs of last.pt: restore it, or start")
 
 
-def test_the_advice_to_delete_the_checkpoint_works(cut: Path, finished: Path) -> None:
+def test_the_advice_to_delete_the_checkpoint_works(cut, finished) -> None:
     (cut / "last.pt").unlink()
     toy.run_in(cut)
     assert (cut / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
@@ -223,28 +214,19 @@ def test_the_advice_to_delete_the_checkpoint_works(cut: Path, finished: Path) ->
 # --- a full disk
 
 
-def full(*arguments: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def full_for_torch(*arguments: object) -> None:
-    raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+FULL = OSError(errno.ENOSPC, "No space left on device")
+FULL_FOR_TORCH = RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "failure"),
-    [(os, "replace", full), (torch, "save", full_for_torch)],
-    ids=["replace", "save"],
+    ("what", "failure"), [("os.replace", FULL), ("torch.save", FULL_FOR_TORCH)], ids=["replace", "save"]
 )
-def test_a_full_disk_leaves_the_old_checkpoint(
-    cut: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, failure: Callable[..., None]
-) -> None:
-    before, names = (cut / "last.pt").read_bytes(), set(contents(cut))
-    monkeypatch.setattr(owner, name, failure)
+def test_a_full_disk_leaves_the_old_checkpoint(cut, monkeypatch, what, failure) -> None:
+    before = contents(cut)
+    monkeypatch.setattr(what, Mock(side_effect=failure))
     with pytest.raises(OSError, match=r"last.pt could not be written \(.*\); the earlier one, if any, is un"):
         folder.save_checkpoint(cut, {"epoch": 4})
-    assert (cut / "last.pt").read_bytes() == before and set(contents(cut)) == names
-    assert folder.load_checkpoint(cut)["epoch"] == 3  # type: ignore[index]
+    assert contents(cut) == before and folder.load_checkpoint(cut)["epoch"] == 3
 
 
 def train_on_a_small_disk(path: Path, changes: dict[str, Any]) -> None:
@@ -258,12 +240,11 @@ def train_on_a_small_disk(path: Path, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_write_that_really_fails_leaves_the_old_checkpoint(tmp_path: Path, finished: Path) -> None:
+def test_a_write_that_really_fails_leaves_the_old_checkpoint(tmp_path, finished) -> None:
     path = tmp_path / "run"
     assert toy.finish(toy.start(train_on_a_small_disk, path, {})) == 0
     assert "last.pt could not be written" in (tmp_path / "error.txt").read_text()
-    state = folder.load_checkpoint(path)
-    assert state is not None and state["epoch"] == 1
+    assert folder.load_checkpoint(path)["epoch"] == 1
     toy.run_in(path)
     assert (path / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 
@@ -271,7 +252,7 @@ def test_a_write_that_really_fails_leaves_the_old_checkpoint(tmp_path: Path, fin
 # --- what comes out again
 
 
-def test_a_damaged_result_names_the_remedy_which_works(copied: Path, finished: Path) -> None:
+def test_a_damaged_result_names_the_remedy_which_works(copied, finished) -> None:
     (copied / "result.json").write_text('{"accuracy": ')
     assert_refused(copied, r"result.json is damaged \(.*\): delete it and run ien resume")
     (copied / "result.json").unlink()
@@ -279,7 +260,7 @@ def test_a_damaged_result_names_the_remedy_which_works(copied: Path, finished: P
 
 
 @pytest.mark.parametrize("share", [0, 0.5])
-def test_damaged_weights_name_the_remedy_which_works(copied: Path, share: float) -> None:
+def test_damaged_weights_name_the_remedy_which_works(copied, share) -> None:
     weights = copied / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: int(share * len(whole))])
@@ -292,7 +273,7 @@ def test_damaged_weights_name_the_remedy_which_works(copied: Path, share: float)
     assert weights.read_bytes() == whole
 
 
-def test_weights_of_another_network_are_refused(copied: Path) -> None:
+def test_weights_of_another_network_are_refused(copied) -> None:
     folder.save_weights(copied, build(toy.config(width=1 / 8)))
     match = r"model.safetensors does not fit the network of config.json"
     with pytest.raises(ValueError, match=match) as caught:
