@@ -17,14 +17,9 @@ from torch import nn
 
 import ien.cli.app
 import ien.data
-import ien.training.loop
 from ien.data import Dataset
-from ien.training import ALONE, Config, run
-from ien.training import run_folder as run_folder
+from ien.training import ALONE, Config, loop, run, run_folder
 from ien.training.classify import CLASSIFY, ClassifyTask
-from ien.training.loop import Trained
-
-loop = ien.training.loop
 
 
 def dataset(seed: int = 0) -> Dataset:
@@ -49,7 +44,7 @@ def task(data: Dataset | None = None, **changes: Any) -> ClassifyTask:
     return CLASSIFY.prepare(config(**changes), data or dataset(), ALONE)
 
 
-def trained(folder: Path, data: Dataset | None = None, **changes: Any) -> Trained:
+def trained(folder: Path, data: Dataset | None = None, **changes: Any) -> loop.Trained:
     """A toy run without its test, or the rest of one."""
     folder.mkdir(exist_ok=True)
     return loop.train(folder, task(data, **changes))
@@ -136,9 +131,8 @@ def _all(function: Callable[..., object], *arguments: Any) -> None:
 
 
 def _half_a_checkpoint(save: Callable[..., object], state: dict[str, Any], path: Path) -> None:
-    content = io.BytesIO()
-    save(state, content)
-    path.write_bytes(content.getvalue()[: len(content.getvalue()) // 2])
+    save(state, path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def _half_a_line(append: Callable[..., object], folder: Path, metrics: dict[str, Any]) -> None:

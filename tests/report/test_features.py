@@ -1,5 +1,6 @@
 """Feature maps in all orientations: numbers against rot90 and loops, and the figure against the numbers."""
 
+import copy
 import itertools
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -98,17 +99,13 @@ def test_a_shrunk_map_keeps_nearly_all_and_an_enlarged_one_loses_its_border() ->
     assert np.isnan(shown.aligned[2][0]).all() and not np.isnan(shown.aligned[2][4:8, 4:8]).any()
 
 
-def test_the_model_and_its_images_stay_as_they_were() -> None:
-    run = opened()
-    before, images = {k: v.clone() for k, v in run.model.state_dict().items()}, run.images.clone()
-    plot_features([run])
-    assert all(torch.equal(before[k], v) for k, v in run.model.state_dict().items())
-    assert torch.equal(run.images, images) and not any(m._forward_hooks for m in run.model.modules())
-
-
 def test_the_figure_shows_inputs_and_maps_as_computed_and_aligned() -> None:
+    """And leaves the network and the images as they were."""
     runs = [opened("first small seed 1"), opened("second small seed 1", model=net(1))]
+    model, before, images = runs[0].model, copy.deepcopy(runs[0].model.state_dict()), runs[0].images.clone()
     figure = plot_features(runs, image=2)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert torch.equal(runs[0].images, images) and not any(m._forward_hooks for m in model.modules())
     shown, inputs = pictures(figure), image_views(runs[0], 2)
     rows = [shown[i : i + 8] for i in range(0, len(shown), 8)]
     assert len(rows) == 1 + 2 * 2

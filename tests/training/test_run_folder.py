@@ -229,12 +229,12 @@ def test_a_full_disk_leaves_the_old_checkpoint(cut, monkeypatch, what, failure) 
     assert contents(cut) == before and folder.load_checkpoint(cut)["epoch"] == 3
 
 
-def train_on_a_small_disk(path: Path, changes: dict[str, Any]) -> None:
+def train_on_a_small_disk(path: Path) -> None:
     """Files may grow to 40 kB, less than a checkpoint, from the second one on."""
     limit = (40_000, 40_000)
     toy.at_call(2, folder, "save_checkpoint", lambda *a: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     try:
-        toy.train(path, "", changes)
+        toy.train(path)
     except OSError as error:
         (path.parent / "error.txt").write_text(str(error))
 
@@ -242,7 +242,7 @@ def train_on_a_small_disk(path: Path, changes: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_write_that_really_fails_leaves_the_old_checkpoint(tmp_path, finished) -> None:
     path = tmp_path / "run"
-    assert toy.finish(toy.start(train_on_a_small_disk, path, {})) == 0
+    assert toy.finish(toy.start(train_on_a_small_disk, path)) == 0
     assert "last.pt could not be written" in (tmp_path / "error.txt").read_text()
     assert folder.load_checkpoint(path)["epoch"] == 1
     toy.run_in(path)
