@@ -64,7 +64,8 @@ LABELS = [
     (net(), torch.zeros(2).long(), r"returns \(B, classes\), and one label per image; got \(2, 8, "),
     (PAIR, torch.zeros(2).long(), "got a tuple and labels"),
 ]
-VALUES += [({"model": model, "labels": labels}, match) for model, labels, match in LABELS]
+CHOSEN = {"layers": None, "feature_groups": 1}
+VALUES += [({"model": model, "labels": labels} | CHOSEN, match) for model, labels, match in LABELS]
 MISTAKES = [(TypeError, *row) for row in TYPES] + [(ValueError, *row) for row in VALUES]
 
 

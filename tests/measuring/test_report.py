@@ -15,6 +15,8 @@ def test_report_prints_a_table() -> None:
     title, *rows = str(report).splitlines()
     assert title == "equivariance to rot4 over 3 images"
     assert [row.split()[0] for row in rows] == ["layer", "1", "3"]
+    regular = ien.measure(net(), images(3), "rot4", ["1"], 4, action="regular")
+    assert regular.title == "equivariance to rot4 (regular action) over 3 images"
     assert report.worst == max(((n, r.relative) for n, r in report.layers.items()), key=lambda item: item[1])
 
 
@@ -50,8 +52,10 @@ def test_columns_stand_for_what_was_measured(group, feature_groups, floors, colu
 def test_many_accuracies_are_summed_up() -> None:
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
     y = model(images(9)).argmax(1)
-    line = str(ien.measure(model, images(9, 13), "rot12", labels=y, floors=False)).splitlines()[-1]
+    report = ien.measure(model, images(9, 13), "rot12", labels=y, floors=False)
+    line = str(report).splitlines()[-1]
     assert line.startswith("accuracy: identity ") and ", at worst " in line and line.count("%") == 2
+    assert f"{report.output.elements['30°'].flip_rate:.2%} |" in report.to_markdown()
 
 
 def test_a_saved_report_holds_every_number_and_escapes_names(tmp_path) -> None:
