@@ -109,7 +109,7 @@ def test_a_sequence_of_otb_starts_at_its_true_box_and_has_scores(sequence, run, 
     assert "scores" not in own  # another target may be meant
 
 
-def test_boxes_that_are_not_known_do_not_count_and_of_two_targets_one_is_named(sequence, run) -> None:
+def test_unknown_boxes_do_not_count_and_of_two_targets_one_is_named(sequence, run) -> None:
     copy = shutil.copytree(sequence, Path("otb", "Part"))
     truth = copy / "groundtruth_rect.txt"
     text = truth.read_text()

@@ -37,7 +37,7 @@ def test_an_orbit_of_an_image_is_a_feature_group_that_stays(name) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 6, 8])
-def test_rotations_shift_members_cyclically_and_flips_a_member_for_each_element(n) -> None:
+def test_rotations_shift_members_and_flips_have_one_for_each_element(n) -> None:
     assert regular_sizes(D4) == (8, 1) and regular_sizes(ien.reflection()) == (2, 1)
     assert regular_sizes(ien.rotation(2) * ien.reflection()) == (4, 1)
     assert member_table(D4, 1).tolist() == [[0]] * 8

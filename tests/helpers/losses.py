@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import ien
 from ien.groups.members import member_table
+from tests.helpers.tied import Net
 
 R4, R8, D4 = ien.rotation(4), ien.rotation(8), ien.rotation(4) * ien.reflection()
 
@@ -76,18 +77,15 @@ def symmetrised(model: nn.Module) -> nn.Module:
 
 
 def with_weight(model, weight, objective, x, g) -> Tensor:
-    class Functional(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
+    """The loss as a function of the weight of layer '2'."""
 
-        def forward(self, z: Tensor) -> Tensor:
-            return torch.func.functional_call(self.model, {"2.weight": weight}, (z,))
+    def forward(whole, z):
+        return torch.func.functional_call(whole.model, {"2.weight": weight}, (z,))
 
     renamed = copy.copy(objective)
     renamed.layers = {f"model.{name}": beta for name, beta in objective.layers.items()}
     renamed.feature_groups = {f"model.{name}": spec for name, spec in objective.feature_groups.items()}
-    return renamed(Functional(), x, g=g).loss
+    return renamed(Net(forward, model=model), x, g=g).loss
 
 
 def loop_permute(h: Tensor, g: Tensor, group: ien.Group, mix: list[tuple[int, int]]) -> Tensor:
