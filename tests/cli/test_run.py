@@ -207,7 +207,7 @@ def test_table_prints_and_writes_what_is_recorded(finished) -> None:
     assert "Accuracy and cost (smoke, embedded-5k)" in text and "98.6" in text
     assert invoke(*command, "--preset", "smoke").output == text
     assert "no records of preset 'small'" in error_of(*command, "--preset", "small")
-    assert "no preset 'smok'; there are" in error_of(*command, "--preset", "smok")
+    assert "no preset 'smok'; choose from" in error_of(*command, "--preset", "smok")
     assert invoke(*command, "--write", "docs/results.md").output == "wrote docs/results.md\n"
     page = Path("docs/results.md").read_text()
     assert page.startswith("# Results\n") and "| ien-r4 | smoke | embedded-5k | 1 |" in page
