@@ -177,7 +177,7 @@ def tied_weight(
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
-    """Return whether ``group`` mixes channels of different parts, of so many equal ``parts``.
+    """Return whether ``group`` mixes channels of different parts of a layer with equal ``parts``.
 
     >>> cuts(2, [(4, 8)], [(4, 8)], rotation(4)), cuts(4, [(4, 8)], [(4, 8)], rotation(4))
     (False, True)
