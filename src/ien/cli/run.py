@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .errors import INTERRUPTED, fail
-from .options import OnlyPreset
+from .options import MovedData, OnlyPreset
 
 __all__ = ["demo", "list_", "resume", "resume_hint", "run", "show", "table"]
 
@@ -136,14 +136,7 @@ def run(
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that ien run made.")],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where the data are now, if you moved them.",
-            show_default="where they were when the run began",
-        ),
-    ] = None,
+    data: MovedData = None,
     results: Results = Path("results"),
 ) -> None:
     """Resume a run that was stopped or killed. It ends as if it had never stopped, bit for bit.

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from .loop import Status
 
-__all__ = ["shown"]
+__all__ = ["ignore", "shown"]
 
 Report = Callable[[Status], None]
 
@@ -68,7 +68,7 @@ def _lines(title: str, console: Console) -> Iterator[Report]:
 @contextmanager
 def _tensorboard(folder: Path) -> Iterator[Report]:
     if importlib.util.find_spec("tensorboard") is None:
-        yield _ignore
+        yield ignore
         return
     from torch.utils.tensorboard import SummaryWriter
 
@@ -92,8 +92,8 @@ def _tensorboard(folder: Path) -> Iterator[Report]:
             writer.close()
 
 
-def _ignore(status: Status) -> None:
-    """Log nothing."""
+def ignore(status: Status) -> None:
+    """Show and log nothing."""
 
 
 def _text(status: Status) -> str:

@@ -21,7 +21,7 @@ from .config import Config, changed
 from .distributed import ALONE, Processes
 from .loop import Stopped, Trained, train
 from .network import count_parameters
-from .progress import shown
+from .progress import ignore, shown
 from .task import Description, kind_of
 
 __all__ = ["load", "processor", "run"]
@@ -103,7 +103,7 @@ def run(
         # the number that the folder was begun with: another one rounds differently
         torch.set_num_threads(config.machine.threads or torch.get_num_threads())
         if weights is None:
-            reporting: Any = nullcontext(_ignore)
+            reporting: Any = nullcontext(ignore)
             if processes.first:
                 reporting = shown(folder, title, console)
             with reporting as report:
@@ -223,7 +223,3 @@ def _commit() -> str | None:
         return commit
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _ignore(status: object) -> None:
-    """Report nothing."""
