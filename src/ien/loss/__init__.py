@@ -2,7 +2,8 @@
 
 feature_groups.py    FeatureGroups, group_pool, GroupPool
 layers.py            names of layers, their weights and feature groups
-modules.py           modules inside a model, tensors inside what it returns
+modules.py           modules inside a model, tensors inside what it takes and returns
+arguments.py         what a model takes besides images, repeated for their views
 capture.py           a layer's output during one forward pass
 error.py             maps of an image and of its view -> how far they are apart
 objective.py         equivariance_loss, EquivarianceLoss

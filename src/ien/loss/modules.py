@@ -1,4 +1,4 @@
-"""The modules inside a model, and the tensors inside what it returns.
+"""The modules inside a model, and the tensors inside what it takes and returns.
 
 Names are those of the user's own model: wrappers such as DistributedDataParallel and
 ``torch.compile`` are looked through.
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["WRAPPERS", "hooked", "tensors_in", "unwrapped", "walk"]
+__all__ = ["WRAPPERS", "hooked", "map_leaves", "tensors_in", "unwrapped", "walk"]
 
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 """Modules that hold the user's model as ``module``."""
@@ -112,6 +112,27 @@ def tensors_in(value: Any, in_objects: bool = True, inside: tuple[int, ...] = ()
         parts = ()
     for part in parts:
         yield from tensors_in(part, in_objects, inside)
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return ``value`` with everything changed that is not a tuple, list or dict itself.
+
+    >>> map_leaves({"a": (1, [2, 3])}, lambda leaf: 10 * leaf)
+    {'a': (10, [20, 30])}
+    """
+    if isinstance(value, dict):
+        changed = {}
+        for key, part in value.items():
+            changed[key] = map_leaves(part, change)
+        return changed
+    if isinstance(value, tuple | list):
+        parts = []
+        for part in value:
+            parts.append(map_leaves(part, change))
+        if hasattr(value, "_fields"):  # a named tuple
+            return type(value)(*parts)
+        return type(value)(parts)
+    return change(value)
 
 
 def _attributes(value: Any) -> list[Any]:

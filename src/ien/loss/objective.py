@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from ..groups.families import group as parse_group
 from ..groups.group import Group, random_order
 from ..groups.members import FeatureAction, check_action, permutes_members
+from .arguments import repeat_for_views
 from .capture import watch
 from .error import check_pixels, compared_maps, mean_error
 from .feature_groups import FeatureGroups, Spec
 from .layers import check_regular_layers, per_layer, weights_of
+from .modules import map_leaves
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
 
@@ -44,7 +46,7 @@ def equivariance_loss(
     .. math:: \operatorname{mean}\,( ĥ(φ_g^X x) - φ_g^Y ĥ(x) )^2
 
     It is the mean over images of each image's mean over its valid pixels and channels. Use
-    :class:`EquivarianceLoss` unless your model takes several inputs, or your loop needs the maps.
+    :class:`EquivarianceLoss` unless your model takes several images, or your loop needs the maps.
 
     Args:
         h: Pooled maps of ``x``, (B, N, H, W).
@@ -115,21 +117,20 @@ class Equivariance:
         Returns:
             The same with tensors (views * B, …).
         """
-        if isinstance(y, Tensor):
-            if y.ndim == 0 or len(y) != self.batch_size:
+
+        def repeated(value: Any) -> Tensor:
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"repeat takes a tensor, or a tuple, list or dict of tensors; got {type(value).__name__}"
+                )
+            if value.ndim == 0 or len(value) != self.batch_size:
                 raise ValueError(
                     f"repeat needs tensors with an entry for each of the {self.batch_size} images; "
-                    f"got {tuple(y.shape)}"
+                    f"got {tuple(value.shape)}"
                 )
-            return y.repeat(self.views, *[1] * (y.ndim - 1))  # (views * B, …)
-        if isinstance(y, dict):
-            return {key: self.repeat(value) for key, value in y.items()}
-        if isinstance(y, tuple | list):
-            parts = [self.repeat(value) for value in y]
-            if hasattr(y, "_fields"):  # a named tuple
-                return type(y)(*parts)
-            return type(y)(parts)
-        raise TypeError(f"repeat takes a tensor, or a tuple, list or dict of tensors; got {type(y).__name__}")
+            return value.repeat(self.views, *[1] * (value.ndim - 1))  # (views * B, …)
+
+        return map_leaves(y, repeated)
 
 
 class EquivarianceLoss:
@@ -199,14 +200,20 @@ class EquivarianceLoss:
         model: nn.Module,
         x: Tensor,
         *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
         g: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Equivariance:
         """Run ``model`` once over the images and their transformed views, and compute the loss.
 
         Args:
-            model: Any module that takes images alone.
+            model: Any module that takes images first, and returns anything.
             x: Images (B, C, H, W).
+            args: What the model takes after the images. A tensor (B, …), also inside lists, tuples
+                and dicts, is repeated for the views; everything else is passed as it is. Nothing
+                is transformed: put a mask into the channels of ``x`` instead.
+            kwargs: What it takes by name, treated alike.
             g: The elements, instead of drawing them; such as the ``g`` of an earlier result.
             generator: Source of randomness; torch's global one by default.
 
@@ -216,11 +223,22 @@ class EquivarianceLoss:
         Raises:
             KeyError: The model has no layer of that name.
             RuntimeError: A layer did not run once, was overwritten, or runs without gradients.
+            TypeError: ``args`` is not a tuple or list, or ``kwargs`` not a dict with names as keys.
             ValueError: A layer's channels cannot be split, or an element leaves no valid pixel.
+
+        >>> class Shifted(nn.Conv2d):
+        ...     def forward(self, x, shift):
+        ...         return super().forward(x) + shift[:, None, None, None]
+        >>> objective = EquivarianceLoss(rotation(4), layers="", feature_groups=4)
+        >>> x, shift = torch.rand(2, 1, 9, 9), torch.tensor([0.0, 1.0])
+        >>> out = objective(Shifted(1, 4, 3), x, args=(shift,))
+        >>> out.output.shape
+        torch.Size([4, 4, 7, 7])
         """
         batch_size = len(x)
         if batch_size == 0:
             raise ValueError(f"x holds no images: its shape is {tuple(x.shape)}")
+        args, kwargs = repeat_for_views(args, kwargs, batch_size, self.views)
         drawn = g is None
         elements = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
         views = self._views(batch_size, elements)
@@ -242,7 +260,7 @@ class EquivarianceLoss:
             by_layer[name] = self._layer_terms(name, h, batch_size, views)
 
         with watch(model, layers, compare) as calls:
-            output = model(torch.cat([x, *transformed]))
+            output = model(torch.cat([x, *transformed]), *args, **kwargs)
         for name in layers:
             calls.check(name)
             if calls.count(name) > 1:

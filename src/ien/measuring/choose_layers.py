@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..loss.arguments import Arguments
 from ..loss.modules import hooked, walk
 
 __all__ = ["choose_layers"]
@@ -42,7 +43,7 @@ class _Run:
         )
 
 
-def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
+def choose_layers(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> list[str]:
     """Return the names of the model's direct children that return maps, and of its last map.
 
     They come in the order in which they run. If the only child is a Sequential, its children count
@@ -52,6 +53,7 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     Args:
         model: The model, in the mode in which it should run.
         x: A few images (B, C, H, W); their values do not matter.
+        arguments: What the model takes besides these images.
 
     Raises:
         ValueError: No layer returns a map that can be captured.
@@ -64,7 +66,7 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     for name, module, hidden in walk(model):
         if not hidden:  # hooks do not run inside a compiled module
             modules[name] = module
-    runs = _run_once(model, modules, x)
+    runs = _run_once(model, modules, x, arguments)
     maps = [name for name, run in runs.items() if run.can_be_captured]
     if not maps:
         raise ValueError(_why_no_map(runs))
@@ -81,7 +83,9 @@ def choose_layers(model: nn.Module, x: Tensor) -> list[str]:
     return chosen
 
 
-def _run_once(model: nn.Module, modules: Mapping[str, nn.Module], x: Tensor) -> dict[str, _Run]:
+def _run_once(
+    model: nn.Module, modules: Mapping[str, nn.Module], x: Tensor, arguments: Arguments
+) -> dict[str, _Run]:
     """Run the model on ``x``; return what each module returned, in the order of their last runs."""
     runs: dict[str, _Run] = {}
 
@@ -94,8 +98,9 @@ def _run_once(model: nn.Module, modules: Mapping[str, nn.Module], x: Tensor) -> 
             version = output._version
         runs[name] = _Run(output, version, times)
 
+    args, kwargs = arguments
     with hooked(modules, after=note), torch.no_grad():
-        model(x)
+        model(x, *args, **kwargs)
     return runs
 
 

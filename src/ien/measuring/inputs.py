@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._text import progress_bar
+from ..loss.arguments import Arguments, check_arguments, cut_for_batch
 
 __all__ = [
+    "ImageArguments",
     "Images",
     "check_inputs",
     "checked_batches",
@@ -50,22 +53,55 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), default)
 
 
-def try_model(model: nn.Module, x: Tensor) -> None:
+def try_model(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> None:
     """Run the model on the images ``x`` and, if it fails, say what it was given.
+
+    Args:
+        model: Any module.
+        x: A few images (B, C, H, W).
+        arguments: What it takes besides these images.
 
     Raises:
         ValueError: The model failed. The message quotes its error and the shape and dtype of ``x``.
     """
+    args, kwargs = arguments
     try:
-        model(x)
+        model(x, *args, **kwargs)
     except Exception as error:
         reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
         raise ValueError(
             f"the model fails on images {_size_text(x.shape[1:])} of {x.dtype} "
             f"({type(error).__name__}: {reason}): pass images of the size, channels and dtype it expects "
-            f"(in the shell: --size CxHxW); if it takes several inputs, wrap it in a module that takes "
-            f"images alone"
+            f"(in the shell: --size CxHxW), and what else it takes as args=(…,) and kwargs={{…}} "
+            f"(in the shell: wrap it in a module that takes images alone)"
         ) from error
+
+
+class ImageArguments:
+    """What the model takes besides the images, batch by batch.
+
+    Args:
+        images: All images, or batches of them.
+        args: Positional arguments after the images.
+        kwargs: Arguments by name; None for nothing.
+        device: Where the model runs.
+    """
+
+    def __init__(
+        self, images: Images, args: Sequence[Any], kwargs: Mapping[str, Any] | None, device: torch.device
+    ) -> None:
+        self._args, self._kwargs = check_arguments(args, kwargs)
+        self._device = device
+        self._num_images: int | None = None
+        if isinstance(images, Tensor):
+            self._num_images = len(images)
+
+    def of(self, start: int, stop: int) -> Arguments:
+        """Return the arguments for the images from ``start`` to ``stop``."""
+        if self._num_images is None:
+            # how many images there will be is not known, and so not what has an entry for each
+            return self._args, self._kwargs
+        return cut_for_batch(self._args, self._kwargs, self._num_images, slice(start, stop), self._device)
 
 
 def checked_batches(images: Images, batch_size: int) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from ..loss.feature_groups import Spec
 from ..loss.layers import per_layer
 from .choose_layers import choose_layers
 from .inputs import (
+    ImageArguments,
     Images,
     check_inputs,
     checked_batches,
@@ -36,6 +38,8 @@ def measure(
     layers: str | Sequence[str] | None = None,
     feature_groups: Spec | Mapping[str, Spec] = 1,
     *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     labels: Tensor | None = None,
     batch_size: int = 64,
     floors: bool = True,
@@ -54,7 +58,7 @@ def measure(
     forward pass per element; only one batch is in memory, however many images there are.
 
     Args:
-        model: Any module that takes images; it need not come from ``ien``.
+        model: Any module that takes images first; it need not come from ``ien``.
         images: A tensor (N, C, H, W), or an iterable of batches such as a DataLoader. If a batch is
             a tuple, its first entry is used. At least two images, better a hundred.
         group: The transformations, such as ``ien.rotation(8)`` or ``"rot8"``.
@@ -62,6 +66,10 @@ def measure(
             default the model's direct children that return maps, and its last map.
         feature_groups: Which channels are pooled: a size such as 4 or a mix such as ``"4-2-1"`` for
             all layers, or a dict from layer names to their own. 1 compares every channel by itself.
+        args: What the model takes after the images. If ``images`` is a tensor, tensors (N, …) among
+            them, also inside lists, tuples and dicts, are cut into the same batches; everything
+            else is passed as it is. Nothing is transformed.
+        kwargs: What it takes by name, treated alike.
         labels: The class of each image, integers (N,) in the order of the images. Adds the accuracy
             under every element.
         batch_size: Images per batch, if ``images`` is a tensor.
@@ -76,7 +84,8 @@ def measure(
 
     Raises:
         ValueError: Images, labels, layers and group do not fit together; the message says why.
-        TypeError: ``model``, ``images`` or ``labels`` is something else altogether.
+        TypeError: ``model``, ``images``, ``labels``, ``args`` or ``kwargs`` is something else
+            altogether.
         KeyError: The model has no layer of that name.
 
     Do not train with it: it has no gradient; use :class:`EquivarianceLoss`. To learn which
@@ -101,6 +110,7 @@ def measure(
         batches = with_progress_bar(batches, number_of_batches(images, batch_size))
 
     device = device_of(model, torch.device("cpu"))
+    arguments = ImageArguments(images, args, kwargs, device)
     measurement: Measurement | None = None
     with torch.no_grad(), eval_mode(model):
         for x in batches:
@@ -108,13 +118,16 @@ def measure(
             if measurement is None:
                 # which layers there are shows when the model first runs;
                 # it gets copies, because it may write into its input
-                try_model(model, x[:2].clone())
+                few = x[:2]
+                arguments_of_few = arguments.of(0, len(few))
+                try_model(model, few.clone(), arguments_of_few)
                 names = requested
                 if names is None:
-                    names = choose_layers(model, x[:2].clone())
+                    names = choose_layers(model, few.clone(), arguments_of_few)
                 partition = per_layer(feature_groups, names)
                 measurement = Measurement(model, group, partition, labels, floors, action)
-            measurement.add(x)
+            start = measurement.count
+            measurement.add(x, arguments.of(start, start + len(x)))
 
     needed = "measure needs at least two images, better a hundred, to give confidence intervals"
     if measurement is None:

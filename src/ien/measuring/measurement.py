@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..groups.group import Group
 from ..groups.members import FeatureAction
 from ..groups.similarity import Similarity
+from ..loss.arguments import Arguments
 from ..loss.capture import capture
 from ..loss.error import compared_maps, image_errors
 from ..loss.feature_groups import FeatureGroups
@@ -90,6 +91,8 @@ class Measurement:
         self.floors = floors
         self.action = action
         self.count = 0
+        self.arguments: Arguments = ((), {})
+        """Of the batch that is being added."""
         self.elements = [_describe(group, i) for i in range(len(group))]
         self.not_identity = range(1, len(group))
         self.layers = {}
@@ -98,8 +101,9 @@ class Measurement:
         # until an output turns out not to be scores
         self.predictions: PredictionSums | None = PredictionSums(len(group))
 
-    def add(self, x: Tensor) -> None:
-        """Add one batch of images (B, C, H, W)."""
+    def add(self, x: Tensor, arguments: Arguments = ((), {})) -> None:
+        """Add one batch of images (B, C, H, W), with what the model takes besides them."""
+        self.arguments = arguments
         maps, outputs = self._add_errors(x)
         labels = None
         if self.labels is not None:
@@ -225,7 +229,8 @@ class Measurement:
             return result
 
         with capture(self.model, list(self.layers), pooled) as features:
-            output = self.model(x)
+            args, kwargs = self.arguments
+            output = self.model(x, *args, **kwargs)
         return dict(features), output
 
     def _look_at(self, name: str, h: Tensor) -> None:
