@@ -31,9 +31,7 @@ from .loss.feature_groups import FeatureGroups, GroupPool, group_pool
 from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
 from .measuring.measure import measure
 from .measuring.report import ElementReport, LayerReport, OutputReport, Report
-from .tying.keep import keep_equivariant
-from .tying.recommended import Recommended, recommended
-from .tying.start import LayerStart, Start, start_equivariant
+from .tying.tie import Tied, make_equivariant, make_plain, plain_copy
 
 __all__ = [
     "Diagnosis",
@@ -46,11 +44,9 @@ __all__ = [
     "Group",
     "GroupPool",
     "LayerReport",
-    "LayerStart",
     "OutputReport",
-    "Recommended",
     "Report",
-    "Start",
+    "Tied",
     "baselines",
     "capture",
     "custom",
@@ -58,15 +54,15 @@ __all__ = [
     "equivariance_loss",
     "group",
     "group_pool",
-    "keep_equivariant",
     "load",
+    "make_equivariant",
+    "make_plain",
     "measure",
     "models",
-    "recommended",
+    "plain_copy",
     "reflection",
     "rotation",
     "scale",
-    "start_equivariant",
     "tracking",
 ]
 __version__ = "0.1.0"

@@ -1,151 +1,193 @@
-"""Kernels between two feature groups that commute with rotations by any angle.
+"""Kernels between two feature groups that commute with a group, as a linear function of few numbers.
 
-The *kernels* between feature groups of one size on either side of a weight are a tensor
-(feature groups out, feature groups in, members out, members in, h, w). Let W[a, b] be the kernel
-from member b of an input to member a of an output. The layer commutes with the group if
+Let W[a, b] be the kernel from member b of one feature group to member a of another. A layer commutes
+with the group if W[g·a, g·b] = g · W[a, b] for every element g, which permutes members and rotates
+kernels. So the group carries every place (a, b, pixel) around an orbit, and few numbers c determine
+all of W. Written as rows, W (places) and c (numbers),
 
-    W[g·a, g·b] = g · W[a, b]    for every element g,
+    W = c M    and    c = W R,    where W R M = P W is the nearest commuting W to any W.
 
-where g permutes members and rotates kernels. So the group carries the *place* (a, b) around an
-orbit of places, and one kernel of an orbit determines all others. Where an element resamples,
-kernels are made of the patterns of ``harmonics.py``, which rotate by any angle: resampling pixels
-could not be undone, and nothing would be left that commutes. The kernels of an orbit that commute
-are the combinations c of orthonormal rows B:
+Three cases, all in :func:`commuting`:
 
-    W = Bᵀ c    and the nearest to any kernels W is    Bᵀ B W.
-
-Orbits differ by the orientation of a relative to b. An optimizer steps on the Fourier transform
-of c over these relative orientations, as it does in steerable CNNs.
+- Elements only permute places, as quarter turns do: c are the pixels of one kernel of each orbit,
+  M copies them to the others, and R takes means. Smooth kernels then lose what is not smooth.
+- An element resamples: kernels are made of the patterns of ``harmonics.py``, which rotate by any
+  angle, because resampled pixels could not be rotated back. c are coefficients of patterns, Fourier
+  transformed over the orientation of a relative to b, as in steerable CNNs, because Adam learns
+  best there.
+- Vectors: the output is a pair (dx, dy) that rotates with the image.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..groups.group import Group
 from ..groups.members import member_table, similarities
-from .harmonics import harmonics, orthonormal
+from .harmonics import harmonics, orthonormal, smoothing
 
-__all__ = ["from_coefficients", "precise", "project", "to_coefficients"]
+__all__ = ["VECTOR", "Commuting", "commuting"]
+
+VECTOR = -2
+"""The size of a feature group that is a vector (dx, dy): dx points right, dy points down."""
 
 Moves = tuple[tuple[int, ...], ...]
 """For each element: which place of an orbit it carries to each place of it."""
 
 
-def project(kernels: Tensor, group: Group) -> Tensor:
-    """Return the nearest kernels that commute with ``group``: Bᵀ B W."""
+class Commuting(NamedTuple):
+    """The matrices M and R of kernels with members out * members in * h * w places."""
 
-    def onto_basis(pixels: Tensor, basis: Tensor) -> Tensor:
-        return basis.T @ (basis @ pixels)
+    expand: Tensor
+    """M, (numbers, places): W = c M."""
+    reduce: Tensor
+    """R, (places, numbers): c = W R."""
+    copies: Tensor | None
+    """Which number each place is a copy of, (places,); None if places combine several."""
 
-    return _orbit_by_orbit(kernels, group, onto_basis)
 
+@lru_cache(maxsize=256)
+def commuting(group: Group, out: int, inner: int, height: int, width: int, smooth: bool) -> Commuting:
+    """Return the kernels that commute with ``group`` between two feature groups.
 
-def to_coefficients(kernels: Tensor, group: Group) -> Tensor:
-    """Return the coefficients of :func:`project` in a tensor of the same shape, 0 elsewhere.
+    Args:
+        group: Rotations and flips.
+        out: The size of the feature groups in the output; ``VECTOR`` for vectors.
+        inner: The size of the feature groups in the input.
+        height: Of the kernel; 1 for a linear layer, a bias or a norm.
+        width: Of the kernel.
+        smooth: Whether kernels are made of patterns that rotate by any angle, whatever the group.
 
-    They are the Fourier transform over relative orientations, F (B W), scaled so that coefficients
-    and weights have the same root mean square.
+    >>> pairs = commuting(rotation(4), 4, 4, 3, 3, smooth=False)
+    >>> pairs.expand.shape  # four kernels of nine pixels determine sixteen
+    torch.Size([36, 144])
     """
-
-    def transform(pixels: Tensor, basis: Tensor) -> Tensor:
-        fourier = _fourier(len(pixels)).to(basis)
-        by_orbit = basis @ pixels  # (orbits, rows of B, others)
-        coefficients = torch.einsum("fo,okx->fkx", fourier, by_orbit)  # (frequencies, rows of B, others)
-        unused = basis.shape[1] - len(basis)  # there are fewer coefficients than pixels
-        return F.pad(coefficients / _rms_ratio(basis), (0, 0, 0, unused))
-
-    return _orbit_by_orbit(kernels, group, transform)
-
-
-def from_coefficients(coefficients: Tensor, group: Group) -> Tensor:
-    """Return the kernels Bᵀ Fᵀ c with coefficients c: the inverse of :func:`to_coefficients`."""
-
-    def invert(padded: Tensor, basis: Tensor) -> Tensor:
-        fourier = _fourier(len(padded)).to(basis)
-        used = padded[:, : len(basis)] * _rms_ratio(basis)  # (frequencies, rows of B, others)
-        by_orbit = torch.einsum("fo,fkx->okx", fourier, used)  # (orbits, rows of B, others)
-        return basis.T @ by_orbit
-
-    return _orbit_by_orbit(coefficients, group, invert)
+    # a tensor cached in inference mode could not be used in training later
+    with torch.inference_mode(False), torch.no_grad():
+        only_permutes = height * width == 1 or all(group.exact)
+        if out == VECTOR:
+            return _of_rows(_vector_rows(group, inner, height, width, only_permutes))
+        if not only_permutes:
+            return _resampled(group, out, inner, height)
+        copied = _copied(group, out, inner, height, width)
+        if smooth and height == width > 1:
+            pixels = smoothing(height, torch.device("cpu"), torch.float64)  # (h * w, h * w)
+            smooth_all = torch.kron(torch.eye(out * inner, dtype=torch.float64), pixels)  # (places, places)
+            return Commuting(copied.expand @ smooth_all, smooth_all @ copied.reduce, None)
+        return copied
 
 
-def precise(weight: Tensor) -> torch.dtype:
-    """Return double precision, which neither autocast nor TF32 rounds; MPS has none."""
-    if weight.device.type == "mps":
-        return torch.float32
-    return torch.float64
+def _copied(group: Group, out: int, inner: int, height: int, width: int) -> Commuting:
+    """Return the kernels whose places are only permuted: P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
-
-def _orbit_by_orbit(kernels: Tensor, group: Group, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Apply ``change(pixels, B)`` to the pixels of all kernels in orbits that share a basis B.
-
-    It is given them as (orbits, places * h * w, others), where *others* counts the feature groups
-    of both sides, and returns the same shape.
+    So each place of P W holds the mean of its orbit.
     """
-    groups_out, groups_in, out, inner, height, width = kernels.shape
-    by_place = kernels.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups …)
-    by_place = by_place.flatten(-2).flatten(0, 1)  # (places, h, w, others)
-    result = torch.empty_like(by_place, memory_format=torch.contiguous_format)
-    for orbits, basis in _bases(group, out, inner, height, kernels.device, precise(kernels)):
-        pixels = by_place[orbits].flatten(1, 3)  # (orbits, places * h * w, others)
-        changed = change(pixels.to(basis.dtype), basis).to(kernels.dtype)
-        changed = changed.unflatten(1, (-1, height, width))  # (orbits, places, h, w, others)
-        result[orbits] = changed
-    result = result.unflatten(0, (out, inner))  # (out, inner, h, w, others)
-    result = result.unflatten(-1, (groups_out, groups_in))  # (out, inner, h, w, groups …)
-    return result.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
+    sources = _sources(group, out, inner, height, width)  # (elements, places)
+    # the columns of places in one orbit hold the same places, so they are equal once sorted
+    orbits, orbit_of = sources.sort(0).values.unique(dim=1, return_inverse=True)
+    one_hot = torch.nn.functional.one_hot(orbit_of, orbits.shape[1]).double()  # (places, orbits)
+    return Commuting(one_hot.T.contiguous(), one_hot / one_hot.sum(0), orbit_of)
 
 
-def _rms_ratio(basis: Tensor) -> float:
-    """Return the root mean square of coefficients, divided by that of the pixels they make."""
-    return math.sqrt(basis.shape[1] / len(basis))
+def _sources(group: Group, out: int, inner: int, height: int, width: int) -> Tensor:
+    """Return which place each element moves to each place of W, (elements, places)."""
+    count = out * inner * height * width
+    places = torch.arange(count, dtype=torch.float64, device="cpu")
+    places = places.view(out, inner, height, width)  # each holds its own number
+    members_out = member_table(group, out)  # (elements, out)
+    members_in = member_table(group, inner)  # (elements, inner)
+    moved = []  # ρ_out(g) W ρ_in(g)⁻¹ of a weight W that holds the number of each place
+    for i in range(len(group)):
+        permuted = places[members_out[i]][:, members_in[i]]  # (out, inner, h, w)
+        permuted = permuted.view(1, -1, height, width)  # (1, out * inner, h, w)
+        moved.append(group.act(permuted, torch.tensor([i], device="cpu")))  # (1, out * inner, h, w)
+    return torch.cat(moved).flatten(1).round().long()  # (elements, places)
 
 
-@lru_cache(maxsize=32)
+def _of_rows(rows: Tensor, scale: float = 1.0) -> Commuting:
+    """Return the combinations of given rows (numbers, places), with orthonormal ones as basis B.
+
+    W = c B and c = W Bᵀ, scaled so that numbers and weights have the same root mean square.
+    """
+    basis = orthonormal(rows)
+    ratio = math.sqrt(basis.shape[1] / len(basis))
+    return Commuting(basis * ratio, basis.T / ratio, None)
+
+
+def _vector_rows(group: Group, inner: int, height: int, width: int, only_permutes: bool) -> Tensor:
+    """Return rows that span the kernels W (2, inner, h, w) to a vector that commute.
+
+    A pattern in one place has the mean over the group Σ_g ρ_out(g) ρ_in(g) g·ψ, where ρ_out(g) is a
+    matrix; these means, for every pattern in every place, span all that commute.
+    """
+    if only_permutes:
+        sources = _sources(group, 1, inner, height, width)  # (elements, inner * h * w)
+        identity = torch.eye(sources.shape[1], dtype=torch.float64)
+        moved = identity[:, sources].movedim(1, 0)  # (elements, patterns, inner * h * w)
+    else:
+        moved = torch.stack(
+            [
+                torch.kron(torch.eye(inner, dtype=torch.float64)[:, table], harmonics(height, g).flatten(1))
+                for g, table in zip(similarities(group), member_table(group, inner), strict=True)
+            ]
+        )  # (elements, inner * patterns, inner * h * w)
+    means = torch.zeros(2, moved.shape[1], 2, moved.shape[2], dtype=torch.float64)
+    for g, patterns in zip(similarities(group), moved, strict=True):
+        (xx, xy), (yx, yy) = g.matrix  # with y pointing up
+        turned = torch.tensor([[xx, -xy], [-yx, yy]], dtype=torch.float64)  # with y pointing down
+        means += turned.T[:, None, :, None] * patterns[None, :, None, :]
+    return means.flatten(2).flatten(0, 1)  # (2 * patterns, 2 * inner * h * w)
+
+
+def _resampled(group: Group, out: int, inner: int, size: int) -> Commuting:
+    """Return the kernels whose elements resample pixels, as combinations of rotated patterns.
+
+    For orbits that the group moves in the same way, let B hold the orthonormal rows of one orbit
+    and F the Fourier transform over these orbits, which differ by the orientation of a relative to
+    b. Then W = c (F ⊗ B), scaled so that numbers and weights have the same root mean square.
+    """
+    expand = []
+    reduce = []
+    for moves, orbits in _orbits(group, out, inner).items():
+        basis = _basis(group, moves, size)  # (rows, places of an orbit * h * w)
+        by_place = basis.unflatten(1, (-1, size * size))  # (rows, places of an orbit, h * w)
+        fourier = _fourier(len(orbits))  # (frequencies, orbits)
+        full = basis.new_zeros(len(orbits), len(basis), out * inner, size * size)
+        for orbit, places in enumerate(orbits):
+            for frequency in range(len(orbits)):
+                full[frequency, :, places] = fourier[frequency, orbit] * by_place
+        rows = full.flatten(2).flatten(0, 1)  # (frequencies * rows, out * inner * h * w)
+        ratio = math.sqrt(basis.shape[1] / len(basis))
+        expand.append(rows * ratio)
+        reduce.append(rows.T / ratio)
+    return Commuting(torch.cat(expand), torch.cat(reduce, 1), None)
+
+
 def _fourier(count: int) -> Tensor:
     """Return the real Fourier transform F of ``count`` points on a circle: orthonormal rows.
 
     F is (rows, points). A row has cos(2πqk / count) or sin(2πqk / count) at point k, for one
     frequency q; the first row is the mean.
     """
-    # a tensor cached in inference mode could not be used in training later
-    with torch.inference_mode(False), torch.no_grad():
-        points = torch.arange(count, dtype=torch.float64, device="cpu")
-        angles = 2 * math.pi * points / count
-        rows = []
-        for q in range(count // 2 + 1):
-            rows.append(torch.cos(q * angles))
-            # the sine is 0 at frequency 0, and at the highest one of an even count
-            if 0 < 2 * q < count:
-                rows.append(torch.sin(q * angles))
-        waves = torch.stack(rows)  # (rows, points)
-        return waves / waves.norm(dim=1, keepdim=True)
-
-
-@lru_cache(maxsize=128)
-def _bases(
-    group: Group, out: int, inner: int, size: int, device: torch.device, dtype: torch.dtype
-) -> list[tuple[Tensor, Tensor]]:
-    """Return the places of orbits, (orbits, places), with the basis B that these orbits share."""
-    bases = []
-    with torch.inference_mode(False), torch.no_grad():
-        for moves, orbits in _orbits(group, out, inner).items():
-            places = torch.tensor(orbits, device=device)
-            basis = _basis(group, moves, size)
-            bases.append((places, basis.to(device, dtype)))
-    return bases
+    angles = 2 * math.pi * torch.arange(count, dtype=torch.float64, device="cpu") / count
+    rows = []
+    for q in range(count // 2 + 1):
+        rows.append(torch.cos(q * angles))
+        # the sine is 0 at frequency 0, and at the highest one of an even count
+        if 0 < 2 * q < count:
+            rows.append(torch.sin(q * angles))
+    waves = torch.stack(rows)  # (rows, points)
+    return waves / waves.norm(dim=1, keepdim=True)
 
 
 def _orbits(group: Group, out: int, inner: int) -> dict[Moves, list[list[int]]]:
-    """Return the orbits of places, gathered by how the group moves places within them.
+    """Return the orbits of pairs of members, gathered by how the group moves pairs within them.
 
     The place of out member a and in member b is ``a * inner + b``.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +33,9 @@ from .layouts import (
     sizes_text,
     vectors_of,
 )
-from .projection import MIN_SHARE, Tie, cuts, ungrouped
+from .projection import MIN_SHARE, Tie, cuts, grouped
 
-__all__ = ["Breaks", "LayerStart", "Mixing", "Plan", "spreads_of"]
+__all__ = ["Breaks", "LayerStart", "Mixing", "Plan", "TiedTensor", "spreads_of"]
 
 Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 """Layers that mix channels."""
@@ -61,6 +61,20 @@ class LayerStart:
     """The largest relative error of its output under quarter turns and flips, per channel."""
     between: float | None = None
     """The mean relative error under all other elements, which resample."""
+
+
+class TiedTensor(NamedTuple):
+    """A tensor of a module, and how feature groups tie its numbers."""
+
+    module: nn.Module
+    name: str
+    tie: Tie
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that the module has now."""
+        found: Tensor = getattr(self.module, self.name)
+        return found
 
 
 class Breaks(ValueError):
@@ -96,7 +110,9 @@ class Plan:
         self.ran: set[str] = set()
         self.returned: dict[str, Blocks] = {}
         """The feature groups that a layer should return, then those found in what it returned."""
-        self.ties: dict[int, Tie] = {}
+        self.ties: dict[int, TiedTensor] = {}
+        self.all_ties: list[TiedTensor] = []
+        self.norms: dict[int, tuple[nn.Module, Blocks]] = {}
         """By the id of a tensor."""
         self.written: set[int] = set()
         """The ids of tensors that were tied."""
@@ -106,7 +122,7 @@ class Plan:
         self._last_mixing = ""
 
     @property
-    def tied(self) -> tuple[Tie, ...]:
+    def tied(self) -> tuple[TiedTensor, ...]:
         """The tensors that were tied."""
         tied = [tie for tie in self.ties.values() if id(tie.tensor) in self.written]
         return tuple(tied)
@@ -160,25 +176,30 @@ class Plan:
             self._keep_spread(name, module, x)
         self._note(name, before, after, distance, total)
 
-    def _ties_of(self, module: Mixing, before: Blocks, after: Blocks) -> list[Tie]:
+    def _ties_of(self, module: Mixing, before: Blocks, after: Blocks) -> list[TiedTensor]:
         """Return how feature groups tie the weight of a layer, and then its bias, if it has one."""
         sides = (after, before)
         if isinstance(module, nn.ConvTranspose2d):  # its weight is (I, O, h, w)
             sides = (before, after)
         conv_groups = getattr(module, "groups", 1)  # a linear layer has none
-        sides_and_groups = ungrouped(conv_groups, *sides, self.group)
-        ties = [Tie(module, "weight", self.group, *sides_and_groups, self.smooth)]
+        stored = grouped(conv_groups, *sides, self.group)
+        if stored is None:
+            raise ValueError(
+                f"its {conv_groups} conv groups cut through feature groups, whose members {self.group} "
+                f"permutes: use groups=1, or a number that leaves each feature group in one piece"
+            )
+        ties = [TiedTensor(module, "weight", Tie(self.group, *stored, self.smooth))]
         if module.bias is not None:
-            ties.append(Tie(module, "bias", self.group, after))
+            ties.append(TiedTensor(module, "bias", Tie(self.group, after)))
         return ties
 
-    def _write_tied(self, name: str, tie: Tie, random: bool) -> float:
+    def _write_tied(self, name: str, tie: TiedTensor, random: bool) -> float:
         """Tie a weight or a bias, and return how far it was from that."""
         values = tie.tensor
         called = layer_text(name, tie.module)
         self._check_kernel_shape(called, values)
         try:
-            tied, distance = tie.start(values, random)
+            tied, distance = tie.tie.start(values, random)
         except ValueError as error:
             raise ValueError(f"{called}: {error}") from None
         lost = float(tied.norm()) <= MIN_SHARE * float(values.norm())
@@ -232,9 +253,11 @@ class Plan:
         for key, numbers in vectors.items():
             if not has_number_per_channel(numbers, maps, x):
                 continue
-            tie = Tie(module, key, self.group, before)
+            tie = TiedTensor(module, key, Tie(self.group, before))
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                self.norms[id(module)] = (module, before)
             self._register([tie], f"{called} is shared with a place that has other feature groups")
-            tied, its_distance = tie.start(numbers)
+            tied, its_distance = tie.tie.start(numbers)
             distance = math.hypot(distance, its_distance)
             self._write(numbers, tied)
             norms.append(_norm(numbers))
@@ -255,7 +278,7 @@ class Plan:
         for buffer, estimate in ((mean, new_mean), (variance, new_variance)):
             tie = self.ties.get(id(buffer))
             if tie is not None:
-                estimate = tie.project(estimate)
+                estimate = tie.tie.project(estimate)
             self._write(buffer, estimate)
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
@@ -359,12 +382,13 @@ class Plan:
                 return maps
         return None
 
-    def _register(self, ties: Sequence[Tie], problem: str) -> None:
+    def _register(self, ties: Sequence[TiedTensor], problem: str) -> None:
         """Note how tensors are tied; raise an error if one is tied already in another way."""
         for tie in ties:
             first = self.ties.setdefault(id(tie.tensor), tie)
             # a shared tensor may belong to other modules, but must be tied in the same way
-            if not first.is_tied_like(tie):
+            self.all_ties.append(tie)
+            if first.tie != tie.tie:
                 raise ValueError(f"{problem}: give both the same, or a weight of their own")
 
     def _note(self, name: str, before: Blocks, after: Blocks, distance: float, total: float) -> None:

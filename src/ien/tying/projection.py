@@ -10,28 +10,25 @@ and the nearest such weight is the mean over the group, an orthogonal projection
 
     P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
-For a kernel between two members this reads: permute the members of both sides, rotate the pixels,
-take the mean. Quarter turns and flips only permute numbers, so P makes all numbers of an orbit
-equal (:func:`_orbit_means`); elements between them resample, and ``commuting.py`` takes over.
-A bias or a norm has one number for each output channel: a 1×1 kernel of one input.
+It is computed feature group by feature group: ``commuting.py`` turns the kernels between two of them
+into independent numbers, c = W R, and these into commuting kernels, W = c M, so P W = W R M. A bias
+or a norm has one number for each output channel: a 1×1 kernel of one input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import NamedTuple
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..groups.group import Group
-from ..groups.members import Blocks, member_table, num_channels
-from . import commuting
-from .commuting import precise
-from .harmonics import smoothing
+from ..groups.members import Blocks, channel_table, num_channels
+from .commuting import VECTOR, Commuting, commuting
 
-__all__ = ["MIN_SHARE", "Tie", "cuts", "tied_weight", "ungrouped"]
+__all__ = ["MIN_SHARE", "VECTOR", "Part", "Projected", "Tie", "cuts", "grouped"]
 
 MIN_SHARE = 1e-6
 """A weight that keeps no more than this share of its norm under projection counts as 0."""
@@ -45,312 +42,239 @@ six-layer CNN under rot4 does not).
 """
 
 
-class Tie(NamedTuple):
-    """A tensor of a module, and the feature groups that tie its numbers."""
+class Part(NamedTuple):
+    """The part of a weight between feature groups of one size and those of another."""
 
-    module: nn.Module
-    name: str
-    """Of the parameter or buffer in its module."""
-    group: Group
-    after: Blocks
-    """The feature groups of the output channels."""
-    before: Blocks = ((1, 1),)
-    """The feature groups of the input channels; a bias or a norm has one input."""
-    conv_groups: int = 1
-    smooth: bool = False
-    """Whether kernels are made of patterns that rotate by any angle, whatever the group."""
+    rows: slice
+    """Its output channels."""
+    columns: slice
+    """Its input channels."""
+    out: int
+    """Members of a feature group in the output."""
+    groups_out: int
+    """Feature groups in the output."""
+    groups_in: int
+    """Feature groups in the input."""
+    kernels: Commuting
+    """The matrices M and R of kernels between two of them."""
 
     @property
-    def tensor(self) -> Tensor:
-        """The tensor that the module has now: ``.to(device)`` replaces a buffer."""
-        found: Tensor = getattr(self.module, self.name)
-        return found
+    def count(self) -> int:
+        """How many independent numbers there are."""
+        return self.groups_out * self.groups_in * len(self.kernels.expand)
 
-    def is_tied_like(self, other: Tie) -> bool:
-        """Return whether the same numbers are tied in the same way, be it in other modules."""
-        mine = (self.group, self.after, self.before, self.conv_groups, self.smooth)
-        return mine == (other.group, other.after, other.before, other.conv_groups, other.smooth)
+
+@dataclass(frozen=True)
+class Tie:
+    """How feature groups tie the numbers of a tensor.
+
+    >>> tie = Tie(rotation(4), after=((4, 4),), before=((1, 1),))
+    >>> kernels = tie.project(torch.rand(4, 1, 3, 3))
+    >>> torch.allclose(kernels[1], kernels[0].rot90(1, (-2, -1)))
+    True
+    """
+
+    group: Group
+    after: Blocks
+    """The feature groups of the output channels; of size ``VECTOR`` for vectors."""
+    before: Blocks = ((1, 1),)
+    """The feature groups of the input channels; a bias, a norm or a depthwise kernel has one input."""
+    smooth: bool = False
+    """Whether kernels are made of patterns that rotate by any angle, whatever the group."""
+    shuffle: int = 1
+    """The factor of a pixel shuffle that follows; ``after`` is then what the shuffle returns."""
 
     def project(self, values: Tensor) -> Tensor:
         """Return P ``values``: the nearest tied values, on the same device, of the same dtype."""
-        weight = self._as_weight(values)
-        if self.smooth:
-            weight = _smoothed(weight)
-        full = _without_conv_groups(weight, self.conv_groups)
-        tied = _projected(full, self.after, self.before, self.group)
-        return _with_conv_groups(tied, self.conv_groups).view_as(values)
+        return self.values(self.numbers(values), values.shape)
+
+    def numbers(self, values: Tensor) -> Tensor:
+        """Return the independent numbers c = W R of the nearest tied values."""
+        weight = self.as_weight(values)
+        found = []
+        for part in self.parts(weight):
+            kernels = weight[part.rows, part.columns].flatten(1)  # (O, I * h * w)
+            found.append(reduced(kernels, part, placed(part.kernels.reduce, weight)))
+        if len(found) == 1:
+            return found[0].reshape(self._shape(found[0], values))
+        return torch.cat([numbers.flatten() for numbers in found])  # (all numbers,)
+
+    def values(self, numbers: Tensor, shape: torch.Size) -> Tensor:
+        """Return the tied values W = c M of this shape that have these independent numbers."""
+        weight = self.as_weight(torch.empty(shape, device="meta"))
+        result = numbers.new_empty(weight.shape)
+        first = 0
+        for part in self.parts(weight):
+            c = numbers.flatten()[first : first + part.count]
+            first += part.count
+            kernels = expanded(c, part, placed(part.kernels.expand, numbers))  # (O, I * h * w)
+            height, width = weight.shape[2:]
+            result[part.rows, part.columns] = kernels.unflatten(1, (-1, height, width))  # (O, I, h, w)
+        return self.from_weight(result, shape)
 
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
-        """Return tied values to start with, and how far the nearest are: :func:`tied_weight`."""
-        tied, distance = tied_weight(
-            self._as_weight(values),
-            self.after,
-            self.before,
-            self.group,
-            self.conv_groups,
-            random,
-            self.smooth,
-        )
-        return tied.view_as(values), distance
+        """Return tied values to start with, and the distance ‖W - P W‖ of the nearest.
 
-    @property
-    def has_coefficients(self) -> bool:
-        """Whether an element resamples these kernels, so that coefficients can stand for them."""
-        resamples = not all(self.group.exact)
-        return resamples and self.tensor.ndim == 4 and self.conv_groups == 1
+        Args:
+            values: The weight W, or numbers per channel.
+            random: Take ``values`` as a random draw: any other equivariant one will do. Then the
+                part between every two sizes is scaled back to the norm it had, and kernels that
+                resample lose half of their mean.
+        """
+        given = values.detach().cpu().double()  # the CPU has float64, MPS has not
+        tied = self.project(given)
+        distance = float((given - tied).norm())
+        if random:
+            weight = self.as_weight(given)
+            start = self.as_weight(tied)
+            if weight[0, 0].numel() > 1 and not all(self.group.exact):
+                mean = start.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
+                start = start - (1 - KEPT_MEAN_SHARE) * mean
+                start = self.as_weight(self.project(self.from_weight(start, given.shape)))
+            for part in self.parts(weight):
+                norm = float(start[part.rows, part.columns].norm())
+                norm_before = float(weight[part.rows, part.columns].norm())
+                if norm > MIN_SHARE * norm_before:
+                    start[part.rows, part.columns] *= norm_before / norm
+            tied = self.from_weight(start, given.shape)
+        return tied.to(values.device, values.dtype), distance
 
-    def to_coefficients(self, values: Tensor) -> Tensor:
-        """Return the coefficients of the nearest tied values, in a tensor that is 0 elsewhere."""
-        return self._between_sizes(values, commuting.to_coefficients)
+    def parts(self, weight: Tensor) -> list[Part]:
+        """Return the parts of a weight (O, I, h, w) between every two sizes."""
+        height, width = weight.shape[2:]
+        smooth = self.smooth and self.shuffle == 1
+        found = []
+        first_row = 0
+        for out, rows in self.after:
+            first_column = 0
+            for inner, columns in self.before:
+                kernels = commuting(self.group, out, inner, height, width, smooth)
+                part = Part(
+                    slice(first_row, first_row + rows),
+                    slice(first_column, first_column + columns),
+                    abs(out),
+                    rows // abs(out),
+                    columns // inner,
+                    kernels,
+                )
+                found.append(part)
+                first_column += columns
+            first_row += rows
+        return found
 
-    def from_coefficients(self, values: Tensor) -> Tensor:
-        """Return the tied values that have these coefficients."""
-        return self._between_sizes(values, commuting.from_coefficients)
-
-    @property
-    def stays_tied(self) -> bool:
-        """Whether equal steps keep it tied: its ties only say which numbers are equal."""
-        weight = self._as_weight(self.tensor)
-        smoothed = self.smooth and _is_square(weight)
-        return _only_permutes(weight, self.group) and not smoothed
-
-    def _between_sizes(self, values: Tensor, change: Callable[[Tensor, Group], Tensor]) -> Tensor:
-        weight = self._as_weight(values)
-        return _between_sizes(weight, self.after, self.before, self.group, change).view_as(values)
-
-    def _as_weight(self, values: Tensor) -> Tensor:
+    def as_weight(self, values: Tensor) -> Tensor:
         """Return ``values`` of any shape as the weight of a convolution, (O, I, h, w)."""
         channels = num_channels(self.after)
+        if self.shuffle > 1:
+            r = self.shuffle
+            kernels = values.reshape(channels, r, r, -1, *(values.shape[2:] or (1, 1)))  # (O, r, r, I, h, w)
+            kernels = kernels.permute(0, 3, 4, 1, 5, 2)  # (O, I, h, r, w, r): they rotate together
+            return kernels.flatten(4, 5).flatten(2, 3)  # (O, I, h * r, w * r)
         if values.numel() == channels:  # a number for each channel
             return values.reshape(channels, 1, 1, 1)  # (O, 1, 1, 1)
         if values.ndim == 2:  # a linear layer
             return values.reshape(channels, -1, 1, 1)  # (O, I, 1, 1)
         return values.reshape(channels, -1, *values.shape[2:])  # (O, I, h, w)
 
+    def from_weight(self, weight: Tensor, shape: torch.Size) -> Tensor:
+        """Do the inverse of :meth:`as_weight`."""
+        if self.shuffle > 1:
+            r = self.shuffle
+            kernels = weight.unflatten(3, (-1, r)).unflatten(2, (-1, r))  # (O, I, h, r, w, r)
+            weight = kernels.permute(0, 3, 5, 1, 2, 4)  # (O, r, r, I, h, w)
+        return weight.reshape(shape)
 
-def tied_weight(
-    weight: Tensor,
-    after: Blocks,
-    before: Blocks,
-    group: Group,
-    conv_groups: int = 1,
-    random: bool = False,
-    smooth: bool = False,
-) -> tuple[Tensor, float]:
-    """Return the weight P W nearest to W that commutes with ``group``, and the distance ‖W - P W‖.
+    def _shape(self, numbers: Tensor, values: Tensor) -> tuple[int, ...]:
+        """Return a shape for numbers (groups out, groups in * K) that optimizers understand."""
+        if values.ndim == 4 and self.shuffle == 1 and all(self.group.exact):
+            height, width = values.shape[2:]
+            if numbers.shape[1] % (height * width) == 0:  # pixels of one kernel of each orbit
+                return len(numbers), -1, height, width
+        if values.ndim in (2, 4):
+            return tuple(numbers.shape)
+        return (numbers.numel(),)
 
-    Args:
-        weight: W, (O, I / conv_groups, h, w).
-        after: The feature groups of the O output channels.
-        before: The feature groups of the I input channels.
-        group: Rotations and flips.
-        conv_groups: The ``groups`` of the convolution.
-        random: Take ``weight`` as a random draw: any other equivariant one will do. Then the part
-            between every two sizes is scaled back to the norm it had, and kernels that resample
-            lose half of their mean. The distance is still that of the nearest.
-        smooth: Make kernels of patterns that rotate by any angle, as they always are where an
-            element resamples.
 
-    >>> kernels, _ = tied_weight(torch.rand(4, 1, 3, 3), [(4, 4)], [(1, 1)], rotation(4))
-    >>> torch.equal(kernels[1], kernels[0].rot90(1, (-2, -1)))
-    True
-    """
-    if cuts(conv_groups, after, before, group):
-        raise ValueError(
-            f"its {conv_groups} conv groups cut through feature groups, whose members {group} permutes: "
-            f"use groups=1, or a number that leaves each feature group in one piece"
-        )
-    precise_weight = weight.detach().to("cpu", torch.float64)
-    given = _without_conv_groups(precise_weight, conv_groups)
-    target = given
-    if smooth:
-        target = _without_conv_groups(_smoothed(precise_weight), conv_groups)
-    tied = _projected(target, after, before, group)
-    distance = float((given - tied).norm())
-    if random and not _only_permutes(given, group):
-        mean = tied.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
-        tied = _projected(tied - (1 - KEPT_MEAN_SHARE) * mean, after, before, group)
-    if random:
-        _restore_norms(tied, given, after, before)
-    tied = _with_conv_groups(tied, conv_groups)
-    return tied.to(weight.device, weight.dtype), distance
+class Projected(nn.Module):
+    """A parametrization that projects a weight which another one computes, such as a weight norm."""
+
+    def __init__(self, tie: Tie) -> None:
+        super().__init__()
+        self.tie = tie
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return P ``values``."""
+        return self.tie.project(values)
+
+
+def expanded(numbers: Tensor, part: Part, expand: Tensor) -> Tensor:
+    """Return the kernels W = c M of a part, (O, I * h * w), from its independent numbers."""
+    kernels = _product(numbers.reshape(-1, len(expand)), expand)  # (groups out * groups in, places)
+    kernels = kernels.view(part.groups_out, part.groups_in, part.out, -1)
+    kernels = kernels.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
+    return kernels.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
+
+
+def reduced(kernels: Tensor, part: Part, reduce: Tensor) -> Tensor:
+    """Return the independent numbers c = W R of a part, (groups out, groups in * numbers)."""
+    kernels = kernels.reshape(part.groups_out, part.out, part.groups_in, -1)
+    kernels = kernels.transpose(1, 2)  # (groups out, groups in, out, inner * h * w)
+    numbers = _product(kernels.reshape(-1, len(reduce)), reduce)  # (groups out * groups in, numbers)
+    return numbers.view(part.groups_out, -1)  # (groups out, groups in * numbers)
+
+
+def placed(matrix: Tensor, like: Tensor) -> Tensor:
+    """Return a matrix on the device of another tensor, in its precision or in float32."""
+    return matrix.to(like.device, torch.promote_types(like.dtype, torch.float32))
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b in the precision of ``b``, where autocast would round it, as the dtype of ``a``."""
+    device = a.device.type
+    context: Any = nullcontext()
+    if torch.amp.is_autocast_available(device):
+        context = torch.autocast(device, enabled=False)
+    with context:
+        return (a.to(b.dtype) @ b).to(a.dtype)
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
     """Return whether ``group`` mixes channels of different parts of a layer with equal ``parts``.
 
-    >>> cuts(2, [(4, 8)], [(4, 8)], rotation(4)), cuts(4, [(4, 8)], [(4, 8)], rotation(4))
+    >>> cuts(2, ((4, 8),), ((4, 8),), rotation(4)), cuts(4, ((4, 8),), ((4, 8),), rotation(4))
     (False, True)
     """
     if parts == 1:
         return False
-    rows = num_channels(after)
-    columns = num_channels(before) // parts
-    ones = torch.ones(rows, columns, 1, 1, dtype=torch.float64, device="cpu")
-    # 1 where an input and an output channel are in the same part: a weight that must commute, too
-    same_part = _without_conv_groups(ones, parts)
-    projected = _projected(same_part, after, before, group)
-    return not torch.allclose(projected, same_part)
+    rows = torch.arange(num_channels(after), device="cpu") * parts // num_channels(after)  # (O,)
+    columns = torch.arange(num_channels(before), device="cpu") * parts // num_channels(before)  # (I,)
+    same = rows[:, None] == columns  # (O, I): True where both are in the same part
+    for out, inner in zip(channel_table(group, after), channel_table(group, before), strict=True):
+        if not torch.equal(same[out][:, inner], same):
+            return True
+    return False
 
 
-def ungrouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks, int]:
-    """Return the feature groups that tie the weight of a grouped convolution as it is stored.
+def grouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks] | None:
+    """Return the feature groups that tie a grouped convolution's weight as it is stored.
 
-    It is (O, I / conv_groups, h, w), and there are some if every conv group holds whole feature
-    groups of one size, or a single channel (depthwise). Otherwise the arguments come back, and the
-    weight has to be written out with zeros.
+    It is (O, I / conv_groups, h, w). Every conv group must hold whole feature groups of one size, or
+    a single channel (depthwise); None if there is no way to tie it.
 
-    >>> ungrouped(8, [(4, 8)], [(4, 8)], rotation(4))
-    ([(4, 8)], [(1, 1)], 1)
-    >>> ungrouped(2, [(4, 8)], [(4, 16)], rotation(4))
-    ([(4, 8)], [(4, 8)], 1)
+    >>> grouped(8, ((4, 8),), ((4, 8),), rotation(4))
+    (((4, 8),), ((1, 1),))
+    >>> grouped(2, ((4, 8),), ((4, 16),), rotation(4))
+    (((4, 8),), ((4, 8),))
     """
-    if conv_groups == 1 or cuts(conv_groups, after, before, group):
-        return after, before, conv_groups
+    if conv_groups == 1:
+        return after, before
+    if cuts(conv_groups, after, before, group):
+        return None
     channels = num_channels(before) // conv_groups
-    if channels == 1 and list(after) == list(before):
-        return after, [(1, 1)], 1
+    if channels == 1 and tuple(after) == tuple(before):
+        return after, ((1, 1),)
     size = before[0][0]
     one_size = all(other == size for other, _ in before)
     if one_size and channels % size == 0:
-        return after, [(size, channels)], 1
-    return after, before, conv_groups
-
-
-def _projected(weight: Tensor, after: Blocks, before: Blocks, group: Group) -> Tensor:
-    """Return P W of a weight (O, I, h, w)."""
-    if _only_permutes(weight, group):
-        return _between_sizes(weight, after, before, group, _orbit_means)
-    return _between_sizes(weight, after, before, group, commuting.project)
-
-
-def _between_sizes(
-    weight: Tensor, after: Blocks, before: Blocks, group: Group, change: Callable[[Tensor, Group], Tensor]
-) -> Tensor:
-    """Apply ``change(kernels, group)`` to each part of a weight (O, I, h, w) between two sizes.
-
-    It gets and returns (feature groups out, feature groups in, members out, members in, h, w).
-    """
-    result = torch.empty_like(weight)
-    for rows, columns, out, inner in _parts(after, before):
-        part = weight[rows, columns]
-        kernels = part.unflatten(1, (-1, inner))  # (O, groups in, inner, h, w)
-        kernels = kernels.unflatten(0, (-1, out))  # (groups out, out, groups in, inner, h, w)
-        kernels = kernels.transpose(1, 2)  # (groups out, groups in, out, inner, h, w)
-        changed = change(kernels, group).transpose(1, 2)  # (groups out, out, groups in, inner, h, w)
-        result[rows, columns] = changed.flatten(2, 3).flatten(0, 1)  # (O, I, h, w)
-    return result
-
-
-def _orbit_means(kernels: Tensor, group: Group) -> Tensor:
-    """Return P W where elements only permute numbers: each number becomes the mean of its orbit.
-
-    Each orbit is summed once, so its numbers come out equal to the bit, and equal numbers stay.
-    """
-    # (elements, orbits) and (places,)
-    places, orbit_of = _orbits_of_numbers(group, *kernels.shape[2:], kernels.device)
-    numbers = kernels.movedim((0, 1), (-2, -1))  # (out, inner, h, w, groups out, groups in)
-    numbers = numbers.flatten(0, 3)  # (places, groups out, groups in): whole rows are moved
-    orbits = numbers.index_select(0, places.flatten())  # (elements * orbits, groups out, groups in)
-    orbits = orbits.unflatten(0, places.shape)  # (elements, orbits, groups out, groups in)
-    # the mean over g, relative to the first number: those that are equal give exactly 0 here
-    mean = orbits[0] + (orbits - orbits[0]).mean(0)  # (orbits, groups out, groups in)
-    by_place = mean.index_select(0, orbit_of)  # (places, groups out, groups in)
-    by_place = by_place.unflatten(0, kernels.shape[2:])  # (out, inner, h, w, groups out, groups in)
-    return by_place.movedim((-2, -1), (0, 1))  # (groups out, groups in, out, inner, h, w)
-
-
-@lru_cache(maxsize=128)
-def _orbits_of_numbers(
-    group: Group, out: int, inner: int, height: int, width: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return the places of each orbit of numbers in kernels, and the orbit of each place.
-
-    They are (elements, orbits) and (places,).
-    """
-    # a tensor cached in inference mode could not be used in training later
-    with torch.inference_mode(False), torch.no_grad():
-        count = out * inner * height * width
-        places = torch.arange(count, dtype=torch.float64, device="cpu")
-        places = places.view(out, inner, height, width)  # each holds its own number
-        members_out = member_table(group, out)  # (elements, out)
-        members_in = member_table(group, inner)  # (elements, inner)
-        moved = []  # ρ_out(g) W ρ_in(g)⁻¹ of a weight W that holds the number of each place
-        for i in range(len(group)):
-            permuted = places[members_out[i]][:, members_in[i]]  # (out, inner, h, w)
-            permuted = permuted.view(1, -1, height, width)  # (1, out * inner, h, w)
-            element = torch.tensor([i], device="cpu")
-            moved.append(group.act(permuted, element))  # (1, out * inner, h, w)
-        table = torch.cat(moved).flatten(1).round().long()  # (elements, places)
-        # the columns of places in one orbit hold the same places, so they are equal once sorted
-        columns = table.sort(0).values
-        orbits, orbit_of = columns.unique(dim=1, return_inverse=True)
-        return orbits.to(device), orbit_of.to(device)
-
-
-def _only_permutes(weight: Tensor, group: Group) -> bool:
-    """Return whether elements only permute the numbers of a weight; a single pixel stays."""
-    return weight[0, 0].numel() == 1 or all(group.exact)
-
-
-def _smoothed(weight: Tensor) -> Tensor:
-    """Return the nearest smooth kernels; those that are not square cannot rotate, and stay."""
-    if not _is_square(weight):
-        return weight
-    matrix = smoothing(weight.shape[-1], weight.device, precise(weight))  # (h * w, h * w)
-    pixels = weight.flatten(2).to(matrix.dtype)  # (O, I, h * w)
-    smooth = (pixels @ matrix).to(weight.dtype)  # (O, I, h * w)
-    return smooth.view_as(weight)  # (O, I, h, w)
-
-
-def _is_square(weight: Tensor) -> bool:
-    height, width = weight.shape[-2:]
-    return height == width > 1
-
-
-def _restore_norms(tied: Tensor, given: Tensor, after: Blocks, before: Blocks) -> None:
-    """Scale the part between every two sizes to the norm that it was ``given`` with."""
-    for rows, columns, _, _ in _parts(after, before):
-        norm_before = float(given[rows, columns].norm())
-        norm = float(tied[rows, columns].norm())
-        if norm > MIN_SHARE * norm_before:
-            tied[rows, columns] *= norm_before / norm
-
-
-def _parts(after: Blocks, before: Blocks) -> Iterator[tuple[slice, slice, int, int]]:
-    """Yield each part of a weight between two sizes: rows, columns, and the sizes out and in."""
-    for rows, out in _slices(after):
-        for columns, inner in _slices(before):
-            yield rows, columns, out, inner
-
-
-def _slices(blocks: Blocks) -> list[tuple[slice, int]]:
-    """Return the channels of each block, and the size of its feature groups."""
-    slices = []
-    first = 0
-    for size, channels in blocks:
-        slices.append((slice(first, first + channels), size))
-        first += channels
-    return slices
-
-
-def _without_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
-    """Write out a weight (O, I / groups, h, w) as that of one conv group, (O, I, h, w)."""
-    if conv_groups == 1:
-        return weight
-    # 1 where an output and an input channel are in the same conv group, 0 elsewhere
-    same = torch.eye(conv_groups, dtype=weight.dtype, device=weight.device)
-    same = same[:, None, :, None, None, None]  # (groups, 1, groups, 1, 1, 1)
-    parts = weight.unflatten(0, (conv_groups, -1))  # (groups, O / groups, I / groups, h, w)
-    full = parts.unsqueeze(2) * same  # (groups, O / groups, groups, I / groups, h, w)
-    return full.flatten(2, 3).flatten(0, 1)  # (O, I, h, w)
-
-
-def _with_conv_groups(weight: Tensor, conv_groups: int) -> Tensor:
-    """Do the inverse of :func:`_without_conv_groups`."""
-    if conv_groups == 1:
-        return weight
-    parts = weight.unflatten(1, (conv_groups, -1))  # (O, groups, I / groups, h, w)
-    parts = parts.unflatten(0, (conv_groups, -1))  # (groups, O / groups, groups, I / groups, h, w)
-    same = parts.diagonal(dim1=0, dim2=2).movedim(-1, 0)  # (groups, O / groups, I / groups, h, w)
-    return same.flatten(0, 1)  # (O, I / groups, h, w)
+        return after, ((size, channels),)
+    return None

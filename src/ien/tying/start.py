@@ -20,8 +20,7 @@ from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import device_of, eval_mode, try_model
 from .detect import views_of
-from .plan import Breaks, LayerStart, Mixing, Plan, spreads_of
-from .projection import Tie
+from .plan import Breaks, LayerStart, Mixing, Plan, TiedTensor, spreads_of
 from .untied import untied_parameters
 
 __all__ = ["KernelKind", "LayerStart", "Start", "Weights", "restored_on_error", "start_equivariant"]
@@ -49,10 +48,11 @@ class Start:
     layers: dict[str, LayerStart]
     unused: tuple[str, ...] = ()
     """Modules with parameters that did not run, and were not changed."""
-    ties: tuple[Tie, ...] = field(default=(), repr=False, compare=False)
+    ties: tuple[TiedTensor, ...] = field(default=(), repr=False, compare=False)
     """What is tied, for :func:`keep_equivariant`."""
     untied: tuple[str, ...] = ()
     """Parameters without a tie that would break equivariance as they train, such as positions."""
+    norms: tuple[tuple[nn.Module, Blocks], ...] = field(default=(), repr=False, compare=False)
     model: nn.Module | None = field(default=None, repr=False, compare=False)
     class_scores: str = ""
     """How to get class scores, if the model returns feature groups that elements permute."""
@@ -174,7 +174,8 @@ def start_equivariant(
         weights=weights,
         layers=plan.layers,
         unused=_unused(modules, plan),
-        ties=plan.tied,
+        ties=tuple(plan.all_ties),
+        norms=tuple(plan.norms.values()),
         untied=untied,
         model=model,
         class_scores=plan.class_scores,

@@ -46,7 +46,7 @@ def untied_parameters(
         if tie is None:
             free[name] = weight + _noise(weight) * (largest or 1.0)
         elif largest < MAX_HIDING_WEIGHT * usual and tie.name != "bias":  # a bias multiplies nothing
-            hiding[name] = tie.project(_noise(weight) * usual)
+            hiding[name] = tie.tie.project(_noise(weight) * usual)
 
     # one pass is enough for most models
     if not free and not hiding:
