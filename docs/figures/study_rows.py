@@ -34,18 +34,18 @@ BLOCKS = {
             "study/regular-random-all-beta1",
         ],
         "equivariant start, one copy": [
-            "study/equivariant-1-beta0",
-            "study/pooled-equivariant-1-beta0.1",
-            "study/pooled-equivariant-1-beta1",
-            "study/regular-equivariant-1-beta0.1",
-            "study/regular-equivariant-1-beta1",
+            "study/start-1-beta0",
+            "study/pooled-start-1-beta0.1",
+            "study/pooled-start-1-beta1",
+            "study/regular-start-1-beta0.1",
+            "study/regular-start-1-beta1",
         ],
         "equivariant start, whole orbits": [
-            "study/equivariant-all-beta0",
-            "study/pooled-equivariant-all-beta0.1",
-            "study/pooled-equivariant-all-beta1",
-            "study/regular-equivariant-all-beta0.1",
-            "study/regular-equivariant-all-beta1",
+            "study/start-all-beta0",
+            "study/pooled-start-all-beta0.1",
+            "study/pooled-start-all-beta1",
+            "study/regular-start-all-beta0.1",
+            "study/regular-start-all-beta1",
         ],
         "other settings": [
             "rot-mnist/cnn",
@@ -57,12 +57,12 @@ BLOCKS = {
             "study/free",
             "study/free-2x",
             "study/tied",
-            "rot-mnist/recommended",
-            "study/recommended-2x",
+            "rot-mnist/equivariant",
+            "study/equivariant-2x",
         ],
     },
     "12,000 training images, flip": {
-        "": ["study/flip-cnn-aug", "study/flip-ien-r4", "study/flip-free", "study/flip-recommended"],
+        "": ["study/flip-cnn-aug", "study/flip-ien-r4", "study/flip-free", "study/flip-equivariant"],
     },
     "2,000 training images, rot4": {
         "": [
@@ -70,7 +70,7 @@ BLOCKS = {
             "study/n2000-ien-r4-beta0.1",
             "study/n2000-e2cnn",
             "study/n2000-free",
-            "study/n2000-recommended",
+            "study/n2000-equivariant",
         ],
     },
     "500 training images, rot4": {
@@ -81,8 +81,8 @@ BLOCKS = {
             "study/n500-e2cnn",
             "study/n500-e2cnn (rotate=true)",
             "study/n500-free",
-            "study/n500-recommended",
-            "study/n500-recommended (rotate=true)",
+            "study/n500-equivariant",
+            "study/n500-equivariant (rotate=true)",
         ],
     },
 }
@@ -202,8 +202,10 @@ def name_lines(
 def explain(figure: Figure) -> None:
     """Say above the panels what the marks mean."""
     marks = {}
-    for method in ("CNN", "CNN-aug", "E2CNN", "recommended"):
-        name = "tied, recommended" if method == "recommended" else method
+    for method in ("CNN", "CNN-aug", "E2CNN", "equivariant"):
+        name = method
+        if method == "equivariant":
+            name = "tied weights"
         marks[f"{name}, no loss"] = Mark(METHODS[method], "D", 5.0)
     marks["Het-IEN, β = 1"] = Mark(METHODS["Het-IEN"], "o", SIZES[1.0])
     for action, (colour, marker) in LOSSES.items():

@@ -14,7 +14,7 @@ from ien.report.plots.style import Look, looks_of, note_below, styled
 
 # recipe: its row on 500, 2,000 and 12,000 digits
 RECIPES = {
-    "recommended": ("study/n500-recommended", "study/n2000-recommended", "rot-mnist/recommended"),
+    "equivariant": ("study/n500-equivariant", "study/n2000-equivariant", "rot-mnist/equivariant"),
     "free": ("study/n500-free", "study/n2000-free", "study/free"),
     "e2cnn": ("study/n500-e2cnn", "study/n2000-e2cnn", "rot-mnist/e2cnn"),
     "cnn-aug": ("study/n500-cnn-aug", "study/n2000-cnn-aug", "rot-mnist/cnn-aug"),

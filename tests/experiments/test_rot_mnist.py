@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 BETAS = {"0.01": 0.01, "0.1": 0.1, "0.5": 0.5, "10": 10.0, "100": 100.0, "1000": 1000.0}
 ALL = ["cnn", "cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", *(f"ien-r4-beta{beta}" for beta in BETAS)]
-ALL += ["het-ien", "recommended"]
+ALL += ["het-ien", "equivariant"]
 
 # of the table in the paper's appendix: accuracy, and the powers of ten of L_G from conv1 to conv6
 PAPER = {
@@ -52,7 +52,7 @@ def test_there_is_every_row_of_the_paper_and_every_beta_it_tried() -> None:
     }
     mixes = {row: settings["feature_groups"] for row, settings in configs.items()}
     assert mixes == dict.fromkeys(ALL, "4") | {"het-ien": "4-2-1"}
-    assert [row for row in ALL if not configs[row]["augment"]] == ["cnn", "e2cnn", "recommended"]
+    assert [row for row in ALL if not configs[row]["augment"]] == ["cnn", "e2cnn", "equivariant"]
     assert {name: (row.accuracy, row.exponents) for name, row in paper("rot-mnist").items()} == PAPER
 
 
@@ -105,7 +105,7 @@ def test_row_runs_end_to_end(row, smoke) -> None:
     assert record["config"]["experiment"] == f"rot-mnist/{row}" and record["changes"] == {}
     assert record["data"]["source"] == "embedded-5k"
     assert list(record["layers"]) == [f"conv{i}" for i in range(1, 7)]
-    exact = {"e2cnn": 1e-6, "recommended": 1e-2}.get(row)  # built in, or held by the loss
+    exact = {"e2cnn": 1e-6, "equivariant": 1e-6}.get(row)  # built in, or tied
     assert all((layer["relative"] < (exact or 1e-6)) == bool(exact) for layer in record["layers"].values())
     net = ien.load(folder)
     assert not net.training and net(torch.rand(2, 1, 28, 28)).shape == (2, 10)

@@ -19,7 +19,7 @@ from ien.data import Dataset
 from ien.experiments import config, deviations, find
 from ien.experiments.describe import describe_run
 from ien.experiments.queue import plan, run_all, run_name
-from ien.experiments.rows import RECOMMENDED
+from ien.experiments.rows import EQUIVARIANT
 from ien.experiments.study import LABELS, ROWS_AT_2X
 from ien.experiments.tables import TABLES, print_table
 from ien.training import ALONE, flat
@@ -35,9 +35,9 @@ STEERABLE = [row for row in ROWS if "e2cnn" in row]
 BESIDE = ("flip", "n500", "n2000", "tied", "free")
 GRID = [row for row in ROWS if not row.startswith(BESIDE) and row[-2:] != "2x"]
 NAMES = [*LABELS, *(f"study/{row}" for row in ROWS)]
-HALF = [name for name in NAMES if name.endswith(("recommended", "free"))]
+HALF = [name for name in NAMES if name.endswith(("equivariant", "free"))]
 """Rows without copies, which have half of the compute."""
-HALF_OF = {"study/recommended-2x": "rot-mnist/recommended", "study/free-2x": "study/free"}
+HALF_OF = {"study/equivariant-2x": "rot-mnist/equivariant", "study/free-2x": "study/free"}
 COMPARED = [name for name in NAMES if name not in [*HALF, *(f"study/{row}-2x" for row in ROWS_AT_2X)]]
 """All rows that are to have equal compute."""
 
@@ -67,32 +67,32 @@ def test_the_grid_is_every_combination_once() -> None:
     found = []
     for name, place in places.items():
         c = config(name, "small").objective
-        found.append((c.action if c.beta else "", c.start, c.orbits, c.beta))
-        *action, start, samples, beta = place.split("-")
-        assert c.start == start and c.orbits == (samples == "all")
+        found.append((c.action if c.beta else "", c.tie, c.orbits, c.beta))
+        *action, first, samples, beta = place.split("-")
+        assert c.tie == {"random": "never", "start": "start"}[first] and c.orbits == (samples == "all")
         assert f"beta{c.beta:g}" == beta and action == [c.action] * bool(c.beta)
-        assert changed(name, "rot-mnist/cnn-aug").keys() <= {"action", "start", "orbits", "beta"}
-    without = product([""], ["random", "equivariant"], [False, True], [0.0])
-    with_loss = product(["pooled", "regular"], ["random", "equivariant"], [False, True], [0.1, 1.0])
+        assert changed(name, "rot-mnist/cnn-aug").keys() <= {"action", "tie", "orbits", "beta"}
+    without = product([""], ["never", "start"], [False, True], [0.0])
+    with_loss = product(["pooled", "regular"], ["never", "start"], [False, True], [0.1, 1.0])
     assert sorted(found) == sorted([*without, *with_loss]) and len(found) == 20
     assert sorted(label.split(" = ")[-1] for label in LABELS.values()) == sorted(
-        ["cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "ien-r4-beta0.1", "recommended"]
+        ["cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "ien-r4-beta0.1", "equivariant"]
     )
 
 
 def test_what_stands_beside_the_grid() -> None:
-    assert changed("study/tied", "study/equivariant-1-beta0") == {"tied": True}
+    assert changed("study/tied", "study/start-1-beta0") == {"tie": "free"}
     assert changed("study/cnn-aug-2x", "rot-mnist/cnn-aug") == {"epochs": 20, "cycle_epochs": 16}
     assert any("twice the compute" in text for text in deviations("study/cnn-aug-2x"))
     assert changed("study/free", "study/tied") == {"augment": False}
-    assert changed("rot-mnist/recommended", "study/free") == {"kernels": "smooth"}
-    for longer in ("study/recommended-2x", "study/free-2x"):
+    assert changed("rot-mnist/equivariant", "study/free") == {"tie": "smooth"}
+    for longer in ("study/equivariant-2x", "study/free-2x"):
         assert changed(longer, HALF_OF[longer]) == {"epochs": 20, "cycle_epochs": 16}
     longer = {"augment": False, "epochs": 20, "cycle_epochs": 16}
     assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn") == longer
     slower = {"epochs": 60, "decay_after": 19, "decay": 0.8**0.5}
     assert changed("study/e2cnn-alone-2x", "rot-mnist/e2cnn", "paper") == slower
-    r8 = "rot-tim/resnet18-r8-recommended"
+    r8 = "rot-tim/resnet18-r8-equivariant"
     assert changed(f"{r8}-2x", r8) == {"epochs": 24, "cycle_epochs": 20}
     assert config(f"{r8}-2x", "paper").schedule.epochs == 180
     alone = {"augment": False, "transform": True, "epochs": 24, "cycle_epochs": 20}
@@ -101,15 +101,15 @@ def test_what_stands_beside_the_grid() -> None:
     assert config(r8, "small").objective.transform
     assert not config(f"{r8}-loss", "small").objective.transform
     told = {text.split(":")[0][:12] for text in deviations(f"{r8}-2x")}
-    assert {"tied", "recommended", "rows with 2x"} <= told
+    assert {"tied", "equivariant", "rows with 2x"} <= told
 
 
-def test_the_recommended_settings_are_the_same_everywhere() -> None:
-    names = ["rot-mnist/recommended", *(f"study/{row}" for row in ROWS if row.endswith("-recommended"))]
+def test_rows_called_equivariant_have_the_same_settings_everywhere() -> None:
+    names = ["rot-mnist/equivariant", *(f"study/{row}" for row in ROWS if row.endswith("-equivariant"))]
     assert len(names) == 4
-    for name in [*names, "rot-tim/resnet18-r8-recommended"]:
+    for name in [*names, "rot-tim/resnet18-r8-equivariant"]:
         settings = flat(config(name, "small"))
-        assert {field: settings[field] for field in RECOMMENDED} == RECOMMENDED, name
+        assert {field: settings[field] for field in EQUIVARIANT} == EQUIVARIANT, name
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_all_rows_have_as_many_steps_and_images_seen(preset, count, settings, ex
 
 def test_twice_the_compute_is_twice_and_the_papers_size_too() -> None:
     assert compute("study/cnn-aug-2x", "small", 12_000) == (3760, 480_000)
-    assert compute("study/recommended-2x", "small", 12_000) == (3760, 240_000)
+    assert compute("study/equivariant-2x", "small", 12_000) == (3760, 240_000)
     usual = [name for name in COMPARED if not name.endswith("e2cnn")]  # there it has a recipe of its own
     assert {compute(name, "paper", 12_000) for name in usual} == {(16_920, 2_160_000)}
 
@@ -201,20 +201,20 @@ def finished(name: str, folder: Path) -> Path:
 def test_row_runs_end_to_end(row, folder) -> None:
     run = finished(f"study/{row}", folder)
     record = json.loads((run / "result.json").read_text())
-    views = 1 if {"recommended", "free", "alone"} & set(row.split("-")) else 2
+    views = 1 if {"equivariant", "free", "alone"} & set(row.split("-")) else 2
     assert record["images_seen"] == 256 * views * (2 if row.endswith("-2x") else 1)
     assert record["data"]["train"] == {"n500": 32, "n2000": 64}.get(row.split("-")[0], 128)
     assert list(record["layers"]) == [f"conv{i}" for i in range(1, 7)]
     for kind in ("relative", "relative_regular"):
         errors = [layer[kind] for layer in record["layers"].values()]
-        if row in STEERABLE or {"recommended", "free", "tied"} & set(row.split("-")):
+        if row in STEERABLE or {"equivariant", "free", "tied"} & set(row.split("-")):
             assert max(errors) < 1e-6
-        elif "regular-equivariant-all" in row:
+        elif "regular-start-all" in row:
             assert max(errors) < 1e-2
-        elif "equivariant" not in row:
+        elif "start" not in row:
             assert max(errors) > 0.05
     assert not ien.load(run).training
-    if row == "n500-recommended":
+    if row == "n500-equivariant":
         shown = describe_run(run)
         assert "32 images to train on" in shown and "8 steps, 256 images seen" in shown
 

@@ -34,9 +34,9 @@ HET = {
     "vgg-r8-4-2": (51.3, "8-4-2", "rot8"),
     "vgg-r8-4-2-1": (50.8, "8-4-2-1", "rot8"),
 }
-RECOMMENDED = {f"rot-tim/resnet18-r8-recommended{how}" for how in ("", "-2x", "-loss")}
+EQUIVARIANT = {f"rot-tim/resnet18-r8-equivariant{how}" for how in ("", "-2x", "-loss")}
 ALONE = {f"rot-tim/resnet18-r8-{how}-alone-2x" for how in ("cnn-aug", "e2cnn")}
-BEYOND = {*RECOMMENDED, *ALONE}  # beyond the paper
+BEYOND = {*EQUIVARIANT, *ALONE}  # beyond the paper
 GROUPS = {"r4": ("rot4", "4"), "r8": ("rot8", "8"), "r4r": ("rot4xflip", "8")}
 
 
@@ -85,7 +85,7 @@ def test_the_preset_paper_is_the_papers_text(name) -> None:
         **{"epochs": 90, "cycle_epochs": 70, "shape": "one-cycle", "max_lr": 5e-3, "min_lr": 1e-5},
         **{"weight_decay": 1e-7, "batch_size": 32, "samples": 1, "rotate": False, "average": False},
         "model": f"e2cnn-{net}" if "e2cnn" in row else net,
-        "augment": not row.endswith(("-cnn", "-recommended", "-2x")),
+        "augment": not row.endswith(("-cnn", "-equivariant", "-2x")),
         "group": GROUPS[group][0],
         "feature_groups": "1" if row.endswith("-cnn") else GROUPS[group][1],
     }
@@ -94,10 +94,9 @@ def test_the_preset_paper_is_the_papers_text(name) -> None:
             wanted |= {"feature_groups": sizes, "group": of}
     beta = row.partition("beta")[2]
     wanted["beta"] = float(beta) if beta else 0.1 if row.endswith("het-ien") else float(row.endswith("-loss"))
-    beyond = {"action": "regular" if wanted["beta"] else "pooled", "start": "equivariant", "tied": True}
-    beyond["kernels"] = "smooth"
-    usual = {"action": "pooled", "start": "random", "tied": False}
-    wanted |= beyond if name in RECOMMENDED else usual
+    beyond = {"action": "regular" if wanted["beta"] else "pooled", "tie": "smooth"}
+    usual = {"action": "pooled", "tie": "never"}
+    wanted |= beyond if name in EQUIVARIANT else usual
     if row.endswith("-2x"):
         wanted |= {"epochs": 180, "cycle_epochs": 140}
     assert {field: settings[field] for field in wanted} == wanted

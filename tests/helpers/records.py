@@ -16,7 +16,7 @@ def content(row: str = "ien-r4", seed: int = 1, **fields: Any) -> dict[str, Any]
     """A record as the engine writes it; ``data__source`` reaches inside."""
     rng = np.random.default_rng([seed, *row.encode()])
     record: dict[str, Any] = {
-        "format": 2,
+        "format": 3,
         "config": {
             **{"experiment": f"rot-mnist/{row}", "preset": "small", "seed": seed, "epochs": 10},
             **{"group": "rot4", "model": "cnn6", "feature_groups": "4", "width": 0.125},

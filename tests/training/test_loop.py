@@ -256,11 +256,12 @@ def stopped_at(number: int, monkeypatch: pytest.MonkeyPatch, folder: Path, **cha
         trained(folder, **changes)
 
 
-ORBITS = {"orbits": True, "action": "regular", "start": "equivariant", "subset": 20}
-TIED = {"start": "equivariant", "tied": True, "beta": 0.0}
+ORBITS = {"orbits": True, "action": "regular", "tie": "start", "subset": 20}
+FREE = {"tie": "free", "beta": 0.0}
+SMOOTH = {"tie": "smooth", "beta": 0.0, "augment": False, "decay_weights_only": True}
 
 
-@pytest.mark.parametrize("settings", [ORBITS, TIED], ids=["orbits of a subset", "tied"])
+@pytest.mark.parametrize("settings", [ORBITS, FREE, SMOOTH], ids=["orbits of a subset", "free", "smooth"])
 def test_stopped_anywhere_and_resumed_ends_as_if_never_stopped(settings, tmp_path, monkeypatch) -> None:
     settings = {**settings, "epochs": 2, "cycle_epochs": 1}
     whole = trained(tmp_path / "whole", **settings)

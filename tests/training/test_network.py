@@ -1,6 +1,6 @@
 """Networks as runs have them: equivariant from the start, tied, compiled, with weight decay."""
 
-import itertools
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import ien
 from ien.experiments import config
 from ien.training.evaluate import evaluate
 from ien.training.loop import take_step
-from ien.training.network import compile_blocks, objective_of
+from ien.training.network import compile_blocks, count_parameters, objective_of, plain_of
 from tests.helpers import toy
 from tests.helpers.configs import network, with_values
 from tests.helpers.shell import error_of
@@ -20,8 +20,8 @@ from tests.helpers.toy import task, trained
 
 pytestmark = pytest.mark.usefixtures("toy_data")
 
-WHOLE = {"orbits": True, "action": "regular", "start": "equivariant"}
-TIED = {"start": "equivariant", "tied": True, "beta": 0.0}
+WHOLE = {"orbits": True, "action": "regular", "tie": "start"}
+TIED = {"tie": "free", "beta": 0.0}
 TAPS = [f"conv{i}" for i in range(1, 7)]
 
 
@@ -46,36 +46,46 @@ def test_whole_orbits_have_no_loss_in_the_first_step_and_stay_equivariant(tmp_pa
     assert max(errors_of(trained(tmp_path, **WHOLE, epochs=2).network)) < 1e-3
 
 
+@pytest.mark.parametrize("tie", ["free", "smooth"])
 @pytest.mark.parametrize("feature_groups", ["4", "4-2-1"])
-def test_tied_weights_stay_tied_and_others_do_not(tmp_path, feature_groups) -> None:
+def test_tied_weights_stay_tied_and_others_do_not(tmp_path, feature_groups, tie) -> None:
     settings = {**TIED, "feature_groups": feature_groups, "epochs": 1, "cycle_epochs": 1}
-    tied = trained(tmp_path / "tied", **settings).network
-    free = trained(tmp_path / "free", **{**settings, "tied": False}).network
-    assert max(errors_of(tied)) < 1e-10 < 1e-4 < max(errors_of(free))
-    first = task(**settings).network.state_dict()
-    moved = [name for name, weight in tied.state_dict().items() if not torch.equal(weight, first[name])]
+    tied = trained(tmp_path / "tied", **settings | {"tie": tie}).network
+    start = trained(tmp_path / "start", **settings | {"tie": "start"}).network
+    assert max(errors_of(tied)) < 1e-10 < 1e-4 < max(errors_of(start))
+    first = plain_of(task(**settings | {"tie": tie}).network).state_dict()
+    last = plain_of(tied).state_dict()
+    moved = [name for name, weight in last.items() if not torch.equal(weight, first[name])]
     assert len(moved) == len(first)  # every weight, and the statistics of BatchNorm, have learnt
 
 
-def test_gradients_of_tied_weights_are_means_over_the_turns() -> None:
-    some = task(**TIED)
-    some.forward(torch.arange(8), 0, 0).loss.backward()
-    weights = dict(some.network.named_parameters())
-    before = {name: weight.grad.clone() for name, weight in weights.items()}
-    some.optimizer.step()
-    for name in (f"conv{i}.0.weight" for i in range(1, 7)):
-        members = before[name].unflatten(0, (-1, 4))  # (N, members, I, k, k)
-        inner = (members if name[4] == "1" else members.unflatten(2, (-1, 4))).unbind(1)
-        expected = torch.zeros_like(torch.stack(inner, 1))
-        for m, turns in itertools.product(range(4), range(4)):
-            turned = torch.rot90(inner[(m + turns) % 4], -turns, (-2, -1))
-            expected[:, m] += (turned if name[4] == "1" else turned.roll(-turns, 2)) / 4
-        torch.testing.assert_close(weights[name].grad, expected.view_as(before[name]))
-    for name in ("conv3.1.weight", "conv3.1.bias"):
-        mean = before[name].view(-1, 4).mean(1).repeat_interleave(4)
-        torch.testing.assert_close(weights[name].grad, mean)
-    for name in ("classifier.0.weight", "classifier.1.bias", "classifier.3.bias"):  # after the pool: single
-        assert torch.equal(weights[name].grad, before[name])
+def test_the_plain_network_of_a_tied_one_is_an_ordinary_one_with_the_same_outputs() -> None:
+    tied, never = task(**TIED).network.eval(), task(beta=0.0).network.eval()
+    plain = plain_of(tied)
+    x = torch.rand(5, 1, 28, 28, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(plain(x), tied(x)) and plain is not tied
+    assert list(plain.state_dict()) == list(never.state_dict()) != list(tied.state_dict())
+    assert [type(module) for module in plain.modules()] == [type(module) for module in never.modules()]
+    # what a record calls parameters and trained parameters: about a quarter, but for the classifier
+    assert count_parameters(plain) == count_parameters(never) > 2 * count_parameters(tied)
+    assert plain_of(never) is never
+
+
+@pytest.mark.parametrize("tie", ["free", "smooth"])
+def test_a_tied_start_has_the_first_weights_of_tied_training(tie) -> None:
+    start, tied = task(beta=0.0, tie="start").network, task(beta=0.0, tie=tie).network
+    same = []
+    for ours, theirs in zip(start.state_dict().values(), plain_of(tied).state_dict().values(), strict=True):
+        same.append(torch.equal(ours, theirs))
+    assert all(same) == (tie == "free")  # smooth kernels are others
+
+
+def test_the_layout_of_tied_kernels_is_left_alone() -> None:
+    usual, last = task(**TIED), task(**TIED, channels_last=True)
+    losses = [each.forward(torch.arange(8), 0, 0).loss for each in (usual, last)]
+    assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-5)
+    for ours, theirs in zip(usual.network.parameters(), last.network.parameters(), strict=True):
+        assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 
 def test_eighth_turns_start_exact_at_quarter_turns(monkeypatch) -> None:
@@ -86,10 +96,15 @@ def test_eighth_turns_start_exact_at_quarter_turns(monkeypatch) -> None:
     assert all(layer.relative < 1e-10 for layer in report.layers.values())
 
 
-def test_norms_and_biases_can_be_left_out_of_the_weight_decay() -> None:
-    setup = task(decay_weights_only=True)
+@pytest.mark.parametrize("tie", ["never", "free", "smooth"])
+def test_norms_and_biases_can_be_left_out_of_the_weight_decay(tie) -> None:
+    setup = task(decay_weights_only=True, tie=tie)
     decayed, others = ({id(p) for p in group["params"]} for group in setup.optimizer.param_groups)
-    names = {name for name, p in setup.network.named_parameters() if id(p) in decayed}
+    names = set()
+    for name, parameter in setup.network.named_parameters():
+        if id(parameter) in decayed:
+            # conv1.0.parametrizations.weight.original, if it is tied
+            names.add(re.sub(r"parametrizations\.(\w+)\..*", r"\1", name))
     assert names == {f"{tap}.0.weight" for tap in TAPS} | {"classifier.0.weight", "classifier.3.weight"}
     assert len(decayed) + len(others) == len(list(setup.network.parameters()))
     assert [group["weight_decay"] for group in setup.optimizer.param_groups] == [1e-7, 0]

@@ -121,6 +121,17 @@ def test_a_damaged_configuration_is_refused(cut, spoil, match) -> None:
         ien.load(cut)
 
 
+def test_a_folder_of_another_version_says_so_in_one_line(cut) -> None:
+    path = cut / "config.json"
+    path.write_text(path.read_text().replace(f'"format": {folder.FORMAT}', '"format": 2'))
+    said = (
+        r"^\S+config.json has format 2 and this version of ien reads 3: finish it with the version that .*$"
+    )
+    assert_refused(cut, said)
+    with pytest.raises(ValueError, match=said):
+        ien.load(cut)
+
+
 def test_a_folder_without_configuration_cannot_be_loaded(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config.json"):
         ien.load(tmp_path)

@@ -11,8 +11,8 @@ from .tables import print_table
 
 __all__ = ["DEMO_ROWS", "demo"]
 
-# one of each kind: without the loss, with it, with fewer channels, and what we recommend
-DEMO_ROWS = ("cnn-aug", "ien-r4", "het-ien", "recommended")
+# one of each kind: without the loss, with it, with fewer channels, and tied weights
+DEMO_ROWS = ("cnn-aug", "ien-r4", "het-ien", "equivariant")
 
 
 def demo(
@@ -30,8 +30,8 @@ def demo(
     console.print(
         "4,000 MNIST digits to train on and 1,000 to test, each rotated by a random angle. A small CNN sees "
         "them and their quarter turns: without the equivariance loss (cnn-aug), with it (ien-r4), and with "
-        "it and a third fewer channels (het-ien). The way ien.recommended does it, the CNN sees the digits "
-        "alone, is equivariant from the start and stays so (recommended). "
+        "it and a third fewer channels (het-ien). With the weights that ien.make_equivariant ties, it sees the "
+        "digits alone, and is equivariant from the first step to the last (equivariant). "
         f"Runs are kept in {out} and not repeated.",
         highlight=False,
         markup=False,

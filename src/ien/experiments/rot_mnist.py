@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..report import PaperRow
-from .rows import RECOMMENDED, Settings, Table
+from .rows import EQUIVARIANT, Settings, Table
 
 __all__ = ["E2CNN_RECIPE", "ROT_MNIST", "SIZES"]
 
@@ -21,7 +21,7 @@ ROWS: dict[str, Settings] = {
     "ien-r4": {},
     **{f"ien-r4-beta{beta:g}": {"beta": beta} for beta in BETAS},
     "het-ien": {"feature_groups": "4-2-1"},
-    "recommended": RECOMMENDED,  # beyond the paper
+    "equivariant": EQUIVARIANT,  # beyond the paper
 }
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -14,13 +14,14 @@ from ..report import PaperRow
 from ..training import Config, change
 
 __all__ = [
+    "EQUIVARIANT",
     "NOTE_ON_2X",
     "NOTE_ON_E2CNN_ALONE",
+    "NOTE_ON_EARLIER_RUNS",
+    "NOTE_ON_EQUIVARIANT",
     "NOTE_ON_FREE",
-    "NOTE_ON_RECOMMENDED",
     "NOTE_ON_TIED",
     "PRESETS",
-    "RECOMMENDED",
     "Settings",
     "Table",
     "notes_beyond_the_paper",
@@ -31,14 +32,8 @@ Settings = Mapping[str, Any]
 PRESETS = ("paper", "small", "demo", "smoke")
 """Sizes of a run, from the paper's own down to one that only shows that everything works."""
 
-RECOMMENDED: dict[str, Any] = {
-    "start": "equivariant",
-    "kernels": "smooth",
-    "tied": True,
-    "augment": False,
-    "beta": 0.0,
-}
-"""What ``ien.recommended`` does for quarter turns and flips, and every row called recommended.
+EQUIVARIANT: dict[str, Any] = {"tie": "smooth", "augment": False, "beta": 0.0}
+"""Weights tied by ``ien.make_equivariant`` in all of training: every row called equivariant.
 
 Images are also transformed if an element resamples. Chosen on validation images of Rot-MNIST at the
 preset small, from this, free kernels, and whole orbits with the loss.
@@ -46,14 +41,18 @@ preset small, from this, free kernels, and whole orbits with the loss.
 
 # Notes that tables print below rows that the paper does not have.
 NOTE_ON_TIED = (
-    "tied: an ordinary network that starts equivariant and whose gradients are those of tied weights, "
-    "averaged over the group in every step; BatchNorm sees each member by itself in training"
+    "tied: an ordinary network whose weights ien.make_equivariant ties in all of training, with free kernels; "
+    "BatchNorm pools its statistics over the members of a feature group"
 )
-NOTE_ON_RECOMMENDED = (
-    "recommended: tied, with smooth kernels, and shown each image once, without copies; as many steps and "
-    "epochs as the other rows, so half of their compute, and all of it in recommended-2x"
+NOTE_ON_EQUIVARIANT = (
+    "equivariant: tied, with smooth kernels, and shown each image once, without copies; as many steps and "
+    "epochs as the other rows, so half of their compute, and all of it in equivariant-2x"
 )
-NOTE_ON_FREE = "free: as recommended, with kernels that are tied as they are, like those of tied"
+NOTE_ON_EARLIER_RUNS = (
+    "tied, free, flip-equivariant and rows with rotate=true were trained by an earlier version, in which "
+    "BatchNorm saw each member of a tied feature group by itself in training"
+)
+NOTE_ON_FREE = "free: as equivariant, with free kernels, like those of tied"
 NOTE_ON_2X = (
     "rows with 2x are trained for twice as many epochs; study/cnn-aug-2x, which has copies, has twice the "
     "compute of other rows"
@@ -95,14 +94,15 @@ class Table:
 def notes_beyond_the_paper(row: str, settings: Settings) -> tuple[str, ...]:
     """Say what there is to know of a row that goes beyond the paper."""
     notes = []
-    tied = settings.get("tied", False)
+    tie = settings.get("tie", "never")
+    tied = tie in ("free", "smooth")
     # no views beside the image itself
     alone = not settings.get("augment", True)
     if tied:
         notes.append(NOTE_ON_TIED)
     if tied and alone:
-        notes.append(NOTE_ON_RECOMMENDED)
-        if settings["kernels"] == "free":
+        notes.append(NOTE_ON_EQUIVARIANT)
+        if tie == "free":
             notes.append(NOTE_ON_FREE)
     if row.endswith("-2x"):
         notes.append(NOTE_ON_2X)

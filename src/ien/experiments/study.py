@@ -1,6 +1,6 @@
 """The study: what each change to the paper's recipe brings, at equal compute.
 
-A grid of action × start × samples × beta, and beside it the rows that the grid cannot express. Rows
+A grid of action × first weights × samples × beta, and beside it the rows that the grid cannot express. Rows
 that rot-mnist has already are shown under both names and trained once.
 """
 
@@ -13,8 +13,9 @@ from .rot_mnist import E2CNN_RECIPE, ROT_MNIST, SIZES
 from .rows import (
     NOTE_ON_2X,
     NOTE_ON_E2CNN_ALONE,
+    NOTE_ON_EARLIER_RUNS,
+    NOTE_ON_EQUIVARIANT,
     NOTE_ON_FREE,
-    NOTE_ON_RECOMMENDED,
     NOTE_ON_TIED,
     Settings,
     Table,
@@ -24,34 +25,35 @@ from .rows import (
 __all__ = ["LABELS", "NOTES", "NOTES_ON_FEWER", "ROWS_AT_2X", "STUDY"]
 
 ACTIONS = ("pooled", "regular")
-STARTS = ("random", "equivariant")
+FIRST_WEIGHTS = {"random": "never", "start": "start"}
+"""What a network starts with, and what is tied: nothing, or the first weights alone."""
 SAMPLES = {"1": False, "all": True}
 """Views of an image in a step, and whether they are whole orbits."""
 BETAS = (0.0, 0.1, 1.0)
-SHARED_ROWS = ("cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "ien-r4-beta0.1", "recommended")
+SHARED_ROWS = ("cnn-aug", "cnn-aug-tta", "e2cnn", "ien-r4", "ien-r4-beta0.1", "equivariant")
 """Rows of rot-mnist that stand in the grid or beside it, and are not trained again."""
-ROWS_UNDER_FLIP = ("cnn-aug", "free", "ien-r4", "recommended")
+ROWS_UNDER_FLIP = ("cnn-aug", "free", "ien-r4", "equivariant")
 """Rows that are also trained under the wrong group: a mirrored digit is not a digit."""
-ROWS_ON_SUBSETS = ("cnn-aug", "e2cnn", "free", "ien-r4", "ien-r4-beta0.1", "recommended")
+ROWS_ON_SUBSETS = ("cnn-aug", "e2cnn", "free", "ien-r4", "ien-r4-beta0.1", "equivariant")
 """Rows that are also trained on fewer images: the paper's main one, another beta, and ours."""
-ROWS_AT_2X = ("cnn-aug", "e2cnn-alone", "free", "recommended")
+ROWS_AT_2X = ("cnn-aug", "e2cnn-alone", "free", "equivariant")
 """Rows that are also trained for twice as many epochs."""
 SUBSETS = {500: 32, 2000: 64}
 """Images to train on, and how many at the preset smoke, which has 128 in all."""
-GRID_DEFAULTS = {"action": "pooled", "start": "random", "orbits": False, "beta": 1.0}
+GRID_DEFAULTS = {"action": "pooled", "tie": "never", "orbits": False, "beta": 1.0}
 """The fields that make up the grid, and their defaults."""
 
 
 def _grid() -> dict[str, Settings]:
-    """Action × start × samples × beta; without the loss there is no action."""
+    """Action × first weights × samples × beta; without the loss there is no action."""
     rows: dict[str, Settings] = {}
-    for start, (samples, orbits), beta in product(STARTS, SAMPLES.items(), BETAS):
-        same = {"start": start, "orbits": orbits, "beta": beta}
+    for (first, tie), (samples, orbits), beta in product(FIRST_WEIGHTS.items(), SAMPLES.items(), BETAS):
+        same = {"tie": tie, "orbits": orbits, "beta": beta}
         if beta == 0:
-            rows[f"{start}-{samples}-beta0"] = same
+            rows[f"{first}-{samples}-beta0"] = same
             continue
         for action in ACTIONS:
-            rows[f"{action}-{start}-{samples}-beta{beta:g}"] = {"action": action, **same}
+            rows[f"{action}-{first}-{samples}-beta{beta:g}"] = {"action": action, **same}
     return rows
 
 
@@ -59,11 +61,11 @@ def _place(settings: Settings) -> tuple[Any, ...] | None:
     """Return where these settings stand in the grid; None if they differ in other fields too."""
     if not set(settings) <= set(GRID_DEFAULTS):
         return None
-    action, start, orbits, beta = (GRID_DEFAULTS | dict(settings)).values()
+    action, tie, orbits, beta = (GRID_DEFAULTS | dict(settings)).values()
     if beta == 0:
         # without the loss nothing is compared: both actions are one and the same row
         action = ""
-    return action, start, orbits, beta
+    return action, tie, orbits, beta
 
 
 def _taken() -> dict[str, str]:
@@ -95,8 +97,8 @@ def _rows() -> dict[str, Settings]:
         del rows[place]
     named: dict[str, Settings] = {row: ROT_MNIST.rows[row] for row in SHARED_ROWS}
     named["e2cnn-alone"] = {**named["e2cnn"], "augment": False}
-    named["free"] = {**named["recommended"], "kernels": "free"}
-    rows["tied"] = {"beta": 0.0, "start": "equivariant", "tied": True}
+    named["free"] = {**named["equivariant"], "tie": "free"}
+    rows["tied"] = {"beta": 0.0, "tie": "free"}
     rows["free"] = named["free"]
     for row in ROWS_AT_2X:
         rows[f"{row}-2x"] = named[row]
@@ -130,13 +132,14 @@ NOTE_ON_SUBSETS = (
 NOTES = (
     "a name with = is a place in the grid and the row of rot-mnist that has it, trained once",
     NOTE_ON_TIED,
-    NOTE_ON_RECOMMENDED,
+    NOTE_ON_EQUIVARIANT,
     NOTE_ON_FREE,
     NOTE_ON_2X,
     NOTE_ON_E2CNN_ALONE,
+    NOTE_ON_EARLIER_RUNS,
 )
 """What a reader of the rows on all digits has to know."""
-NOTES_ON_FEWER = (NOTE_ON_SUBSETS, NOTE_ON_RECOMMENDED, NOTE_ON_FREE)
+NOTES_ON_FEWER = (NOTE_ON_SUBSETS, NOTE_ON_EQUIVARIANT, NOTE_ON_FREE, NOTE_ON_EARLIER_RUNS)
 """The same for rows on fewer digits."""
 
 

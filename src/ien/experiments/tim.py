@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report import PaperRow
-from .rows import RECOMMENDED, Settings, Table, notes_beyond_the_paper
+from .rows import EQUIVARIANT, Settings, Table, notes_beyond_the_paper
 
 __all__ = ["R2_TIM", "ROT_TIM"]
 
@@ -52,9 +52,9 @@ R8 = {"model": "resnet18", "group": "rot8", "feature_groups": "8", "beta": 0.0}
 NO_VIEWS = {"augment": False, "transform": True}
 WITH_LOSS = {"augment": True, "action": "regular", "beta": 1.0}
 BEYOND_THE_PAPER: dict[str, Settings] = {
-    "resnet18-r8-recommended": {**R8, **RECOMMENDED, **NO_VIEWS},
-    "resnet18-r8-recommended-2x": {**R8, **RECOMMENDED, **NO_VIEWS},
-    "resnet18-r8-recommended-loss": {**R8, **RECOMMENDED, **WITH_LOSS},
+    "resnet18-r8-equivariant": {**R8, **EQUIVARIANT, **NO_VIEWS},
+    "resnet18-r8-equivariant-2x": {**R8, **EQUIVARIANT, **NO_VIEWS},
+    "resnet18-r8-equivariant-loss": {**R8, **EQUIVARIANT, **WITH_LOSS},
     "resnet18-r8-cnn-aug-alone-2x": {**R8, **NO_VIEWS},
     "resnet18-r8-e2cnn-alone-2x": {**R8, **NO_VIEWS, "model": "e2cnn-resnet18"},
 }

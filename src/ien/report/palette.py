@@ -24,7 +24,7 @@ CYCLE = tuple(COLOURS.values())
 
 METHODS = {
     "Het-IEN": COLOURS["sky"],
-    "recommended": COLOURS["green"],
+    "equivariant": COLOURS["green"],
     "E2CNN": COLOURS["vermilion"],
     "CNN-aug": COLOURS["orange"],
     "IEN": COLOURS["blue"],
@@ -39,9 +39,9 @@ METHODS = {
 NAMES = (
     ("het-ien", "Het-IEN"),
     ("het-siamfc", "Het-IEN"),
-    ("recommended", "recommended"),
-    ("tied", "recommended"),
-    ("free", "recommended"),
+    ("equivariant", "equivariant"),
+    ("tied", "equivariant"),
+    ("free", "equivariant"),
     ("e2cnn", "E2CNN"),
     ("re-siamfc", "E2CNN"),
     ("cnn-aug", "CNN-aug"),

@@ -28,7 +28,7 @@ __all__ = [
     "read_share",
 ]
 
-FORMAT = 2
+FORMAT = 3
 T = TypeVar("T")
 Json = Mapping[str, object]
 

@@ -120,18 +120,16 @@ class Classify(TaskKind[Config, Dataset]):
         (x, y), _ = images(config, data)
         chosen = _chosen(config, len(x))
         some = to_float(x[chosen[:TRIAL_IMAGES]]).to(device)
-        network, start = trainable(config, device, some)
+        network = trainable(config, device, processes, some)
         colour = torch.zeros(x.shape[1])
         if config.data.cutout:  # reading all images takes a while
             colour = _mean_colour(x, chosen)
-        # the optimizer first: a wrapper may replace norm layers
-        optimizer = optimizer_of(config, network, start)
         task = ClassifyTask(
             config,
             network,
             processes.wrap(network, device),
             objective_of(config, network),
-            optimizer,
+            optimizer_of(config, network),
             x.to(device),
             y.to(device),
             colour.to(device),

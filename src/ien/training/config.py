@@ -72,7 +72,7 @@ class Config(Section):
         if model in DIGIT_NETS and self.data.image_size not in DIGIT_SIZES:
             raise ValueError(f"image_size must be 28 or 56 for {model}; got {self.data.image_size}")
         self._check_steerable()
-        self._check_start()
+        self._check_tie()
         self._check_members()
 
     @classmethod
@@ -133,27 +133,26 @@ class Config(Section):
                 f"channel for each element of a single group; got {network.feature_groups}"
             )
 
-    def _check_start(self) -> None:
-        """A plain network can start equivariant under one group that has exact elements."""
-        if self.objective.start == "random":
+    def _check_tie(self) -> None:
+        """The weights of a plain network can be tied under one group that has exact elements."""
+        tie = self.objective.tie
+        if tie == "never":
             return
         plain = self.network.PLAIN
         if self.network.model not in plain:
-            raise ValueError(
-                f"start=equivariant needs a plain network, {', '.join(plain)}; got {self.network.model}"
-            )
+            raise ValueError(f"tie={tie} needs a plain network, {', '.join(plain)}; got {self.network.model}")
         first, *others = self.objective.groups
         # the identity, always exact, comes first: something else must be
         if others or not any(first.exact[1:]):
             raise ValueError(
-                f"start=equivariant needs a single group with a half turn, quarter turn or flip, such as "
-                f"rot4; got {self.objective.group}"
+                f"tie={tie} needs a single group with a half turn, quarter turn or flip, such as rot4; "
+                f"got {self.objective.group}"
             )
 
     def _check_members(self) -> None:
         """Where channels of feature groups are permuted, a group must say how."""
-        if self.objective.start == "equivariant":
-            why = "start=equivariant"
+        if self.objective.tie != "never":
+            why = f"tie={self.objective.tie}"
         elif self.objective.action == "regular" and self.objective.beta:
             why = "action=regular"
         else:

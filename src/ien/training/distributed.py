@@ -52,13 +52,19 @@ class Processes:
             torch.cuda.set_device(device)
         return device
 
+    def synchronise_norms(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """Return a model whose BatchNorms normalise by the whole batch, where torch can do that."""
+        if self.count == 1 or device.type != "cuda":
+            # on the CPU there is none: each process then normalises by its own share of the batch
+            return model
+        synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return synchronised
+
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
         """Return a model whose backward pass averages the gradients over all processes."""
         if self.count == 1:
             return model
         if device.type == "cuda":
-            # on the CPU there is none: each process then normalises by its own share of the batch
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
             return nn.parallel.DistributedDataParallel(model, device_ids=[device])
         return nn.parallel.DistributedDataParallel(model)
 

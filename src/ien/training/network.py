@@ -1,4 +1,8 @@
-"""From a configuration to a network, its equivariance loss and its optimizer, for every task."""
+"""From a configuration to a network, its equivariance loss and its optimizer, for every task.
+
+A network may train with tied weights, which torch's parametrizations compute from fewer numbers. What
+is kept, tested and loaded is always the plain one.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from .._files import seed_of
 from ..loss.objective import EquivarianceLoss
 from ..measuring.measure import measure
-from ..tying.keep import keep_equivariant
-from ..tying.start import Start, start_equivariant
+from ..tying.tie import make_equivariant, make_plain, plain_copy
 from .config import Config
+from .distributed import Processes
 from .task import kind_of
 
 __all__ = [
@@ -31,7 +36,7 @@ __all__ = [
     "objective_of",
     "optimizer_of",
     "plain_of",
-    "started",
+    "tie_weights",
     "trainable",
 ]
 
@@ -54,33 +59,44 @@ def build(config: Config) -> nn.Module:
     return kind_of(config).network(config)
 
 
-def started(config: Config, network: nn.Module, some: Tensor) -> Start | None:
-    """Make a new network equivariant, by running ``some`` inputs, if the run asks for it."""
-    if config.objective.start == "random":
-        return None
+def tie_weights(config: Config, network: nn.Module, some: Tensor) -> None:
+    """Make a new network equivariant, by running ``some`` inputs, if the run asks for it.
+
+    With ``tie=start`` it is a plain network again afterwards, whose first weights are equivariant.
+    """
+    tie = config.objective.tie
+    if tie == "never":
+        return
     (group,) = config.objective.groups
     spec: Any = network.feature_groups
-    return start_equivariant(network, group, spec, some, kernels=config.objective.kernels)
+    if tie == "start":
+        make_equivariant(network, group, some, feature_groups=spec, kernels="free")
+        make_plain(network)
+    else:
+        make_equivariant(network, group, some, feature_groups=spec, kernels=tie)
 
 
-def trainable(config: Config, device: torch.device, some: Tensor) -> tuple[nn.Module, Start | None]:
-    """Build a network ready to train, and say how it starts equivariant, if it does.
+def trainable(config: Config, device: torch.device, processes: Processes, some: Tensor) -> nn.Module:
+    """Build a network ready to train, with tied weights if the run asks for them.
 
     Args:
         config: The configuration of the run.
         device: Where the network goes.
+        processes: Those that share each batch.
         some: A few inputs, to try the network on.
     """
     # built on the CPU, so that a seed gives the same weights on every device
     network = build(config).to(device)
-    start = started(config, network, some.to(device))
+    # before weights are tied: a tied norm is of a class of its own, which torch would not replace
+    network = processes.synchronise_norms(network, device)
+    tie_weights(config, network, some.to(device))
     _check_measurable(config, network, some[:2].to(device))
     network.train()
     if config.machine.channels_last:
         channels_last(network)
     if config.machine.compile:
         compile_blocks(network)
-    return network, start
+    return network
 
 
 def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
@@ -123,25 +139,20 @@ def loss_names(config: Config, objective: EquivarianceLoss | None) -> list[str]:
     return names
 
 
-def optimizer_of(config: Config, network: nn.Module, start: Start | None) -> torch.optim.Optimizer:
-    """Make the optimizer of a network on its device; with ``tied`` it keeps the weights tied."""
+def optimizer_of(config: Config, network: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimizer of a network that is on its device, and tied if it will be."""
     lr = config.schedule.max_lr
     parameters = _parameter_groups(config, network)
     # one kernel for all parameters, where there is one
     fused = next(network.parameters()).device.type in ("cpu", "cuda")
-    optimizer: torch.optim.Optimizer
     if config.optimizer.algorithm == "adam":
-        optimizer = torch.optim.Adam(parameters, lr=lr, fused=fused)
-    else:
-        nesterov = config.optimizer.algorithm == "sgd"
-        optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=nesterov, fused=fused)
-    if config.objective.tied and start:
-        keep_equivariant(start, optimizer)
-    return optimizer
+        return torch.optim.Adam(parameters, lr=lr, fused=fused)
+    nesterov = config.optimizer.algorithm == "sgd"
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=nesterov, fused=fused)
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Count the numbers that a network learns."""
+    """Count the numbers that a network learns; of tied weights, those that they are computed from."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -151,9 +162,12 @@ def autocast(config: Config, device: torch.device) -> torch.autocast:
 
 
 def channels_last(network: nn.Module) -> None:
-    """Put the kernels into the layout in which most CPUs and GPUs convolve faster."""
+    """Put the kernels into the layout in which most CPUs and GPUs convolve faster.
+
+    Tied kernels are computed in every pass, and stay in the layout in which they are.
+    """
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and not parametrize.is_parametrized(module, "weight"):
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
 
 
@@ -167,9 +181,15 @@ def compile_blocks(network: nn.Module) -> None:
 
 
 def plain_of(network: nn.Module) -> nn.Module:
-    """Return the ordinary network: a steerable one is exported, a compiled one no longer is."""
+    """Return the ordinary network.
+
+    A steerable network is exported, one with tied weights is copied without the ties, and a
+    compiled one no longer is.
+    """
     for block in network.children():
         vars(block).pop("forward", None)  # what compile_blocks put there
+    if _is_tied(network):
+        return plain_copy(network)
     export: Callable[[], nn.Module] | None = getattr(network, "export", None)
     if export is None:
         return network
@@ -188,6 +208,13 @@ def exported(network: nn.Module, some: Tensor) -> nn.Module:
     if not difference < MAX_EXPORT_ERROR:  # NaN too
         raise RuntimeError(f"the exported network differs from the trained one by {difference:g}")
     return plain
+
+
+def _is_tied(network: nn.Module) -> bool:
+    for module in network.modules():
+        if parametrize.is_parametrized(module):
+            return True
+    return False
 
 
 def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
@@ -213,7 +240,7 @@ def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]
     undecayed: dict[int, nn.Parameter] = {}
     if config.optimizer.decay_weights_only:
         for module in network.modules():
-            for name, parameter in module.named_parameters(recurse=False):
+            for name, parameter in _own_parameters(module):
                 if isinstance(module, norms) or name.endswith("bias"):
                     undecayed[id(parameter)] = parameter
     # in the order of the network, which checkpoints rely on
@@ -223,3 +250,15 @@ def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]
         {"params": decayed, "weight_decay": config.optimizer.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
+
+
+def _own_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return a module's own parameters, each with the name of the weight or bias that it makes up."""
+    found = list(module.named_parameters(recurse=False))
+    if parametrize.is_parametrized(module):
+        # a tied bias is computed from parametrizations.bias.original
+        parametrizations: Any = module.parametrizations
+        for name, each in parametrizations.items():
+            for parameter in each.parameters():
+                found.append((name, parameter))
+    return found

@@ -40,12 +40,16 @@ __all__ = [
     "write_json",
 ]
 
-FORMAT = 2
+FORMAT = 3
 """Of config.json and result.json."""
 # what a file must have to be taken for one of ours
 DATA_FIELDS = {"folder", "name", "source", "train", "test", "digest"}
 CHECKPOINT_FIELDS = {"model", "optimizer", "epoch", "step", "sums", "config", "seconds"}
 _THREADS = torch.get_num_threads()  # now, before a run sets its own
+
+
+class _OtherFormat(ValueError):
+    """A run folder was written by another version of ien."""
 
 
 def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
@@ -118,13 +122,19 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
         raise FileNotFoundError(f"{folder} is not a run folder: it has no config.json (ien run makes one)")
     try:
         content = json.loads(path.read_text())
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']!r}; this version of ien reads format {FORMAT}")
+        version = content["format"]
         data = content["data"]
+        if version != FORMAT:
+            remedy = "finish it with the version that began it, or start in another folder"
+            raise _OtherFormat(
+                f"{path} has format {version!r} and this version of ien reads {FORMAT}: {remedy}"
+            )
         missing = DATA_FIELDS - set(data)
         if missing:
             raise ValueError(f"no {', '.join(sorted(missing))} of the data")
         return config_from_json(content["config"]), data
+    except _OtherFormat:
+        raise
     except KeyError as error:
         reason = f"no {error.args[0]}"
     except (ValueError, TypeError, AttributeError) as error:

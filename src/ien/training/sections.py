@@ -83,7 +83,7 @@ class Network(Section):
     """Which network, and how wide."""
 
     PLAIN: ClassVar[tuple[str, ...]] = tuple(models.MODELS)
-    """Ordinary networks, which can start equivariant."""
+    """Ordinary networks, whose weights can be tied."""
     BUILT_IN: ClassVar[tuple[str, ...]] = tuple(baselines.BASELINES)
     """Networks with built-in equivariance."""
 
@@ -162,20 +162,12 @@ class Objective(Section):
         "What the loss compares. pooled: the maximum over each feature group; regular: every channel of it, "
         "permuted by the element, which keeps orientation.",
     )
-    start: Literal["random", "equivariant"] = setting(
-        "random",
-        "equivariant: tie the random weights, so that a plain network is equivariant before its first step, "
-        "exactly for quarter turns and flips.",
-    )
-    kernels: Literal["free", "smooth"] = setting(
-        "free",
-        "With start=equivariant. smooth: kernels that rotate by any angle, always used if an element of the "
-        "group resamples.",
-    )
-    tied: bool = setting(
-        False,
-        "With start=equivariant: keep the weights tied, so that every step leaves the network equivariant. "
-        "Needs neither the loss nor views.",
+    tie: Literal["never", "start", "free", "smooth"] = setting(
+        "never",
+        "Tie the weights of a plain network, which makes it equivariant, exactly for quarter turns and flips. "
+        "start: before the first step only; free or smooth: in all of training, which needs neither the loss "
+        "nor views. smooth: kernels made of patterns that rotate by any angle, always used where an element "
+        "of the group resamples; free: any others.",
     )
     normalize: bool = setting(
         False,
@@ -214,10 +206,6 @@ class Objective(Section):
                 f"average=true needs a single group, such as {first}, and measures under it; "
                 f"got group {self.group}, measured {self.measured or self.group}"
             )
-        if self.kernels == "smooth" and self.start == "random":
-            raise ValueError("kernels=smooth needs start=equivariant")
-        if self.tied and self.start == "random":
-            raise ValueError("tied=true needs start=equivariant")
 
     @property
     def groups(self) -> dict[Group, float]:

@@ -26,7 +26,7 @@ from ...training.network import (
     objective_of,
     optimizer_of,
     plain_of,
-    started,
+    tie_weights,
     trainable,
 )
 from ...training.task import Cost, Description, EpochItems, Forward, TaskKind
@@ -174,9 +174,8 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
     def prepare(self, config: TrackingConfig, data: Clips, processes: Processes) -> TrackingTask:
         device = processes.device(config.machine.device)
         pairs = make_pairs(config, sequences(config, data).train, processes)
-        network, start = trainable(config, device, _trial(config))
-        # the optimizer first: a wrapper may replace norm layers
-        optimizer = optimizer_of(config, network, start)
+        network = trainable(config, device, processes, _trial(config))
+        optimizer = optimizer_of(config, network)
         objective = objective_of(config, network)
         model = processes.wrap(Siamese(network, objective), device)
         return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
@@ -256,7 +255,7 @@ def sequences(config: TrackingConfig, clips: Clips) -> Sequences:
 def untrained(config: TrackingConfig) -> nn.Module:
     """Return the plain network that a run starts from, in eval mode."""
     network = build(config)
-    started(config, network, _trial(config))
+    tie_weights(config, network, _trial(config))
     return plain_of(network).eval()
 
 
