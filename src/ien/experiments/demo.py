@@ -30,7 +30,7 @@ def demo(
     console.print(
         "4,000 MNIST digits to train on and 1,000 to test, each rotated by a random angle. A small CNN sees "
         "them and their quarter turns: without the equivariance loss (cnn-aug), with it (ien-r4), and with "
-        "it and a third fewer channels (het-ien). With the weights that ien.make_equivariant ties, it sees the "
+        "it and a third fewer channels (het-ien). With weights that ien.make_equivariant ties, it sees the "
         "digits alone, and is equivariant from the first step to the last (equivariant). "
         f"Runs are kept in {out} and not repeated.",
         highlight=False,

@@ -41,8 +41,8 @@ preset small, from this, free kernels, and whole orbits with the loss.
 
 # Notes that tables print below rows that the paper does not have.
 NOTE_ON_TIED = (
-    "tied: an ordinary network whose weights ien.make_equivariant ties in all of training, with free kernels; "
-    "BatchNorm pools its statistics over the members of a feature group"
+    "tied: an ordinary network whose weights ien.make_equivariant ties in all of training, with free "
+    "kernels; BatchNorm pools its statistics over the members of a feature group"
 )
 NOTE_ON_EQUIVARIANT = (
     "equivariant: tied, with smooth kernels, and shown each image once, without copies; as many steps and "

@@ -1,7 +1,7 @@
 """The study: what each change to the paper's recipe brings, at equal compute.
 
-A grid of action × first weights × samples × beta, and beside it the rows that the grid cannot express. Rows
-that rot-mnist has already are shown under both names and trained once.
+A grid of action × first weights × samples × beta, and beside it the rows that the grid cannot
+express. Rows that rot-mnist has already are shown under both names and trained once.
 """
 
 from __future__ import annotations

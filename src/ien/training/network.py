@@ -1,7 +1,7 @@
 """From a configuration to a network, its equivariance loss and its optimizer, for every task.
 
-A network may train with tied weights, which torch's parametrizations compute from fewer numbers. What
-is kept, tested and loaded is always the plain one.
+A network may train with tied weights, which torch's parametrizations compute from fewer numbers.
+What is kept, tested and loaded is always the plain one.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def optimizer_of(config: Config, network: nn.Module) -> torch.optim.Optimizer:
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Count the numbers that a network learns; of tied weights, those that they are computed from."""
+    """Count the numbers that a network learns; for tied weights, those they are computed from."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -253,7 +253,7 @@ def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]
 
 
 def _own_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return a module's own parameters, each with the name of the weight or bias that it makes up."""
+    """Return a module's own parameters, each with the name of the weight or bias it makes up."""
     found = list(module.named_parameters(recurse=False))
     if parametrize.is_parametrized(module):
         # a tied bias is computed from parametrizations.bias.original

@@ -164,10 +164,10 @@ class Objective(Section):
     )
     tie: Literal["never", "start", "free", "smooth"] = setting(
         "never",
-        "Tie the weights of a plain network, which makes it equivariant, exactly for quarter turns and flips. "
-        "start: before the first step only; free or smooth: in all of training, which needs neither the loss "
-        "nor views. smooth: kernels made of patterns that rotate by any angle, always used where an element "
-        "of the group resamples; free: any others.",
+        "Tie the weights of a plain network, which makes it equivariant, exactly for quarter turns and "
+        "flips. start: before the first step only; free or smooth: in all of training, which needs neither "
+        "the loss nor views. smooth: kernels made of patterns that rotate by any angle, always used where an "
+        "element of the group resamples; free: any tied kernels.",
     )
     normalize: bool = setting(
         False,
