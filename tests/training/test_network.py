@@ -82,8 +82,8 @@ def test_a_tied_start_has_the_first_weights_of_tied_training(tie) -> None:
 
 def test_the_layout_of_tied_kernels_is_left_alone() -> None:
     usual, last = task(**TIED), task(**TIED, channels_last=True)
-    losses = [each.forward(torch.arange(8), 0, 0).loss for each in (usual, last)]
-    assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-5)
+    losses = [each.forward(torch.arange(8), 0, 0).loss.item() for each in (usual, last)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     for ours, theirs in zip(usual.network.parameters(), last.network.parameters(), strict=True):
         assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
