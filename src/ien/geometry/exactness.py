@@ -176,7 +176,7 @@ def _run(steps: tuple[Step, ...], x: Tensor) -> Tensor:
 @with_real_tensors
 def is_symmetric(kernel: Tensor) -> bool:
     """Return whether quarter turns and flips leave the kernel (…, k, k) unchanged."""
-    kernel = kernel.double()
+    kernel = kernel.cpu().double()  # not every device has float64
     difference = average_over_d4(kernel) - kernel
     limit = KERNEL_TOLERANCE * kernel.square().mean()
     return bool(difference.square().mean() <= limit)

@@ -1,6 +1,7 @@
 """Running sums over images, in float64, and the means and confidence intervals that follow.
 
 Batches are added one at a time and then forgotten: memory does not grow with the number of images.
+Numbers go to the CPU before they become float64, which not every device has.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ class ErrorSums:
         """
         every_dim_but_first = tuple(range(1, h.ndim))
         variance, mean = _var_mean(full_precision(h), every_dim_but_first)  # (B,) each
-        variance = variance.double().cpu()
-        mean = mean.double().cpu()
+        variance = _precise(variance)
+        mean = _precise(mean)
 
         v = _zeros(len(h), self._entries)  # a row for each image
         v.fill_(math.nan)
         for element, error in errors.items():
-            v[:, element] = error.double().cpu()
+            v[:, element] = _precise(error)
         v[:, self._mean] = mean
         v[:, self._mean_square] = variance + mean.square()
 
@@ -154,12 +155,12 @@ class DiversitySums:
         """Add one batch of maps (B, C, H, W), before pooling."""
         h = full_precision(h)
         variance, mean = _var_mean(h, (2, 3))  # (B, C) each, over pixels
-        mean = mean.double()
-        mean_square = variance.double() + mean.square()
+        mean = _precise(mean)
+        mean_square = _precise(variance) + mean.square()
         moments = torch.stack([mean, mean_square])  # (2, B, C)
 
         self._count += len(h)
-        self._channel_sums = self._channel_sums + moments.sum(1).cpu()  # (2, C)
+        self._channel_sums = self._channel_sums + moments.sum(1)  # (2, C)
         self._group_sums = self._group_sums + self._sums_of_groups(h, moments)  # (3, groups)
 
     @property
@@ -196,8 +197,8 @@ class DiversitySums:
 
             moments_of_members = block_moments.unflatten(2, (-1, size))  # (2, B, groups, size)
             mean, mean_square = moments_of_members.mean(3)  # (B, groups) each
-            block = torch.stack([over_channels.double(), mean, mean_square])  # (3, B, groups)
-            sums.append(block.sum(1).cpu())  # (3, groups)
+            block = torch.stack([_precise(over_channels), mean, mean_square])  # (3, B, groups)
+            sums.append(block.sum(1))  # (3, groups)
         return torch.cat(sums, dim=1)  # (3, all groups)
 
 
@@ -273,6 +274,11 @@ def mean_of_known(values: Iterable[float]) -> float | None:
 def _zeros(*shape: int) -> Tensor:
     """Return zeros in float64 on the CPU, whatever torch's default dtype and device are."""
     return torch.zeros(shape, dtype=torch.float64, device="cpu")
+
+
+def _precise(values: Tensor) -> Tensor:
+    """Return values of any device in float64 on the CPU."""
+    return values.cpu().double()
 
 
 def _var_mean(h: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,144 @@
+"""Nothing on a device needs float64: the loss, measure, runs and the tracker on one that has none.
+
+The device is played by the CPU (``tests.helpers.device``), so its results are those of the CPU.
+"""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import ien
+from ien.geometry.exactness import is_symmetric
+from ien.tracking.tracker import Tracker
+from ien.tracking.training.task import TRACK_TARGETS
+from ien.training import ALONE
+from ien.training.evaluate import evaluate
+from ien.training.loop import take_step
+from tests.helpers import toy, toy_clips
+from tests.helpers.device import DEVICE, device_without_float64
+from tests.helpers.losses import D4, R8, images
+
+GROUPS = [R8, D4, ien.scale([0.7, 1.4])]
+
+
+def classifier() -> nn.Sequential:
+    """A small net with a BatchNorm, a stride and five classes."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5),
+    )  # fmt: skip
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_the_device_refuses_float64_however_it_comes_about() -> None:
+    x = torch.rand(3)
+    with device_without_float64() as device:
+        there = x.to(device)
+        assert there.device == device and torch.equal(there.cpu(), x)
+        for conversion in (
+            there.double,
+            lambda: there.to("cpu", torch.float64),
+            lambda: torch.zeros(3, dtype=torch.float64, device=device),
+            lambda: x.double().to(device),
+            lambda: torch.zeros(3, dtype=torch.float64).copy_(there),
+            lambda: there.sum(dtype=torch.float64),
+        ):
+            with pytest.raises(TypeError, match="float64"):
+                conversion()
+        with pytest.raises(RuntimeError, match="same device"):
+            there + x
+        assert there.cpu().double().dtype == torch.float64
+        assert x.double().to(device, torch.float32).dtype == torch.float32
+
+
+ACTIONS = [(group, "pooled") for group in GROUPS] + [(R8, "regular"), (D4, "regular")]
+
+
+@pytest.mark.parametrize(("group", "action"), ACTIONS, ids=str)
+def test_the_loss_and_its_gradients(group, action) -> None:
+    model, x = classifier(), images(7, 13, torch.float32)
+    objective = ien.EquivarianceLoss(group, ["2", "4"], 8, samples=2, normalize=True, action=action)
+    g = objective.sample(7)
+    expected = objective(model, x, g=g).loss
+    expected.backward()
+    elsewhere = copy.deepcopy(model)
+    elsewhere.zero_grad()
+    with device_without_float64() as device:
+        elsewhere.to(device)
+        out = objective(elsewhere, x.to(device), g=g)
+        out.loss.backward()
+        assert out.loss.device == device
+        torch.testing.assert_close(out.loss.cpu(), expected)
+        torch.testing.assert_close(gradients(elsewhere), gradients(model))
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_measure_and_its_floors(group) -> None:
+    model, x, labels = classifier(), images(9, 13, torch.float32), torch.arange(9) % 5
+    expected = ien.measure(model, x, group, labels=labels, feature_groups=1, batch_size=4)
+    with device_without_float64() as device:
+        report = ien.measure(model.to(device), x, group, labels=labels, feature_groups=1, batch_size=4)
+        assert report == expected
+
+
+def test_the_doctor_looks_at_kernels_on_the_device() -> None:
+    kernel = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]])
+    with device_without_float64() as device:
+        assert is_symmetric(kernel.to(device))
+        assert not is_symmetric(kernel.triu().to(device))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"normalize": True, "shift": 2, "mirror": True, "cutout": 4}], ids=str
+)
+def test_a_step_of_a_classifier_and_its_test(toy_data, changes) -> None:
+    expected = toy.task(**changes)
+    values = []
+    for step, batch in enumerate(itertools.islice(expected.batches(0, 0), 3)):
+        values.append(take_step(expected, batch, 0, step))
+    data = toy.dataset()
+    record = evaluate(expected.config, expected.network, data.test_x[:20], data.test_y[:20])
+    with device_without_float64():
+        task = toy.task(device=DEVICE.type, **changes)
+        assert next(task.network.parameters()).device == DEVICE
+        for step, batch in enumerate(itertools.islice(task.batches(0, 0), 3)):
+            # its optimizer has no fused kernel, which rounds otherwise
+            torch.testing.assert_close(take_step(task, batch, 0, step), values[step], rtol=1e-4, atol=1e-6)
+        again = evaluate(task.config, task.network, data.test_x[:20], data.test_y[:20])
+        assert again["accuracy"] == pytest.approx(record["accuracy"], abs=0.051)
+        for name, layer in record["layers"].items():
+            assert again["layers"][name]["relative"] == pytest.approx(layer["relative"], rel=1e-2)
+
+
+def test_a_step_of_a_tracker_and_an_update(one_thread) -> None:
+    clips = toy_clips.clips()
+    expected = TRACK_TARGETS.prepare(toy_clips.config(), clips, ALONE)
+    batch = next(expected.batches(0, 0))
+    values = take_step(expected, batch, 0, 0)
+    clip = next(iter(clips.tests.values()))[0]
+
+    def tracked(network: nn.Module) -> object:
+        tracker = Tracker(network, rotations=4)
+        tracker.init(clip.frame(0), clip.boxes[0])
+        return tracker.update(clip.frame(1)).box.tolist()
+
+    box = tracked(expected.network)
+    with device_without_float64():
+        task = TRACK_TARGETS.prepare(toy_clips.config(device=DEVICE.type), clips, ALONE)
+        torch.testing.assert_close(take_step(task, batch, 0, 0), values)
+        assert tracked(task.network) == pytest.approx(box, abs=0.01)
+
+
+def test_the_loss_on_tensors_without_values() -> None:
+    objective = ien.EquivarianceLoss(R8, ["2", "4"], 4)
+    model = classifier().to("meta")
+    out = objective(model, torch.empty(7, 1, 13, 13, device="meta"))
+    out.loss.backward()
+    assert out.loss.is_meta and out.loss.dtype == torch.float32 and out.output.shape == (14, 5)
+    assert {parameter.grad.dtype for parameter in model[:4].parameters()} == {torch.float32}
