@@ -1,0 +1,282 @@
+"""Wiring: which layers feed which, and so the feature groups that each of them returns.
+
+One dry run of the model leaves autograd's graph of what was computed. From the input of a layer we
+walk this graph back to its *sources*: the layers that reach it through additions, activations,
+norms, pools, concatenations and gates. What is added or multiplied must hold the same feature
+groups, so layers that meet there share a *space*, and all feature groups are chosen at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ..groups.group import Group
+from ..groups.members import Blocks
+from ..loss.error import full_precision
+from ..loss.feature_groups import FeatureGroups
+from ..loss.modules import hooked, tensors_in
+from .projection import VECTOR
+
+__all__ = ["Mixing", "Specs", "Wiring", "choose", "is_depthwise", "nearest_named", "spread", "wire"]
+
+Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
+"""Layers that mix channels."""
+Specs = Mapping[str, FeatureGroups | None]
+"""Feature groups by the name of a layer or a module around it, ``""`` for the rest; None: auto."""
+
+
+class Source(NamedTuple):
+    """A layer that an input comes from; the images have no name."""
+
+    name: str | None
+    channels: int
+    part: int
+    """Which of several concatenated parts it is in; what is added or multiplied is in one part."""
+
+
+class Input(NamedTuple):
+    """What a module was called with; what the model returned has no name."""
+
+    name: str | None
+    sources: tuple[Source, ...]
+    on_vectors: bool
+    """Whether there is only one pixel."""
+
+
+class Wiring(NamedTuple):
+    """What a dry run shows about a model."""
+
+    modules: Mapping[str, nn.Module]
+    inputs: list[Input]
+    channels: dict[str, int]
+    """How many channels each mixing layer returns, after a pixel shuffle that follows it."""
+    shuffles: dict[str, int]
+    """The factor of that pixel shuffle; 1 if there is none."""
+    spreads: dict[str, float]
+    """The variance of what each mixing layer returned, without its bias."""
+    leaving: set[str]
+    """Mixing layers whose channels are those of something that the model returns."""
+
+    def sources(self, name: str) -> list[Source]:
+        """Return the sources of a module's input, in the order of concatenated parts."""
+        return [source for each in self.inputs if each.name == name for source in each.sources]
+
+
+def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images: Tensor) -> Wiring:
+    """Return how the layers of a model are connected, from one ``run(images)`` with gradients."""
+    wiring = Wiring(modules, [], {}, {}, {}, set())
+    layer_of: dict[Any, str | None] = {}  # by autograd's nodes, which are the same ones while held
+
+    def note_input(name: str | None, x: Tensor) -> None:
+        sources = []
+        for source, part, shuffle in _walk_back(x.grad_fn, layer_of):
+            channels = images.shape[1]
+            if source is not None:
+                channels = wiring.channels[source]
+                if wiring.shuffles.setdefault(source, shuffle) != shuffle:
+                    raise ValueError(
+                        f"layer {source!r} feeds a pixel shuffle and, before it, a norm or another layer: "
+                        f"put these after the shuffle"
+                    )
+            sources.append(Source(source, channels // shuffle**2, part))
+        on_vectors = x.ndim < 3 or x[0, 0].numel() == 1
+        wiring.inputs.append(Input(name, tuple(sources), on_vectors))
+
+    def before(name: str, module: nn.Module, x: Any) -> None:
+        if isinstance(x, Tensor) and (module._parameters or module._buffers):
+            note_input(name, x)
+
+    def after(name: str, module: nn.Module, output: Any) -> None:
+        if isinstance(module, Mixing) and isinstance(output, Tensor):
+            channel_dim = 1
+            if isinstance(module, nn.Linear):
+                channel_dim = -1
+            wiring.channels[name] = output.shape[channel_dim]
+            wiring.spreads.setdefault(name, spread(module, output.detach()))
+            layer_of[output.grad_fn] = name
+
+    leaf = images.clone().requires_grad_()
+    x = leaf + 0  # a model may write to its input
+    layer_of[x.grad_fn] = None
+    # the graph is walked and never run backward: it need not hold any maps
+    with saved_tensors_hooks(lambda _: None, lambda _: leaf), hooked(modules, before, after):
+        output = run(x)
+    for part in tensors_in(output, in_objects=False):
+        note_input(None, part)
+        for source in wiring.inputs[-1].sources:
+            if source.name is not None and _may_have_channels(part, source.channels):
+                wiring.leaving.add(source.name)
+    for name in wiring.channels:
+        wiring.channels[name] //= wiring.shuffles.setdefault(name, 1) ** 2
+    return wiring
+
+
+def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") -> dict[str, Blocks]:
+    """Return the feature groups that every mixing layer should return.
+
+    Automatic ones have the group's order. They are single channels where channels do not divide by
+    it, or where conv groups or a group norm would cut through them, in all layers of that space.
+    Layers that leave the model and are not named return single channels, or vectors.
+
+    Args:
+        wiring: How layers are connected.
+        group: Rotations and flips.
+        specs: Feature groups by name.
+        outputs: ``"scalar"``, or ``"vector"`` for pairs (dx, dy) that rotate with the image.
+    """
+    order = len(group)
+    spaces = _spaces(wiring)
+    auto: set[str | None] = set()
+    unnamed: set[str | None] = set()
+    for name in wiring.channels:
+        key = nearest_named(name, specs)
+        if specs[key] is None:
+            auto.add(name)
+        if not key and (name or name in auto):  # a model that is one layer has no other name
+            unnamed.add(name)
+
+    single = spaces[None] & auto  # what meets the images, whose channels are no members
+    for name, channels in wiring.channels.items():
+        if channels % order:
+            single |= spaces[name] & auto
+        if name in wiring.leaving & unnamed:
+            single |= spaces[name] & unnamed
+    count = -1
+    while len(single) > count:  # one may lead to others
+        count = len(single)
+        for source in _more_single(wiring, single, order):
+            single |= spaces[source] & auto
+
+    chosen: dict[str, Blocks] = {}
+    problems = []
+    on_vectors = {each.name for each in wiring.inputs if each.on_vectors}
+    for name, channels in wiring.channels.items():
+        spec = specs[nearest_named(name, specs)]
+        chosen[name] = ((1, channels),)
+        if outputs == "vector" and name in wiring.leaving & unnamed:
+            chosen[name] = ((VECTOR, channels),)
+            if channels % 2:
+                problems.append(f"{name!r} returns {channels}, which are not pairs (dx, dy)")
+        elif name in single or is_depthwise(wiring.modules[name]):  # which returns what it gets
+            continue
+        elif spec is None:
+            chosen[name] = ((order, channels),)
+        elif spec.nearest(channels) == channels:
+            chosen[name] = tuple(spec.blocks(channels))
+        elif name not in unnamed & on_vectors:
+            problems.append(f"{name!r} has {channels} for {spec} (nearest: {spec.nearest(channels)})")
+    if problems:
+        raise ValueError(
+            f"the channels of these layers cannot be split: {'; '.join(problems)}; change their number, set "
+            f'feature_groups="auto", or name each of them with size 1: {{"": …, {problems[0].split()[0]}: 1}}'
+        )
+    return chosen
+
+
+def nearest_named(name: str, named: Collection[str]) -> str:
+    """Return the module that speaks for a layer: itself, or the nearest ``named`` one around it.
+
+    >>> nearest_named("layer1.0.conv", ["", "layer1"]), nearest_named("stem", ["", "layer1"])
+    ('layer1', '')
+    """
+    key = name
+    while key and key not in named:
+        key = key.rpartition(".")[0]
+    if key not in named:
+        raise KeyError(f'feature_groups says nothing about layer {name!r}: name it, or "" for all others')
+    return key
+
+
+def is_depthwise(module: nn.Module) -> bool:
+    """Return whether each channel has a kernel of its own, and keeps its place."""
+    if not isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+        return False
+    return module.groups == module.in_channels == module.out_channels
+
+
+def spread(module: Mixing, output: Tensor) -> float:
+    """Return the variance of what a layer returned, without its bias."""
+    if module.bias is not None:
+        bias = module.bias.detach().to(output)
+        if not isinstance(module, nn.Linear):
+            bias = bias.view(-1, 1, 1)  # (C, 1, 1)
+        output = output - bias
+    output = full_precision(output)
+    return float((output - output.mean()).square().mean())
+
+
+def _walk_back(node: Any, layer_of: Mapping[Any, str | None]) -> Iterator[tuple[str | None, int, int]]:
+    """Yield the layers that a node comes from: name, concatenated part, and pixel shuffle."""
+    stack = [(node, 0, 1)]
+    seen = set()
+    parts = 0
+    while stack:
+        node, part, shuffle = stack.pop()
+        if node is None or (node, part) in seen:
+            continue
+        seen.add((node, part))
+        if node in layer_of:
+            yield layer_of[node], part, shuffle
+            continue
+        if node.name().startswith("PixelShuffle"):
+            shuffle *= node._saved_upscale_factor
+        for parent, _ in reversed(node.next_functions):  # the first of them is popped first
+            if node.name().startswith("Cat"):
+                parts += 1
+                part = parts
+            stack.append((parent, part, shuffle))
+
+
+def _may_have_channels(output: Tensor, channels: int) -> bool:
+    """Return whether an output may have these channels, first or last; of tokens any may."""
+    if output.ndim not in (2, 4):
+        return True
+    channels_last = output.shape[-1] == channels and output.shape[1] == output.shape[-2]
+    return output.shape[1] == channels or channels_last
+
+
+def _spaces(wiring: Wiring) -> dict[str | None, set[str | None]]:
+    """Return the layers that share a space with each layer, and with the images."""
+    spaces: dict[str | None, set[str | None]] = {None: {None}}
+    for layer in wiring.channels:
+        spaces[layer] = {layer}
+    for each in wiring.inputs:
+        meeting: dict[tuple[int, int], str | None] = {}  # the first layer by part and channels
+        if each.name in wiring.channels and is_depthwise(wiring.modules[each.name]):
+            meeting[0, wiring.channels[each.name]] = each.name
+        for source in each.sources:
+            first = meeting.setdefault((source.part, source.channels), source.name)
+            joined = spaces[first] | spaces[source.name]
+            for name in joined:
+                spaces[name] = joined
+    return spaces
+
+
+def _more_single(wiring: Wiring, single: set[str | None], order: int) -> Iterator[str | None]:
+    """Yield layers that must return single channels, or should, given those that do."""
+    feeding_maps: set[str | None] = set()
+    for each in wiring.inputs:
+        if not each.on_vectors:
+            feeding_maps.update(source.name for source in each.sources)
+    for each in wiring.inputs:
+        if each.name is None:
+            continue
+        module = wiring.modules[each.name]
+        names = [source.name for source in each.sources]
+        if isinstance(module, nn.GroupNorm) and module.num_groups < module.num_channels:
+            if module.num_channels // module.num_groups % order:
+                yield from names
+        elif isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and not is_depthwise(module):
+            if module.groups > 1 and module.in_channels // module.groups % order:
+                yield from names
+            if module.groups > 1 and module.out_channels // module.groups % order:
+                yield each.name
+        elif isinstance(module, nn.Linear) and each.on_vectors and each.name not in feeding_maps:
+            # of invariant numbers, as after a group pool, a feature group would hold equal members
+            pooled = all(source.channels > module.in_features for source in each.sources)
+            if pooled or single.issuperset(names):
+                yield each.name
