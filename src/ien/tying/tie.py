@@ -85,9 +85,9 @@ class TiedWeight(nn.Module):
         if self.training or learns or torch.compiler.is_compiling() or numbers.is_inference():
             return self._values(numbers)
         version = (numbers._version, numbers.data_ptr(), numbers.dtype)
-        if not self._kept or self._kept[0] != version:
-            with torch.inference_mode(False):
-                self._kept = (version, self._values(numbers))
+        if not self._kept or self._kept[0] != version or self._kept[1]._version > 0:
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept = (version, self._values(numbers).clone())
         kept: Tensor = self._kept[1]
         return kept
 
