@@ -217,6 +217,8 @@ def test_row_runs_end_to_end(row, folder) -> None:
     if row == "n500-equivariant":
         shown = describe_run(run)
         assert "32 images to train on" in shown and "8 steps, 256 images seen" in shown
+        assert "fewer than 10,378 parameters trained (tied)" in shown
+        assert record["trained_parameters"] < record["parameters"] / 3 and record["parameters"] == 10_378
 
 
 @pytest.mark.slow

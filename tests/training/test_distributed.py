@@ -23,7 +23,7 @@ from ien.training import ALONE, Config, Processes, Stopped, joined, run
 from ien.training import run_folder as folder
 from ien.training.classify import CLASSIFY, ClassifyTask
 from ien.training.loop import take_step, train
-from ien.training.network import build, objective_of
+from ien.training.network import build, objective_of, plain_of, tie_weights
 from tests.helpers import toy
 from tests.helpers.two_processes import together
 
@@ -44,7 +44,9 @@ class Seen:
 
 def one_step(config: Config, size: int, processes: Processes) -> dict[str, Any]:
     """A step of plain gradient descent, in float64, with BatchNorm in eval mode."""
-    network = build(config).double().eval()
+    network = build(config)
+    tie_weights(config, network, torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0)))
+    network.double().eval()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
             nn.init.normal_(module.running_mean)
@@ -77,6 +79,8 @@ CASES = {
     "two copies": (5, {"samples": 2}),
     "rotated": (6, {"rotate": True, "augment": False, "beta": 0.0}),
     "no loss": (6, {"beta": 0.0}),
+    "tied": (6, {"beta": 0.0, "augment": False, "tie": "smooth"}),
+    "tied, with the loss": (5, {"tie": "free", "action": "regular"}),
 }
 CASE_CONFIG = {"schedule": "exponential", "max_lr": 1.0}
 
@@ -220,6 +224,30 @@ def diverging(processes: Processes, path: Path) -> None:
 def test_all_processes_notice_when_one_diverges(two) -> None:
     first, second = ((two / f"error {rank}.txt").read_text() for rank in range(2))
     assert first == second and "the task loss became nan in step" in first
+
+
+def norms_of(network: nn.Module) -> list[nn.Module]:
+    return [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+
+
+def test_norms_are_synchronised_on_gpus_before_they_are_tied() -> None:
+    network = build(toy.config())
+    for processes, device in ((ALONE, "cuda"), (Processes(0, 2), "cpu")):
+        assert processes.synchronise_norms(network, torch.device(device)) is network
+        assert not any(isinstance(module, nn.SyncBatchNorm) for module in network.modules())
+    weights = list(network.parameters())
+    synchronised = Processes(0, 2).synchronise_norms(network, torch.device("cuda"))
+    kinds = [type(module) for module in synchronised.modules()]
+    assert kinds.count(nn.SyncBatchNorm) == 7 and nn.BatchNorm2d not in kinds
+    some = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    expected = synchronised.eval()(some)
+    assert all(ours is theirs for ours, theirs in zip(synchronised.parameters(), weights, strict=True))
+    tie_weights(toy.config(tie="free", beta=0.0), synchronised, some)
+    assert all(isinstance(module, nn.SyncBatchNorm) for module in norms_of(synchronised))
+    assert not torch.equal(synchronised(some), expected)
+    plain = plain_of(synchronised)
+    assert [type(module) for module in plain.modules()] == kinds
+    assert torch.equal(plain(some), synchronised(some))
 
 
 def test_a_process_left_with_one_image_is_refused() -> None:

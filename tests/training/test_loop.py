@@ -31,6 +31,9 @@ pytestmark = pytest.mark.usefixtures("toy_data")
 
 
 SHORT = {"epochs": 1, "cycle_epochs": 1, "batch_size": 20}
+ORBITS = {"orbits": True, "action": "regular", "tie": "start", "subset": 20}
+FREE = {"tie": "free", "beta": 0.0}
+SMOOTH = {"tie": "smooth", "beta": 0.0, "augment": False, "decay_weights_only": True}
 
 
 def assert_same_end(folder: Path, other: Path) -> None:
@@ -236,6 +239,37 @@ def test_layout_and_precision_change_the_losses_only_a_little(tmp_path, short, c
     assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
 
 
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [({"channels_last": True}, 1e-3), ({"precision": "bf16"}, 0.1)],
+    ids=["channels_last", "bf16"],
+)
+def test_tied_weights_train_in_other_layouts_and_precisions(tmp_path, changes, tolerance) -> None:
+    settings = {**SHORT, **SMOOTH}
+    usual = trained(tmp_path / "usual", **settings)
+    other = trained(tmp_path / "other", **settings, **changes)
+    (expected,), (metrics,) = (run_folder.read_metrics(tmp_path / name) for name in ("usual", "other"))
+    assert metrics["task_loss"] == pytest.approx(expected["task_loss"], rel=tolerance)
+    sizes = [parameter.shape for parameter in usual.network.parameters()]
+    assert [parameter.shape for parameter in other.network.parameters()] == sizes
+    assert all(parameter.dtype == torch.float32 for parameter in other.network.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+def test_compiled_blocks_learn_the_same_with_tied_weights(tmp_path, monkeypatch) -> None:
+    torch._dynamo.reset()
+    settings = {**SHORT, **SMOOTH}
+    trained(tmp_path / "usual", **settings)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    network = trained(tmp_path / "compiled", **settings, compile=True).network
+    (expected,), (metrics,) = (run_folder.read_metrics(tmp_path / name) for name in ("usual", "compiled"))
+    assert metrics["task_loss"] == pytest.approx(expected["task_loss"], rel=1e-3)
+    plain = plain_of(network).eval()
+    x = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert "forward" not in vars(plain.conv1) and torch.equal(plain(x), network.eval()(x))
+    torch._dynamo.reset()
+
+
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 def test_compiled_blocks_learn_the_same(tmp_path, short, monkeypatch) -> None:
     torch._dynamo.reset()
@@ -254,11 +288,6 @@ def stopped_at(number: int, monkeypatch: pytest.MonkeyPatch, folder: Path, **cha
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         after_step(number, lambda *arguments: signal.raise_signal(signal.SIGINT), patch)
         trained(folder, **changes)
-
-
-ORBITS = {"orbits": True, "action": "regular", "tie": "start", "subset": 20}
-FREE = {"tie": "free", "beta": 0.0}
-SMOOTH = {"tie": "smooth", "beta": 0.0, "augment": False, "decay_weights_only": True}
 
 
 @pytest.mark.parametrize("settings", [ORBITS, FREE, SMOOTH], ids=["orbits of a subset", "free", "smooth"])

@@ -146,12 +146,15 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
 
     objective = objective_of(config, network)
     views = count_views(objective)
-    trained = count_parameters(network)
+    trained = f"{count_parameters(network):,} parameters trained"
+    if config.objective.tied:
+        # how many there are is known once the weights are tied, which takes a while
+        trained = f"fewer than {trained} (tied)"
     total, name, note = kind.epoch_items(config, train_images)
     steps, items = epoch_length(config, total, views, config.machine.processes)
     epochs = config.schedule.epochs
     seen = f"{epochs * items * views:,} {name}s seen ({views} for each {name}){note}"
-    lines.append(f"{trained:,} parameters trained, {epochs * steps:,} steps, {seen}")
+    lines.append(f"{trained}, {epochs * steps:,} steps, {seen}")
     return lines
 
 

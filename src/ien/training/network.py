@@ -64,16 +64,17 @@ def tie_weights(config: Config, network: nn.Module, some: Tensor) -> None:
 
     With ``tie=start`` it is a plain network again afterwards, whose first weights are equivariant.
     """
-    tie = config.objective.tie
-    if tie == "never":
+    objective = config.objective
+    if objective.tie == "never":
         return
-    (group,) = config.objective.groups
+    kernels: Any = "free"
+    if objective.tied:
+        kernels = objective.tie
+    (group,) = objective.groups
     spec: Any = network.feature_groups
-    if tie == "start":
-        make_equivariant(network, group, some, feature_groups=spec, kernels="free")
+    make_equivariant(network, group, some, feature_groups=spec, kernels=kernels)
+    if not objective.tied:
         make_plain(network)
-    else:
-        make_equivariant(network, group, some, feature_groups=spec, kernels=tie)
 
 
 def trainable(config: Config, device: torch.device, processes: Processes, some: Tensor) -> nn.Module:

@@ -208,6 +208,11 @@ class Objective(Section):
             )
 
     @property
+    def tied(self) -> bool:
+        """Whether the weights are tied in all of training."""
+        return self.tie in ("free", "smooth")
+
+    @property
     def groups(self) -> dict[Group, float]:
         """The groups of the objective and their weights; plots show the first one."""
         return _weighted(self.group)
