@@ -8,8 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import ien
 from ien import doctor
-from tests.helpers.symmetrised import Fn, strided
+from tests.helpers.parametrized import (
+    with_pooled_norms,
+    with_spectral_norm,
+    with_symmetric,
+    with_weight_norm,
+)
+from tests.helpers.symmetrised import Fn, diagnosed, strided
 
 OUTSIDE = torch.zeros(3)
 
@@ -89,6 +96,37 @@ def test_a_compiled_or_parallel_model_is_seen_through() -> None:
     model = nn.DataParallel(inner)
     assert [f.module for f in doctor(model, (3, 8, 8)).findings] == ["0"]
     assert model.module is inner and hasattr(inner[0], "_orig_mod")
+
+
+def contents(model: nn.Module) -> list:
+    """The attributes of all modules, which are the same objects if nothing has changed."""
+    found = []
+    for name, module in model.named_modules():
+        attributes = vars(module) | module._parameters | module._buffers
+        found.append((name, type(module), {key: id(value) for key, value in attributes.items()}))
+    return found
+
+
+def with_tied_weights(model: nn.Module) -> nn.Module:
+    tied = copy.deepcopy(model)
+    ien.make_equivariant(tied, "rot4", torch.rand(2, 3, 9, 9), {"": 4, "6": 1})
+    return tied
+
+
+@pytest.mark.parametrize(
+    "change", [with_symmetric, with_weight_norm, with_spectral_norm, with_pooled_norms, with_tied_weights]
+)
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.InstanceNorm2d])
+@pytest.mark.parametrize("size", [8, 9])
+def test_weights_that_are_computed_from_others_change_nothing(change, norm, size) -> None:
+    """Nor do norms of another class; the search for sizes has the same budget."""
+    pool, flat = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), norm(8), nn.ReLU(), strided(8), pool, flat, nn.Linear(8, 4))
+    model = change(plain).train()
+    before = contents(model)
+    assert doctor(model, (3, size, size)) == doctor(plain, (3, size, size))
+    assert contents(model) == before
+    assert [f.module for f in diagnosed(model, size).findings] == ["3"] * (size == 8)
 
 
 READS_VALUES = "reads tensor values"

@@ -12,8 +12,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from ien import capture
+from ien.loss.modules import walk
 from tests.helpers.blocks import BasicBlock
 from tests.helpers.nets import Function
+from tests.helpers.parametrized import with_symmetric
 from tests.helpers.tied import Net
 
 
@@ -573,3 +575,17 @@ def test_a_layer_whose_transform_failed_counts_as_not_run() -> None:
             model(images())
     with pytest.raises(RuntimeError, match="never ran while it was captured"):
         features["0"]
+
+
+def test_parametrizations_of_weights_are_no_layers() -> None:
+    """Their modules run inside the layer that they belong to, and return weights."""
+    model, x = with_symmetric(sequential()), torch.rand(2, 3, 9, 9)
+    assert [name for name, _, _ in walk(model)] == ["", "0", "1", "2", "3"]
+    with capture(model, ["2", "3"]) as features:
+        output = model(x)
+    assert torch.equal(features["3"], output) and torch.equal(features["2"], model[:3](x))
+    for name in ("3.parametrizations.weight", "3.parametrizations.weight.0", "3.parametrization"):
+        with pytest.raises(KeyError, match=r"no layer '3\.param.*'; choose from 0, 1, 2, 3 "):
+            with capture(model, name):
+                pass
+    assert all(not module._forward_hooks for module in model.modules())

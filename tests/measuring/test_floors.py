@@ -11,6 +11,7 @@ import ien
 from ien.measuring.floors import symmetric_kernels
 from tests.helpers.losses import D4, R8, images, net, symmetrised
 from tests.helpers.nets import Function
+from tests.helpers.parametrized import Symmetric
 from tests.helpers.tied import Net
 
 
@@ -39,6 +40,20 @@ def test_the_grid_floor_is_that_of_the_net_with_averaged_kernels() -> None:
             if element.exact:
                 assert abs(element.floor - twin[name].elements[label].relative) < 1e-12
     assert twin["3"].floor is None and twin["3"].elements["90°"].relative > 0.01
+
+
+def test_a_part_of_a_kernel_has_an_average_of_its_own() -> None:
+    """It starts at the address of the whole, which has been averaged before."""
+    kernel = nn.Parameter(torch.randn(4, 4, 3, 3).double())
+    x = images(2).repeat(1, 4, 1, 1)
+    with torch.no_grad(), symmetric_kernels():
+        whole = nn.functional.conv2d(x, kernel)
+        part = nn.functional.conv2d(x[:, :2], kernel[:3, :2])
+        turned = nn.functional.conv2d(x, kernel.transpose(0, 1))
+    averaged = Symmetric()(kernel.detach())
+    np.testing.assert_allclose(whole, nn.functional.conv2d(x, averaged), atol=1e-14)
+    np.testing.assert_allclose(part, nn.functional.conv2d(x[:, :2], averaged[:3, :2]), atol=1e-14)
+    np.testing.assert_allclose(turned, nn.functional.conv2d(x, averaged.transpose(0, 1)), atol=1e-14)
 
 
 def test_symmetric_kernels_average_every_convolution_and_touch_none() -> None:

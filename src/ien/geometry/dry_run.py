@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrize
 
 from ..loss.modules import unwrapped
 from .dimensions import COLUMNS, ROWS, dimension
@@ -113,7 +115,10 @@ def _prepare(model: nn.Module, fake_mode: FakeTensorMode) -> nn.Module:
         _drop_users_hooks(module)
         for tensors in (module._parameters, module._buffers, module.__dict__):
             for name, value in tensors.items():
-                names[id(value)] = f"{prefix}.{name}" if prefix else name
+                names[id(value)] = f"{prefix}.{name}".removeprefix(".")
+    for prefix, module in list(inner.named_modules()):
+        for name, weight in _compute_parametrized(module).items():
+            names[id(weight)] = f"{prefix}.{name}".removeprefix(".")
     _make_fake(_containers(inner), names, fake_mode)
     return inner
 
@@ -129,6 +134,28 @@ def _check(module: nn.Module, name: str) -> None:
             raise ValueError(
                 f"{where} is lazy and not initialised yet: run the model once on real images first"
             )
+
+
+def _compute_parametrized(module: nn.Module) -> dict[str, Tensor]:
+    """Compute the parametrized weights of a module once, let passes read them, and return them.
+
+    How a weight comes about does not matter to the doctor: it is learnt, like any other.
+    """
+    computed: dict[str, Tensor] = {}
+    if not parametrize.is_parametrized(module):
+        return computed
+    for name, parametrization in module.parametrizations.items():  # type: ignore[union-attr, operator]
+        with torch.inference_mode(False), torch.no_grad():
+            weight = getattr(module, name).detach()
+        is_learnt = any(True for _ in parametrization.parameters())
+        if is_learnt:
+            weight = nn.Parameter(weight, requires_grad=False)
+        # plain attributes, which are made fake and taken off again like all others
+        attributes = vars(parametrization)
+        attributes["computed"] = weight
+        attributes["forward"] = partial(attributes.get, "computed")
+        computed[name] = weight
+    return computed
 
 
 def _drop_users_hooks(module: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """The modules inside a model, and the tensors inside what it takes and returns.
 
 Names are those of the user's own model: wrappers such as DistributedDataParallel and
-``torch.compile`` are looked through.
+``torch.compile`` are looked through, and parametrizations of weights are no layers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 __all__ = ["WRAPPERS", "hooked", "map_leaves", "tensors_in", "unwrapped", "walk"]
 
@@ -26,7 +27,8 @@ def walk(
 ) -> Iterator[tuple[str, nn.Module, bool]]:
     """Yield every module once: its name, itself, and whether it is hidden inside a compiled one.
 
-    Wrappers are skipped, so names are those of the user's own model.
+    Wrappers are skipped, so names are those of the user's own model. So are the modules by which
+    torch computes parametrized weights: they return weights, not features.
     """
     if seen is None:
         seen = set()
@@ -39,6 +41,8 @@ def walk(
     compiled = original is not None or module._compiled_call_impl is not None
     inner = _without_parallel(original) if original is not None else module
     for key, child in inner.named_children():
+        if key == "parametrizations" and parametrize.is_parametrized(inner):
+            continue
         child_name = f"{name}.{key}".removeprefix(".")  # the model itself has no name
         yield from walk(child, child_name, hidden or compiled, seen)
 

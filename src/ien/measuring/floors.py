@@ -57,7 +57,7 @@ def symmetric_kernels() -> Iterator[None]:
 class _AverageKernels(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self._averages: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._averages: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.convolution.default and args[1].ndim == 4:
@@ -69,7 +69,8 @@ class _AverageKernels(TorchDispatchMode):
         height, width = kernel.shape[-2:]
         if height != width or height == 1:
             return kernel
-        key = kernel.data_ptr(), kernel._version
+        # a part of a kernel starts at the same address as the whole
+        key = kernel.data_ptr(), kernel.shape, kernel.stride(), kernel._version
         if key not in self._averages:
             # keep the kernel itself too: if it were freed, another could be given the same address
             self._averages[key] = (kernel, average_over_d4(kernel))
