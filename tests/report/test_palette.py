@@ -14,6 +14,10 @@ from ien.report.palette import COLOURS, METHODS, colour_of, colours_of, method_o
         ("vgg-r8-4-2-1-het-ien", "Het-IEN"),
         ("ien-r4-beta0.1 (epochs=3)", "IEN"),
         ("study/n500-e2cnn", "E2CNN"),
+        ("resnet18-r8-equivariant-2x", "equivariant"),
+        ("study/n500-free", "equivariant"),
+        ("study/tied", "equivariant"),
+        ("study/regular-start-all-beta1", None),  # not tied in training
         ("28-ss-cnn", "SS-CNN"),
         ("tracking/re-siamfc", "E2CNN"),
         ("het-siamfc", "Het-IEN"),

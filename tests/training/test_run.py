@@ -13,6 +13,7 @@ from torch import nn
 
 import ien
 from ien.training import Stopped, run, run_folder
+from ien.training.network import build, count_parameters
 from tests.helpers import toy
 from tests.helpers.toy import run_in
 
@@ -32,6 +33,28 @@ def test_the_record_says_how_it_came_about(tmp_path) -> None:
     assert ", 1 threads, " in record["machine"] and record["trained_parameters"] == record["parameters"]
     assert 0 <= record["accuracy"] <= 1 and record["images_per_second"] > 0
     assert record["images_seen"] == 96 and run_folder.read_metrics(tmp_path)[0]["terms"] == {}
+
+
+def test_a_tied_run_keeps_plain_weights_and_a_checkpoint_of_what_trains(tmp_path) -> None:
+    record = run_in(tmp_path, beta=0.0, augment=False, tie="smooth", **SHORT)
+    never = build(toy.config())
+    weights = run_folder.load_weights(tmp_path)
+    assert {name: weight.shape for name, weight in weights.items()} == {
+        name: weight.shape for name, weight in never.state_dict().items()
+    }
+    trained = run_folder.load_checkpoint(tmp_path)["model"]
+    assert any(".original" in name for name in trained)
+    assert record["parameters"] == count_parameters(never) > 3 * record["trained_parameters"]
+    network = ien.load(tmp_path)
+    assert [type(module) for module in network.modules()] == [type(module) for module in never.modules()]
+    x = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    for turns in (1, 2, 3):
+        torch.testing.assert_close(network(x.rot90(turns, (2, 3))), network(x), rtol=1e-4, atol=1e-5)
+    # without its weights a run is not finished: they are made again, from the checkpoint
+    kept = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").unlink()
+    run_in(tmp_path, beta=0.0, augment=False, tie="smooth", **SHORT)
+    assert (tmp_path / "model.safetensors").read_bytes() == kept
 
 
 def test_a_row_of_averaged_predictions_tests_the_weights_of_another_run(tmp_path) -> None:

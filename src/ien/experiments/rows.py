@@ -49,8 +49,8 @@ NOTE_ON_EQUIVARIANT = (
     "epochs as the other rows, so half of their compute, and all of it in equivariant-2x"
 )
 NOTE_ON_EARLIER_RUNS = (
-    "tied, free, flip-equivariant and rows with rotate=true were trained by an earlier version, in which "
-    "BatchNorm saw each member of a tied feature group by itself in training"
+    "tied, free, flip-equivariant and n500-equivariant (rotate=true) were trained by an earlier version, in "
+    "which BatchNorm saw each member of a feature group by itself in training"
 )
 NOTE_ON_FREE = "free: as equivariant, with free kernels, like those of tied"
 NOTE_ON_2X = (
