@@ -1,5 +1,6 @@
 """What is written runs: README blocks, examples; and what is promised of the package as a whole."""
 
+import copy
 import re
 import subprocess
 import sys
@@ -15,9 +16,14 @@ import ien
 ROOT = Path(__file__).parents[1]
 
 
+def blocks_of(page: str) -> list[str]:
+    """Return the blocks of Python on a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
 def run_blocks(page: str, names: dict[str, object], count: int) -> dict[str, object]:
     """Run the ``count`` blocks of Python on a page, in order."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    blocks = blocks_of(page)
     assert len(blocks) == count
     for block in blocks:
         exec(compile(block, page, "exec"), names)
@@ -36,7 +42,6 @@ def readme_names() -> dict[str, object]:
         "model": model,
         "loader": [(x, y)],
         "images": x,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
         "rng": torch.Generator().manual_seed(0),
         "hide_left": lambda z: z * (torch.arange(z.shape[-1]) >= z.shape[-1] // 2),
         "hide_right": lambda z: z * (torch.arange(z.shape[-1]) < z.shape[-1] // 2),
@@ -54,6 +59,36 @@ def test_readme_runs_from_top_to_bottom(capsys) -> None:
     assert Path("report/report.html").exists()
     assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))
     assert isinstance(names["loss"], Tensor) and isinstance(names["occlude"], ien.Group)
+
+
+def test_the_first_snippet_of_the_readme_leaves_an_ordinary_model_that_is_equivariant() -> None:
+    names = readme_names()
+    model, images = names["model"], names["images"]
+    before = copy.deepcopy(model)
+    exec(compile(blocks_of("README.md")[0], "README.md", "exec"), names)
+    assert list(model.state_dict()) == list(before.state_dict())
+    assert [type(m) for m in model.modules()] == [type(m) for m in before.modules()]
+
+    def error(net: nn.Sequential) -> float:
+        """How far the pooled maps of a rotated image are from the rotated maps of the image."""
+        with torch.no_grad():
+            h, h_g = (net[:4](x).unflatten(1, (2, 4)).amax(2) for x in (images, images.rot90(1, (-2, -1))))
+        return float((h_g - h.rot90(1, (-2, -1))).square().mean() / h.var())
+
+    assert error(before) > 1e-2 and error(model) < 1e-10
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_page_on_the_method_runs(capsys) -> None:
+    names = run_blocks("docs/method.md", readme_names() | {"ien": ien}, 3)
+    assert "layer1" in capsys.readouterr().out
+    plain = readme_names()["model"]
+    plain.load_state_dict(torch.load("weights.pt"))
+    torch.testing.assert_close(plain(names["images"]), names["model"](names["images"]))
+    tied, optimizer = torch.load("resume.pt")
+    names["model"].load_state_dict(tied)
+    names["optimizer"].load_state_dict(optimizer)
+    assert names["views"].shape == names["images"].shape
 
 
 @pytest.mark.usefixtures("elsewhere")
