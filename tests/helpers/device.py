@@ -74,7 +74,10 @@ class _Functions(TorchFunctionMode):
             args = tree_map(_number, args)
             if torch.device(kwargs.get("device") or "cpu") == DEVICE:
                 return func(*args, **{**kwargs, "device": "cpu"}).to(DEVICE)
-        return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        if func == Tensor.data.__set__ and isinstance(args[0], OnDevice):  # type: ignore[attr-defined]
+            args[0].held = args[1].held
+        return output
 
 
 def _autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
