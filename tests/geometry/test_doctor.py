@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -56,6 +57,50 @@ def test_a_flattened_map_is_found_at_its_linear_layer_and_no_size_repairs_it() -
     assert "8 below, 10 above" in str(found) and "cost: depends on the weights" in str(found)
 
 
+def lite(image_size: int) -> nn.Sequential:
+    """The strides of an EfficientNet-Lite, with its padding "same" for images of one size.
+
+    As TensorFlow pads: what a stride needs to return size / stride, the odd pixel right and below.
+    """
+    layers: list[nn.Module] = []
+    inside, size = 3, image_size
+    for outside, kernel, stride in [
+        (4, 3, 2),
+        (4, 3, 1),
+        (8, 3, 2),
+        (8, 5, 2),
+        (8, 3, 2),
+        (8, 5, 1),
+        (8, 5, 2),
+    ]:
+        after = math.ceil(size / stride)
+        needed = max((after - 1) * stride + kernel - size, 0)
+        before, behind = needed // 2, needed - needed // 2
+        layers.append(nn.ZeroPad2d((before, behind, before, behind)))
+        layers += [
+            nn.Conv2d(inside, outside, kernel, stride, bias=False),
+            nn.BatchNorm2d(outside),
+            nn.ReLU6(),
+        ]
+        inside, size = outside, after
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("image_size", [64, 260])
+def test_padding_of_one_side_that_is_never_read_is_exact_at_the_sizes_recommended(image_size: int) -> None:
+    """The last column that a stride of 2 would read lies beyond those of an odd map."""
+    model = lite(image_size)
+    found = doctor(model, (3, image_size, image_size))
+    assert not found.exact and not measured_exact(model, image_size)
+    assert found.findings[0].op == "constant padding: left 0, right 1, top 0, bottom 1"
+    assert len(found.exact_sizes) >= 3 and all(n % 2 for n in found.exact_sizes)
+    for n in found.exact_sizes[:3]:
+        assert (
+            measured_exact(model, n) and not measured_exact(model, n - 1) and not measured_exact(model, n + 2)
+        )
+    assert image_size == 260 or {63, 95, 127} & set(found.exact_sizes)
+
+
 def test_an_input_that_is_not_square_is_a_finding() -> None:
     found = doctor(strided(3), (3, 9, 13))
     assert [f.kind for f in found.findings] == ["input"] and not found.exact and 9 in found.exact_sizes
@@ -70,15 +115,19 @@ def test_a_diagnosis_is_plain_data() -> None:
 
 
 @pytest.mark.parametrize(
-    "size", [224, (9, 9), (3, 9, 0), (3, 2.5, 2), (True, 8, 8), "abc", None, (1, 3, 8, 8)]
+    "size",
+    [224, (9, 9), (3, 9, 0), (3, 2.5, 2), (True, 8, 8), "abc", None, (1, 3, 8, 8), torch.rand(3, 8, 8)],
 )
 def test_a_wrong_input_size_says_what_to_give(size) -> None:
-    message = r"must be \(channels, height, width\), such as \(3, 224, 224\); got"
+    message = r"must be \(channels, height, width\), such as \(3, 224, 224\), or images \(N, C, H, W\); got"
     with pytest.raises(ValueError, match=message):
         doctor(nn.Identity(), size)
 
 
-@pytest.mark.parametrize("size", [np.array([3, 8, 8]), torch.rand(3, 8, 8).shape], ids=["array", "shape"])
+SIZES = [np.array([3, 8, 8]), torch.rand(3, 8, 8).shape, torch.rand(5, 3, 8, 8)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["array", "shape", "images"])
 def test_input_sizes_may_be_of_any_integers(size) -> None:
     assert doctor(nn.Identity(), size).input_size == (3, 8, 8)
 

@@ -1,5 +1,7 @@
 """The three files of rules: what they say of a net is what it does with symmetric kernels."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,8 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.helpers.symmetrised import (
+    CHANNELS,
     Fn,
     assert_verdict_is_measured,
+    commutes,
     conv,
     diagnosed,
     measured_exact,
@@ -286,3 +290,97 @@ def test_a_frozen_parameter_counts_as_learnt() -> None:
     learnt = nn.Conv2d(3, 3, 3, groups=3, bias=False)
     learnt.weight.data, learnt.weight.requires_grad = SOBEL.clone(), False
     assert diagnosed(learnt, 8).exact
+
+
+# --- pixel shuffles: channels that become places rotate with the image
+
+
+def shuffled(factor: int, *between: nn.Module, **options: int) -> nn.Sequential:
+    """A convolution, a pixel shuffle, and a convolution at the higher resolution."""
+    first = nn.Conv2d(3, CHANNELS * factor**2, **{"kernel_size": 3, "padding": 1} | options)
+    return nn.Sequential(first, *between, nn.PixelShuffle(factor), nn.ReLU(), conv(padding=1))
+
+
+def with_rotating_channels(model: nn.Sequential, factor: int) -> nn.Sequential:
+    """Symmetric kernels, and a first one that is symmetric if its r² sub-pixels rotate with it."""
+    model = symmetrised(model)
+    kernel = torch.randn(model[0].weight.shape, dtype=torch.float64)
+    blocks = kernel.unflatten(0, (-1, factor, factor))  # (C, r, r, 3, k, k)
+    views = []
+    for turns in range(4):
+        view = blocks.rot90(turns, (1, 2)).rot90(turns, (4, 5))
+        views += [view, view.flip(2, 5)]
+    model[0].weight.data = torch.stack(views).mean(0).flatten(0, 2)  # (C r², 3, k, k)
+    model[0].bias.data.fill_(0.3)
+    return model
+
+
+SHUFFLES = {
+    "×2": (2, shuffled(2)),
+    "×3, activation": (3, shuffled(3, nn.PReLU())),
+    "in place, learnt scale": (2, shuffled(2, nn.ReLU(inplace=True), nn.Hardswish(inplace=True))),
+    "strided": (2, shuffled(2, stride=2)),
+    "pooled, strided": (2, shuffled(2, nn.AvgPool2d(3, 2), kernel_size=1, padding=0)),
+    "even kernel": (2, shuffled(2, kernel_size=4, stride=2)),
+}
+
+
+@pytest.mark.parametrize("size", [8, 9, 10, 11])
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_a_pixel_shuffle_is_as_exact_as_the_convolution_before_it(name: str, size: int) -> None:
+    factor, model = SHUFFLES[name]
+    found = diagnosed(model, size)
+    assert found.exact == commutes(with_rotating_channels(model, factor), size), str(found)
+    assert all(finding.kind == "grid" for finding in found.findings)
+    assert not commutes(symmetrised(model), size)  # its channels do not rotate by themselves
+
+
+def test_a_convolution_and_a_pixel_shuffle_are_a_transposed_convolution() -> None:
+    """Which is why symmetric kernels make them exact: those of the transposed one are symmetric."""
+    size, r = 3, 2
+    model = with_rotating_channels(shuffled(r), r)[:2]
+    kernel = torch.zeros(3, CHANNELS, size * r, size * r, dtype=torch.float64)
+    blocks = model[0].weight.detach().view(CHANNELS, r, r, 3, size, size)
+    for i, j, u, v in itertools.product(range(r), range(r), range(size), range(size)):
+        kernel[:, :, i + r * (size - 1 - u), j + r * (size - 1 - v)] = blocks[:, i, j, :, u, v].T
+    x = torch.rand(2, 3, 7, 7, dtype=torch.float64)
+    expected = F.conv_transpose2d(x, kernel, stride=r, padding=r * (size - 1 - 1))
+    torch.testing.assert_close(model(x), expected + 0.3)
+    torch.testing.assert_close(kernel, kernel.rot90(1, (2, 3)))
+    torch.testing.assert_close(kernel, kernel.flip(3))
+
+
+CANNOT_ROTATE = {
+    "the input": lambda x, f: F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2),
+    "a norm between": lambda x, f: F.pixel_shuffle(F.instance_norm(f(x)), 2),
+    "channels alike": lambda x, f: F.pixel_shuffle(f(x).repeat(1, 4, 1, 1), 2),
+    "another order": lambda x, f: F.pixel_shuffle(f(x).flip(1), 2),
+    "images and channels": lambda x, f: F.pixel_shuffle(f(x).transpose(0, 1)[:, :1].expand(-1, 4, -1, -1), 2),
+    "with the input": lambda x, f: F.pixel_shuffle(f(x) + x[:, :1], 2),
+    "a constant": lambda x, f: F.pixel_shuffle(f(x) * torch.arange(16.0).view(-1, 1, 1), 2),
+    "a constant in place": lambda x, f: F.pixel_shuffle(f(x).mul_(torch.arange(16.0).view(-1, 1, 1)), 2),
+    "a part in place": lambda x, f: F.pixel_shuffle(written(f(x), x), 2),
+    "twice": lambda x, f: F.pixel_shuffle(F.pixel_shuffle(f(x), 2), 2),
+    "groups": lambda x, f: F.pixel_shuffle(F.conv2d(f(x), f.weight[:, :1, :1, :1], groups=16), 2),
+    "unshuffle": lambda x, f: F.pixel_unshuffle(f(x), 2),
+}
+
+
+def written(h: Tensor, x: Tensor) -> Tensor:
+    h[:, :1].copy_(x[:, :1])
+    return h
+
+
+@pytest.mark.parametrize("name", CANNOT_ROTATE)
+def test_channels_that_cannot_rotate_make_a_pixel_shuffle_a_finding(name: str) -> None:
+    found = diagnosed(Fn(CANNOT_ROTATE[name], nn.Conv2d(3, 16, 3, padding=1)), 8)
+    assert not found.exact and any("pixel" in finding.op for finding in found.findings), str(found)
+
+
+def test_findings_about_pixel_shuffles_name_the_remedy() -> None:
+    norm = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.PixelShuffle(2), nn.Conv2d(4, 4, 3))
+    (finding,) = diagnosed(norm, 8).findings
+    assert (finding.module, finding.op, finding.kind) == ("2", "pixel shuffle", "unknown")
+    assert finding.remedy == "put a convolution right before it, and a norm after it"
+    (finding,) = diagnosed(nn.Sequential(nn.PixelUnshuffle(2), nn.Conv2d(12, 4, 3)), 8).findings
+    assert finding.remedy.startswith("use a convolution with kernel size 2 and stride 2")

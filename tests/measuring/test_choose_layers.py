@@ -59,3 +59,18 @@ def test_what_has_no_map_to_capture_is_told_why() -> None:
         choose_layers(nn.Sequential(TWICE, TWICE, nn.Flatten()), torch.rand(2, 4, 4, 4))
     with pytest.raises(TypeError, match=r"layer '1' returned a tensor of shape \(2, 2\).*\(B, C, H, W\)"):
         ien.measure(flat, torch.rand(2, 1, 8, 8), "rot4", ["1"])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on import of its compiler
+def test_a_compiled_model_is_named_as_such() -> None:
+    def model() -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+
+    in_place = model()
+    in_place.compile(backend="eager")
+    for compiled in (torch.compile(model(), backend="eager"), in_place):
+        with pytest.raises(ValueError, match=r"the model is compiled.*from before torch\.compile"):
+            ien.measure(compiled, torch.rand(2, 1, 8, 8), "rot4")
+    by_layer = model()
+    by_layer[0] = torch.compile(by_layer[0], backend="eager")
+    assert list(ien.measure(by_layer, torch.rand(2, 1, 8, 8), "rot4").layers) == ["0", "1"]

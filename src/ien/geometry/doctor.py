@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from .._text import MODEL_ITSELF
 from .dry_run import dry_runs
@@ -37,6 +37,7 @@ class Diagnosis:
     exact: bool
     """Whether quarter turns and flips commute with the whole model once its kernels are symmetric.
 
+    Kernels before a pixel shuffle are symmetric if the channels that become places rotate as well.
     True is certain. False is the answer where an operation cannot be followed (kind ``"unknown"``),
     and where two operations that are not exact make up for each other. Outputs that are no maps,
     such as tokens or a flattened map, are exact up to the order of the places, which a quarter turn
@@ -99,7 +100,7 @@ class Diagnosis:
         return line
 
 
-def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
+def doctor(model: nn.Module, input_size: Sequence[int] | Tensor) -> Diagnosis:
     """Find the operations that keep a model from commuting with quarter turns and flips.
 
     Weights do not matter: the question is what the model could learn. It runs on tensors without
@@ -112,15 +113,16 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
 
     Args:
         model: Any module that takes one batch of images; it may return any container of tensors.
-        input_size: (channels, height, width) of one image.
+        input_size: (channels, height, width) of one image, or images (N, C, H, W) as
+            :func:`ien.measure` takes them, of which only the size matters.
 
     Returns:
         The findings in the order of the forward pass, and the nearest exact input sizes.
 
     Raises:
         TypeError: ``model`` is not a module.
-        ValueError: ``input_size`` is not three positive integers, or the model fails on such an
-            input, reads values, is scripted or lazy, or returns no tensor.
+        ValueError: ``input_size`` is neither three positive integers nor images, or the model fails
+            on such an input, reads values, is scripted or lazy, or returns no tensor.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU())
     >>> diagnosis = doctor(net, (3, 32, 32))
@@ -159,8 +161,16 @@ def doctor(model: nn.Module, input_size: Sequence[int]) -> Diagnosis:
     )
 
 
-def _checked_size(input_size: Sequence[int]) -> tuple[int, int, int]:
-    message = f"input_size must be (channels, height, width), such as (3, 224, 224); got {input_size!r}"
+def _checked_size(input_size: Sequence[int] | Tensor) -> tuple[int, int, int]:
+    shown: object = input_size
+    if isinstance(input_size, Tensor):
+        shown = f"a tensor of shape {tuple(input_size.shape)}"
+    message = (
+        f"input_size must be (channels, height, width), such as (3, 224, 224), or images (N, C, H, W); "
+        f"got {shown}"
+    )
+    if isinstance(input_size, Tensor) and input_size.ndim == 4:
+        input_size = input_size.shape[1:]
     try:
         given = tuple(map(operator.index, input_size))  # integers of any kind, NumPy's too
     except TypeError:

@@ -75,6 +75,11 @@ class Facts:
     """Whether a spatial step returned it just as it is."""
     value: Tensor | None = None
     """The values of a small constant."""
+    has_free_channels: bool = False
+    """Whether a learnt convolution made each channel, and nothing has mixed channels since.
+
+    Its weights can then be such that an element also permutes these channels, in any way.
+    """
 
     @property
     def places(self) -> set[str]:

@@ -37,7 +37,7 @@ Repetition = tuple[str, int, int] | None
 
 def _rearranged(x: Facts, dims: Sequence[Dim]) -> Facts:
     """Return the same elements with other dimensions; what is pending stays pending."""
-    return replace(x, dims=tuple(dims), root=None)
+    return replace(x, dims=tuple(dims), root=None, has_free_channels=False)
 
 
 def _with_dim(x: Facts, i: int, d: Dim) -> Facts:
@@ -76,9 +76,23 @@ def elementwise(notes: Notes, call: Call) -> Result:
     # the pitch, and the place in the program, are those of the map
     result = _first_map(operands).with_dims(dims)
     result.pending = notes.pending_through(operands)
+    result.has_free_channels = _have_free_channels(operands)
     if len(operands) == 1:
         result.name = operands[0].name
     return [result] * len(call.shapes)
+
+
+def _have_free_channels(operands: Sequence[Facts]) -> bool:
+    """Return whether channels stay free: those of all maps are, and only what is learnt differs."""
+    for x in operands:
+        is_parameter = x.name != "" and x.value is None
+        is_number = all(is_constant(d) for d in x.dims)
+        if x.places:
+            if not x.has_free_channels:
+                return False
+        elif not is_parameter and not is_number:
+            return False
+    return True
 
 
 def _copy(notes: Notes, call: Call) -> Result:

@@ -48,7 +48,11 @@ def _conv(notes: Notes, call: Call) -> Result:
     options = call.options("weight", "bias", "groups")
     size = tuple(kernel.shape[-2:])
     step = Step("conv", call.func, (("kernel", size), *options))
-    return _apply_to_map(notes, call, step)
+    results = _apply_to_map(notes, call, step)
+    is_learnt = value_of(kernel) is None
+    for result in results:
+        result.has_free_channels = is_learnt and call.args["groups"] == 1
+    return results
 
 
 def _check_fixed_kernel(notes: Notes, x: Facts, kernel: Tensor, name: str) -> None:
@@ -84,7 +88,7 @@ def _resize(notes: Notes, call: Call) -> Result:
     return _apply_to_map(notes, call, step)
 
 
-def _apply_to_map(notes: Notes, call: Call, step: Step) -> Result:
+def _apply_to_map(notes: Notes, call: Call, step: Step) -> list[Facts]:
     """Apply a step to the last two dimensions of a map."""
     given, shape = call.operand, call.shape
     x = _as_map(notes, call, given)
@@ -102,11 +106,51 @@ def _apply_to_map(notes: Notes, call: Call, step: Step) -> Result:
     dims[-2] = dimension(rows, shape[-2])
     dims[-1] = dimension(columns, shape[-1])
     result = notes.apply(x, step, dims)
+    result.has_free_channels = x.has_free_channels
     results = [result]
     for _ in call.shapes[1:]:  # the indices of a max pool
         pending = Pending((), map_size(x), (notes.modules[-1],), x.pitch)
         results.append(replace(result, pending=pending))
     return results
+
+
+def _pixel_shuffle(notes: Notes, call: Call) -> Result:
+    """Channels in groups of r² become blocks of r × r places, (…, C r², H, W) → (…, C, r H, r W).
+
+    A convolution before it has free channels: with the weights of a symmetric kernel of r times its
+    size, both together are the transposed convolution of stride r with that kernel, and so exact.
+    """
+    given, shape = call.operand, call.shape
+    x = _as_map(notes, call, given)
+    if x is None:
+        if given.places:
+            return notes.report_unknown(call, given)
+        return no_places(shape)
+    if not x.has_free_channels:
+        reason = "it makes places of channels that do not come from a learnt convolution, so none rotates"
+        remedy = "put a convolution right before it, and a norm after it"
+        notes.report(x, "unknown", call.title, reason, remedy)
+    notes.report_pending(x)
+    rows, columns = map(row_or_column, x.dims[-2:])
+    dims = list(x.dims)
+    dims[-3] = dimension(OTHER_AXIS, shape[-3])
+    dims[-2] = dimension(rows, shape[-2])
+    dims[-1] = dimension(columns, shape[-1])
+    result = x.with_dims(dims)
+    result.pitch /= call.args["upscale_factor"]
+    result.node = None  # the program has convolutions and pools only
+    return result
+
+
+def _pixel_unshuffle(notes: Notes, call: Call) -> Result:
+    """Blocks of r × r places become r² channels, which would have to be permuted from then on."""
+    x = call.operand
+    if not x.places:
+        return no_places(call.shape)
+    r = call.args["downscale_factor"]
+    reason = "it makes channels of places, and an element permutes them"
+    remedy = f"use a convolution with kernel size {r} and stride {r}: it does the same and mixes channels"
+    return notes.report_unknown(call, x, reason, remedy)
 
 
 def _as_map(notes: Notes, call: Call, x: Facts) -> Facts | None:
@@ -235,4 +279,6 @@ SPATIAL_RULES: dict[str, Rule] = {
     "replication_pad2d": _replication_pad,
     "flip": _move,
     "roll": _move,
+    "pixel_shuffle": _pixel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle,
 }

@@ -35,6 +35,7 @@ def write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
     if (view.dims, view.pending, root.dims) != (new.dims, new.pending, root_dims):
         root.num_writes += 1
     root.dims = root_dims
+    root.has_free_channels = root.has_free_channels and new.has_free_channels
     root.value = None  # constants are followed only as long as nothing is written into them
     # the view is what the operation returned, and up to date
     view.dims = new.dims
@@ -43,6 +44,7 @@ def write(notes: Notes, call: Call, target: Any, new: Facts) -> None:
     view.node = new.node
     view.name = ""
     view.num_writes = root.num_writes
+    view.has_free_channels = new.has_free_channels
     view.value = None
     view.is_step_result = False
 

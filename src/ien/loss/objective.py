@@ -91,15 +91,9 @@ class Equivariance:
     terms: dict[tuple[str, str], Tensor]
     """(group, layer) → the unweighted L_G of each layer with a positive weight, with gradient."""
     g: Tensor
-    """The elements drawn, one for each transformed image: ((views - 1) * B,), view after view.
-
-    For a :class:`Recommended` that transforms the images themselves, (B,).
-    """
+    """The elements drawn, one for each transformed image: ((views - 1) * B,), view after view."""
     views: int
-    """How many images the model saw for each image of the batch: itself, and one per element.
-
-    A :class:`Recommended` that transforms shows one random view in place of the image itself.
-    """
+    """How many images the model saw for each image of the batch: itself, and one per element."""
     batch_size: int
 
     def __repr__(self) -> str:
@@ -140,7 +134,7 @@ class EquivarianceLoss:
     weights of layers 0 this is the augmented CNN, at its cost: nothing is captured.
 
     Do not use it to make a network *exactly* equivariant to quarter turns and flips: tied weights
-    (:func:`ien.recommended`) do that at no extra cost. The loss is for all other transformations,
+    (:func:`ien.make_equivariant`) do that at no extra cost. The loss is for all other transformations,
     and for networks that should be equivariant only as far as the task allows.
 
     Args:

@@ -63,13 +63,16 @@ def choose_layers(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) 
     ['0.0', '0.1']
     """
     modules = {}
+    has_hidden_layers = False
     for name, module, hidden in walk(model):
-        if not hidden:  # hooks do not run inside a compiled module
+        if hidden:  # hooks do not run inside a compiled module
+            has_hidden_layers = True
+        else:
             modules[name] = module
     runs = _run_once(model, modules, x, arguments)
     maps = [name for name, run in runs.items() if run.can_be_captured]
     if not maps:
-        raise ValueError(_why_no_map(runs))
+        raise ValueError(_why_no_map(runs, has_hidden_layers))
 
     children = _direct_children(modules)
     chosen = [name for name in maps if name in children]
@@ -118,7 +121,12 @@ def _parent_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _why_no_map(runs: Mapping[str, _Run]) -> str:
+def _why_no_map(runs: Mapping[str, _Run], has_hidden_layers: bool) -> str:
+    if has_hidden_layers:
+        return (
+            "the model is compiled, so its layers run without the hooks that measure needs: pass the model "
+            "from before torch.compile, or compile its layers one by one"
+        )
     uncapturable = []
     for name, run in runs.items():
         if run.returned_map:
