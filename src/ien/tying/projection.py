@@ -10,25 +10,26 @@ and the nearest such weight is the mean over the group, an orthogonal projection
 
     P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
-It is computed feature group by feature group: ``commuting.py`` turns the kernels between two of them
-into independent numbers, c = W R, and these into commuting kernels, W = c M, so P W = W R M. A bias
-or a norm has one number for each output channel: a 1×1 kernel of one input.
+``commuting.py`` computes it between two feature groups, as independent numbers c = W R and commuting
+kernels W = c M, so P W = W R M. Here the same is done for all feature groups of a weight at once. A
+bias or a norm has one number for each output channel: a 1×1 kernel of one input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..groups.group import Group
 from ..groups.members import Blocks, channel_table, num_channels
 from .commuting import VECTOR, Commuting, commuting
 
-__all__ = ["MIN_SHARE", "VECTOR", "Part", "Projected", "Tie", "cuts", "grouped"]
+__all__ = ["MIN_SHARE", "VECTOR", "Matrices", "Tie", "cuts", "grouped"]
 
 MIN_SHARE = 1e-6
 """A weight that keeps no more than this share of its norm under projection counts as 0."""
@@ -64,13 +65,24 @@ class Part(NamedTuple):
         return self.groups_out * self.groups_in * len(self.kernels.expand)
 
 
+class Matrices(NamedTuple):
+    """What a part is computed with, on some device."""
+
+    expand: Tensor
+    """M, (numbers, places)."""
+    reduce: Tensor
+    """R, (places, numbers)."""
+    index: Tensor | None
+    """Which of a row of numbers (groups in * numbers) each place (out, I, h, w) copies, if it does."""
+
+
 @dataclass(frozen=True)
 class Tie:
     """How feature groups tie the numbers of a tensor.
 
     >>> tie = Tie(rotation(4), after=((4, 4),), before=((1, 1),))
     >>> kernels = tie.project(torch.rand(4, 1, 3, 3))
-    >>> torch.allclose(kernels[1], kernels[0].rot90(1, (-2, -1)))
+    >>> torch.equal(kernels[1], kernels[0].rot90(1, (-2, -1)))
     True
     """
 
@@ -90,27 +102,58 @@ class Tie:
 
     def numbers(self, values: Tensor) -> Tensor:
         """Return the independent numbers c = W R of the nearest tied values."""
-        weight = self.as_weight(values)
+        weight = self._as_weight(values)
         found = []
-        for part in self.parts(weight):
+        for part in self._parts(weight):
             kernels = weight[part.rows, part.columns].flatten(1)  # (O, I * h * w)
-            found.append(reduced(kernels, part, placed(part.kernels.reduce, weight)))
-        if len(found) == 1:
-            return found[0].reshape(self._shape(found[0], values))
-        return torch.cat([numbers.flatten() for numbers in found])  # (all numbers,)
+            reduce = _placed(part.kernels.reduce, weight)
+            found.append(_reduced(kernels, reduce, part))  # (groups out, groups in * numbers)
+        if len(found) > 1:
+            return torch.cat([numbers.flatten() for numbers in found])  # (all numbers,)
+        return found[0].reshape(self._shape(found[0], values))
 
-    def values(self, numbers: Tensor, shape: torch.Size) -> Tensor:
-        """Return the tied values W = c M of this shape that have these independent numbers."""
-        weight = self.as_weight(torch.empty(shape, device="meta"))
-        result = numbers.new_empty(weight.shape)
+    def values(
+        self, numbers: Tensor, shape: torch.Size, matrices: Sequence[Matrices] | None = None
+    ) -> Tensor:
+        """Return the tied values W = c M that have these independent numbers.
+
+        Args:
+            numbers: c, as :meth:`numbers` returns them.
+            shape: Of the values.
+            matrices: What :meth:`matrices` returns for these numbers, if it is known already.
+        """
+        weight = self._as_weight(torch.empty(shape, device="meta"))  # (O, I, h, w)
+        parts = self._parts(weight)
+        if matrices is None:
+            matrices = self.matrices(numbers, shape)
+        kernels = []
         first = 0
-        for part in self.parts(weight):
-            c = numbers.flatten()[first : first + part.count]
-            first += part.count
-            kernels = expanded(c, part, placed(part.kernels.expand, numbers))  # (O, I * h * w)
-            height, width = weight.shape[2:]
-            result[part.rows, part.columns] = kernels.unflatten(1, (-1, height, width))  # (O, I, h, w)
-        return self.from_weight(result, shape)
+        for part, placed in zip(parts, matrices, strict=True):
+            c = numbers
+            if len(parts) > 1:
+                c = numbers[first : first + part.count]
+                first += part.count
+            kernels.append(_Expand.apply(c, placed, part))  # (O, I * h * w) of the part
+        if len(parts) > 1:
+            rows = []
+            for i in range(0, len(parts), len(self.before)):
+                rows.append(torch.cat(kernels[i : i + len(self.before)], 1))
+            kernels = [torch.cat(rows)]  # (O, I * h * w)
+        return self._from_weight(kernels[0].view(weight.shape), shape)
+
+    def matrices(self, numbers: Tensor, shape: torch.Size) -> list[Matrices]:
+        """Return what each part is computed with, on the device of the numbers."""
+        placed = []
+        for part in self._parts(self._as_weight(torch.empty(shape, device="meta"))):
+            expand = _placed(part.kernels.expand, numbers)
+            reduce = _placed(part.kernels.reduce, numbers)
+            index = None
+            if part.kernels.copies is not None:
+                copies = part.kernels.copies.view(part.out, 1, -1)  # (out, 1, inner * h * w)
+                first = len(expand) * torch.arange(part.groups_in, device="cpu").view(1, -1, 1)
+                index = (copies + first).flatten().to(numbers.device)  # (out * I * h * w,)
+            placed.append(Matrices(expand, reduce, index))
+        return placed
 
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
         """Return tied values to start with, and the distance ‖W - P W‖ of the nearest.
@@ -125,59 +168,52 @@ class Tie:
         tied = self.project(given)
         distance = float((given - tied).norm())
         if random:
-            weight = self.as_weight(given)
-            start = self.as_weight(tied)
+            weight = self._as_weight(given)
+            start = self._as_weight(tied)
             if weight[0, 0].numel() > 1 and not all(self.group.exact):
                 mean = start.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
                 start = start - (1 - KEPT_MEAN_SHARE) * mean
-                start = self.as_weight(self.project(self.from_weight(start, given.shape)))
-            for part in self.parts(weight):
+                start = self._as_weight(self.project(self._from_weight(start, given.shape)))
+            for part in self._parts(weight):
                 norm = float(start[part.rows, part.columns].norm())
                 norm_before = float(weight[part.rows, part.columns].norm())
                 if norm > MIN_SHARE * norm_before:
                     start[part.rows, part.columns] *= norm_before / norm
-            tied = self.from_weight(start, given.shape)
+            tied = self._from_weight(start, given.shape)
         return tied.to(values.device, values.dtype), distance
 
-    def parts(self, weight: Tensor) -> list[Part]:
+    def _parts(self, weight: Tensor) -> list[Part]:
         """Return the parts of a weight (O, I, h, w) between every two sizes."""
-        height, width = weight.shape[2:]
         smooth = self.smooth and self.shuffle == 1
         found = []
         first_row = 0
         for out, rows in self.after:
             first_column = 0
             for inner, columns in self.before:
-                kernels = commuting(self.group, out, inner, height, width, smooth)
-                part = Part(
-                    slice(first_row, first_row + rows),
-                    slice(first_column, first_column + columns),
-                    abs(out),
-                    rows // abs(out),
-                    columns // inner,
-                    kernels,
+                kernels = commuting(self.group, out, inner, *weight.shape[2:], smooth)
+                in_rows = slice(first_row, first_row + rows)
+                in_columns = slice(first_column, first_column + columns)
+                out_members = abs(out)
+                found.append(
+                    Part(in_rows, in_columns, out_members, rows // out_members, columns // inner, kernels)
                 )
-                found.append(part)
                 first_column += columns
             first_row += rows
         return found
 
-    def as_weight(self, values: Tensor) -> Tensor:
+    def _as_weight(self, values: Tensor) -> Tensor:
         """Return ``values`` of any shape as the weight of a convolution, (O, I, h, w)."""
         channels = num_channels(self.after)
-        if self.shuffle > 1:
-            r = self.shuffle
-            kernels = values.reshape(channels, r, r, -1, *(values.shape[2:] or (1, 1)))  # (O, r, r, I, h, w)
-            kernels = kernels.permute(0, 3, 4, 1, 5, 2)  # (O, I, h, r, w, r): they rotate together
-            return kernels.flatten(4, 5).flatten(2, 3)  # (O, I, h * r, w * r)
-        if values.numel() == channels:  # a number for each channel
-            return values.reshape(channels, 1, 1, 1)  # (O, 1, 1, 1)
-        if values.ndim == 2:  # a linear layer
-            return values.reshape(channels, -1, 1, 1)  # (O, I, 1, 1)
-        return values.reshape(channels, -1, *values.shape[2:])  # (O, I, h, w)
+        kernel = values.shape[2:] if values.ndim == 4 else (1, 1)
+        if self.shuffle == 1:
+            return values.reshape(channels, -1, *kernel)  # (O, I, h, w)
+        r = self.shuffle
+        kernels = values.reshape(channels, r, r, -1, *kernel)  # (O, r, r, I, h, w)
+        kernels = kernels.permute(0, 3, 4, 1, 5, 2)  # (O, I, h, r, w, r): both grids rotate together
+        return kernels.flatten(4, 5).flatten(2, 3)  # (O, I, h * r, w * r)
 
-    def from_weight(self, weight: Tensor, shape: torch.Size) -> Tensor:
-        """Do the inverse of :meth:`as_weight`."""
+    def _from_weight(self, weight: Tensor, shape: torch.Size) -> Tensor:
+        """Do the inverse of :meth:`_as_weight`."""
         if self.shuffle > 1:
             r = self.shuffle
             kernels = weight.unflatten(3, (-1, r)).unflatten(2, (-1, r))  # (O, I, h, r, w, r)
@@ -195,35 +231,41 @@ class Tie:
         return (numbers.numel(),)
 
 
-class Projected(nn.Module):
-    """A parametrization that projects a weight which another one computes, such as a weight norm."""
+class _Expand(torch.autograd.Function):
+    """The kernels W = c M of a part, (O, I * h * w), from numbers c; backward multiplies by R."""
 
-    def __init__(self, tie: Tie) -> None:
-        super().__init__()
-        self.tie = tie
+    generate_vmap_rule = True
 
-    def forward(self, values: Tensor) -> Tensor:
-        """Return P ``values``."""
-        return self.tie.project(values)
+    @staticmethod
+    def forward(numbers: Tensor, matrices: Matrices, part: Part) -> Tensor:
+        if matrices.index is not None:
+            rows = numbers.reshape(part.groups_out, -1)  # (groups out, groups in * numbers)
+            kernels = rows.gather(1, matrices.index.expand(part.groups_out, -1))
+            return kernels.view(part.groups_out * part.out, -1)  # (O, I * h * w)
+        kernels = _product(numbers.reshape(-1, len(matrices.expand)), matrices.expand)
+        kernels = kernels.view(part.groups_out, part.groups_in, part.out, -1)
+        kernels = kernels.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
+        return kernels.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Matrices, Part], output: Tensor) -> None:
+        numbers, ctx.matrices, ctx.part = inputs
+        ctx.shape = numbers.shape
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _reduced(grad, ctx.matrices.reduce, ctx.part).reshape(ctx.shape), None, None
 
 
-def expanded(numbers: Tensor, part: Part, expand: Tensor) -> Tensor:
-    """Return the kernels W = c M of a part, (O, I * h * w), from its independent numbers."""
-    kernels = _product(numbers.reshape(-1, len(expand)), expand)  # (groups out * groups in, places)
-    kernels = kernels.view(part.groups_out, part.groups_in, part.out, -1)
-    kernels = kernels.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
-    return kernels.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
-
-
-def reduced(kernels: Tensor, part: Part, reduce: Tensor) -> Tensor:
-    """Return the independent numbers c = W R of a part, (groups out, groups in * numbers)."""
+def _reduced(kernels: Tensor, reduce: Tensor, part: Part) -> Tensor:
+    """Return the numbers c = W R of a part, (groups out, groups in * numbers), from (O, I * h * w)."""
     kernels = kernels.reshape(part.groups_out, part.out, part.groups_in, -1)
     kernels = kernels.transpose(1, 2)  # (groups out, groups in, out, inner * h * w)
     numbers = _product(kernels.reshape(-1, len(reduce)), reduce)  # (groups out * groups in, numbers)
-    return numbers.view(part.groups_out, -1)  # (groups out, groups in * numbers)
+    return numbers.view(part.groups_out, -1)
 
 
-def placed(matrix: Tensor, like: Tensor) -> Tensor:
+def _placed(matrix: Tensor, like: Tensor) -> Tensor:
     """Return a matrix on the device of another tensor, in its precision or in float32."""
     return matrix.to(like.device, torch.promote_types(like.dtype, torch.float32))
 
@@ -244,8 +286,6 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
     >>> cuts(2, ((4, 8),), ((4, 8),), rotation(4)), cuts(4, ((4, 8),), ((4, 8),), rotation(4))
     (False, True)
     """
-    if parts == 1:
-        return False
     rows = torch.arange(num_channels(after), device="cpu") * parts // num_channels(after)  # (O,)
     columns = torch.arange(num_channels(before), device="cpu") * parts // num_channels(before)  # (I,)
     same = rows[:, None] == columns  # (O, I): True where both are in the same part

@@ -1,264 +1,199 @@
-"""Tie: make_equivariant, make_plain and plain_copy, by torch's parametrizations.
-
-A weight W of a tied layer is a function of fewer numbers c, which the optimizer trains in its place:
-
-    W = c M,    and the gradient that c is given is    ∂L/∂W R,
-
-with the matrices M and R of ``commuting.py``. R takes means where the chain rule would take sums
-over the places of an orbit, so c is given what W itself would be given after projection: learning
-rates and weight decay mean the same as for plain weights, with SGD as with Adam.
-"""
+"""Tie: make_equivariant, make_plain and plain_copy, by torch's parametrizations."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .._text import MODEL_ITSELF, columns, number, short_count
 from ..groups.group import Group
-from ..groups.members import Blocks, num_channels
 from ..loss.feature_groups import Spec
-from .plan import TiedTensor
-from .projection import Part, Projected, Tie, expanded, placed, reduced
-from .start import start_equivariant
+from .parametrized import Projected, TiedNorm, TiedWeight, tie_norm, untie_norm
+from .plan import Plan, TiedLayer, TiedTensor, errors_of, make_plan, restored_on_error
 
-__all__ = ["Tied", "TiedNorm", "TiedWeight", "make_equivariant", "make_plain", "plain_copy"]
+__all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy"]
 
 M = TypeVar("M", bound=nn.Module)
-
-NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
-"""What a norm has one number for each channel of."""
-
-
-class _Expand(torch.autograd.Function):
-    """The kernels W = c M of a part, (O, I * h * w), from numbers c; backward multiplies by R."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(numbers: Tensor, expand: Tensor, reduce: Tensor, index: Tensor | None, part: Part) -> Tensor:
-        if index is None:
-            return expanded(numbers, part, expand)
-        rows = numbers.reshape(part.groups_out, -1)  # (groups out, groups in * numbers)
-        kernels = rows.gather(1, index.expand(part.groups_out, -1))  # (groups out, out * I * h * w)
-        return kernels.view(part.groups_out * part.out, -1)  # (O, I * h * w)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        numbers, _, ctx.reduce, _, ctx.part = inputs
-        ctx.shape = numbers.shape
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return reduced(grad, ctx.part, ctx.reduce).reshape(ctx.shape), None, None, None, None
+Weights = Literal["random", "project"]
+Kernels = Literal["smooth", "free"]
+Outputs = Literal["scalar", "vector"]
 
 
-class TiedWeight(nn.Module):
-    """The parametrization of a tied weight, bias or other tensor with numbers per channel.
+class Tied:
+    """A tied model: what became of each layer, in the order they run; prints as a table.
 
-    In eval mode the weight is computed once, and again when the numbers have changed.
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> tied = make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9), {"": 4, "2": 4})
+    >>> print(str(tied).splitlines()[0])
+    equivariant to rot4: stores 170 of 664 numbers (26 %)
+    >>> max(tied.errors.values()) < 1e-10
+    True
     """
 
-    def __init__(self, tie: Tie, shape: torch.Size, order: tuple[str, ...]) -> None:
-        super().__init__()
-        self.tie = tie
-        self.shape = shape
-        self.order = order  # the names of the module's parameters, before
-        weight = tie.as_weight(torch.empty(shape, device="meta"))
-        self.parts = tie.parts(weight)
-        self.kernel = weight.shape[2:]
-        self._matrices: tuple[Any, ...] = ()
-        self._kept: tuple[Any, ...] = ()
+    def __init__(self, model: nn.Module, plan: Plan, plain_count: int) -> None:
+        """Describe a model that was just tied.
 
-    def right_inverse(self, values: Tensor) -> Tensor:
-        """Return the independent numbers of the nearest tied values."""
-        return self.tie.numbers(values)
+        Args:
+            model: The model.
+            plan: What was tied in it.
+            plain_count: How many parameters it had before.
+        """
+        self.model = model
+        self.plan = plan
+        self.plain_count = plain_count
 
-    def forward(self, numbers: Tensor) -> Tensor:
-        """Return the tied values that have these independent numbers."""
-        learns = torch.is_grad_enabled() and numbers.requires_grad
-        if self.training or learns or torch.compiler.is_compiling() or numbers.is_inference():
-            return self._values(numbers)
-        version = (numbers._version, numbers.data_ptr(), numbers.dtype)
-        if not self._kept or self._kept[0] != version or self._kept[1]._version > 0:
-            with torch.inference_mode(False), torch.no_grad():
-                self._kept = (version, self._values(numbers).clone())
-        kept: Tensor = self._kept[1]
-        return kept
+    @property
+    def layers(self) -> dict[str, TiedLayer]:
+        """What became of each layer: its feature groups, how far its weights moved, its errors."""
+        return self.plan.layers
 
-    def train(self, mode: bool = True) -> TiedWeight:
-        """Forget the weight that is kept in eval mode."""
-        self._kept = ()
-        return super().train(mode)
+    @property
+    def errors(self) -> dict[str, float]:
+        """The relative error of what the model returns under each element, by its label."""
+        return self.plan.errors
 
-    def extra_repr(self) -> str:
-        return f"{self.tie.group}, feature groups {self.tie.before} to {self.tie.after}"
+    @property
+    def share(self) -> float:
+        """The numbers that are stored and trained, as a share of the plain model's parameters."""
+        return _count(self.model) / self.plain_count
 
-    def _values(self, numbers: Tensor) -> Tensor:
-        kernels = []
-        first = 0
-        for part, (expand, reduce, index) in zip(self.parts, self._on(numbers), strict=True):
-            c = numbers
-            if len(self.parts) > 1:
-                c = numbers[first : first + part.count]
-                first += part.count
-            kernels.append(_Expand.apply(c, expand, reduce, index, part))  # (O, I * h * w) of the part
-        if len(kernels) > 1:
-            columns = len(self.tie.before)
-            rows = [torch.cat(kernels[i : i + columns], 1) for i in range(0, len(kernels), columns)]
-            kernels = [torch.cat(rows)]  # (O, I * h * w)
-        weight = kernels[0].unflatten(1, (-1, *self.kernel))  # (O, I, h, w)
-        return self.tie.from_weight(weight, self.shape)
+    def penalty(self) -> Tensor:
+        """Return what to add to the loss for weights that leave the symmetry: 0, they cannot."""
+        return next(self.model.parameters()).new_zeros(())
 
-    def _on(self, numbers: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-        """Return M, R and the index of copies of each part, on the device of the numbers."""
-        place = (numbers.device, numbers.dtype)
-        if not self._matrices or self._matrices[0] != place:
-            found = []
-            for part in self.parts:
-                index = None
-                if part.kernels.copies is not None:
-                    index = _index(part).to(numbers.device)
-                expand = placed(part.kernels.expand, numbers)
-                reduce = placed(part.kernels.reduce, numbers)
-                found.append((expand, reduce, index))
-            self._matrices = (place, found)
-        matrices: list[tuple[Tensor, Tensor, Tensor | None]] = self._matrices[1]
-        return matrices
+    def slack(self) -> dict[str, float]:
+        """Return the share of each layer's weights outside of the symmetry: 0, there is none."""
+        return dict.fromkeys(self.layers, 0.0)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Return parameter groups for an optimizer: one, with all parameters and this rate."""
+        return [{"params": list(self.model.parameters()), "lr": lr}]
+
+    def check(
+        self, images: Tensor, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> dict[str, float]:
+        """Run the model again, and return its relative error under each element.
+
+        Use it after a change to the model, such as a new head, or at another size of images.
+
+        Args:
+            images: Images (B, C, H, W).
+            args: What the model is called with after the images.
+            kwargs: What else it is called with.
+
+        Raises:
+            ValueError: If the model is no longer equivariant; it names the layer.
+        """
+        errors, problem = errors_of(self.model, self.plan, images, args, kwargs)
+        if problem:
+            raise ValueError(problem)
+        return errors
+
+    def __str__(self) -> str:
+        stored = _count(self.model)
+        title = (
+            f"equivariant to {self.plan.group}: stores {short_count(stored)} of "
+            f"{short_count(self.plain_count)} numbers ({self.share:.0%})"
+        )
+        notes = []
+        if self.plan.unused:
+            notes.append(f"did not run, and were not changed: {', '.join(self.plan.unused)}")
+        return "\n".join([title, *columns(self._rows()), *notes])
+
+    def _rows(self) -> list[list[str]]:
+        """Return the table: a header, and a row for each layer."""
+        header = ["layer", "in", "out", "moved", "error"]
+        resamples = any(layer.between is not None for layer in self.layers.values())
+        if resamples:
+            header.append("between")
+        rows = [header]
+        for name, layer in self.layers.items():
+            row = [name or MODEL_ITSELF, layer.before, layer.after]
+            row += [number(layer.distance), number(layer.exact)]
+            if resamples:
+                row.append(number(layer.between))
+            rows.append(row)
+        return rows
 
 
-def _index(part: Part) -> Tensor:
-    """Return which of a row of numbers (groups in * K) each place (out, I, h, w) copies."""
-    assert part.kernels.copies is not None
-    copies = part.kernels.copies.view(part.out, 1, -1)  # (out, 1, inner * h * w)
-    count = len(part.kernels.expand)
-    first = count * torch.arange(part.groups_in, device="cpu").view(1, -1, 1)  # (1, groups in, 1)
-    return (copies + first).flatten()  # (out * groups in * inner * h * w,)
+def make_equivariant(
+    model: nn.Module,
+    group: Group | str,
+    images: Tensor,
+    feature_groups: Spec | Mapping[str, Spec] = "auto",
+    weights: Weights = "random",
+    kernels: Kernels = "smooth",
+    slack: float = 0.0,
+    outputs: Outputs = "scalar",
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Tied:
+    """Make ``model`` equivariant, in place, and let it stay so however it is trained.
 
+    Its weights become functions of fewer numbers (torch parametrizations): the kernels of a feature
+    group are rotated versions of one another, and numbers per channel are equal within it. Quarter
+    turns and flips are exact, other rotations as good as the pixels allow. Train it with any loop and
+    any optimizer, then call :func:`make_plain`.
 
-class TiedNorm(nn.Module):
-    """What is mixed into a norm while it is tied: it pools statistics over members.
+    Not for data whose orientation matters, such as 6 and 9: a tied model cannot learn to break a
+    symmetry. :class:`EquivarianceLoss` with a small weight can.
 
-    A feature group counts as one channel with the pixels of all its members: maps (B, C, H, W) are
-    read as (B, F, size * H, W), and the norm has one mean, variance, weight and bias for each of the
-    F feature groups. Of several sizes, the smaller are repeated up to the largest.
+    Args:
+        model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel. Frozen
+            layers are tied too.
+        group: Rotations and flips, such as ``"rot4"`` or ``"rot4xflip"``.
+        images: A few images (B, C, H, W), as the model will see them, of a size at which the grid is
+            exact: 3×3 convolutions of stride 2 need odd sizes, 2×2 pools even ones; :func:`doctor`
+            lists them. For ``weights="project"`` pass a hundred or more.
+        feature_groups: ``"auto"`` is the number of elements, and single channels where they do not
+            divide or a grouped convolution or norm cuts through. Or a size or mix for all, or by the
+            name of a layer or a module around it, with ``""`` for the rest. What the model returns is
+            never a feature group unless its layer is named.
+        weights: ``"random"`` treats them as a random draw, and keeps the variance of each layer's
+            output; ``"project"`` takes the nearest equivariant weights of a trained model.
+        kernels: ``"smooth"`` makes them of patterns that rotate by any angle, as in steerable CNNs,
+            which learn more from images in all orientations; ``"free"`` leaves each pixel to itself.
+            Where an element resamples, they are always smooth.
+        slack: How far weights may leave the symmetry; only 0, not at all.
+        outputs: ``"scalar"`` if each number or map that the model returns stays itself; ``"vector"``
+            for pairs (dx, dy) that rotate with the image, where dx points right and dy points down.
+        args: What the model is called with after the images. Tensors whose first dim is the number
+            of images are repeated for each element.
+        kwargs: What else it is called with, treated in the same way.
+
+    Returns:
+        What became of each layer; ``print`` it for a table.
+
+    Raises:
+        ValueError: If the model cannot be equivariant; it names the layer, and nothing has changed.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 2, 3))
+    >>> images = torch.rand(4, 1, 9, 9)
+    >>> tied = make_equivariant(net, "rot4", images)
+    >>> rotated = net.eval()(images.rot90(1, (-2, -1)))
+    >>> torch.allclose(rotated, net(images).rot90(1, (-2, -1)), atol=1e-5)
+    True
     """
-
-    blocks: Blocks
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise maps (B, C, H, W) or vectors (B, C)."""
-        sizes = [size for size, _ in self.blocks]
-        if len(set(sizes)) == 1:
-            return self._pooled(x, sizes[0])
-        repeated, restored = _repeated_members(tuple(self.blocks), x.device)
-        return self._pooled(x[:, repeated], max(sizes))[:, restored]  # (B, C, H, W)
-
-    def _pooled(self, x: Tensor, size: int) -> Tensor:
-        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
-            pixels = x.permute(0, 2, 3, 1)  # (B, H, W, C), contiguous in memory
-            pooled = pixels.reshape(-1, x.shape[1] // size, size, 1)  # (B * H * W, F, size, 1)
-            return super().forward(pooled).view(pixels.shape).permute(0, 3, 1, 2)  # (B, C, H, W)
-        lengths = x.shape[2:] or (1,)
-        pooled = x.reshape(len(x), -1, size * lengths[0], *lengths[1:])  # (B, F, size * H, W)
-        return super().forward(pooled).view(x.shape)  # (B, C, H, W)
-
-
-@lru_cache(maxsize=64)
-def _repeated_members(blocks: Blocks, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the channels that fill feature groups up to the largest size, and where each one is.
-
-    Both index channels: (F * largest,) into C, and (C,) into F * largest.
-    """
-    largest = max(size for size, _ in blocks)
-    repeated: list[int] = []
-    restored: list[int] = []
-    first = 0
-    for size, count in blocks:
-        for start in range(first, first + count, size):
-            restored += range(len(repeated), len(repeated) + size)
-            repeated += list(range(start, start + size)) * (largest // size)
-        first += count
-    with torch.inference_mode(False):
-        return torch.tensor(repeated, device=device), torch.tensor(restored, device=device)
-
-
-@lru_cache(maxsize=64)
-def _tied_class(plain: type[nn.Module]) -> type[nn.Module]:
-    """Return the class that a norm of a class has while it is tied."""
-    return type(f"Tied{plain.__name__}", (TiedNorm, plain), {})
-
-
-def _tie_norm(module: nn.Module, blocks: Blocks) -> None:
-    """Let a norm pool its statistics over members, and hold one number for each feature group."""
-    for key in NORM_TENSORS:
-        tensor = getattr(module, key, None)
-        if tensor is None:
-            continue
-        means = []
-        first = 0
-        for size, count in blocks:
-            means.append(tensor[first : first + count].view(-1, size).mean(1))  # (F,)
-            first += count
-        _replace(tensor, torch.cat(means))
-    module.__class__ = _tied_class(type(module))
-    module.blocks = tuple(blocks)
-
-
-def _untie_norm(module: TiedNorm) -> None:
-    """Give a norm back its class, and one number for each channel."""
-    sizes = []
-    for size, count in module.blocks:
-        sizes += [size] * (count // size)
-    repeats = torch.tensor(sizes, device="cpu")
-    for key in NORM_TENSORS:
-        tensor = getattr(module, key, None)
-        if tensor is not None:
-            _replace(tensor, tensor.repeat_interleave(repeats.to(tensor.device)))  # (C,)
-    del module.blocks
-    _, plain = type(module).__bases__
-    module.__class__ = plain
-
-
-def _replace(tensor: Tensor, values: Tensor) -> None:
-    """Give a tensor other values, of another shape too; an optimizer that has it keeps it."""
-    tensor.data = values.detach().clone()
-
-
-def _tie_tensors(ties: Sequence[TiedTensor]) -> None:
-    """Register a parametrization for each tensor; one that modules share keeps one original."""
-    shared: dict[int, tuple[nn.Parameter, Tensor]] = {}
-    orders: dict[int, tuple[str, ...]] = {}
-    for module, key, tie in ties:
-        order = orders.setdefault(id(module), tuple(module._parameters))
-        if parametrize.is_parametrized(module, key):  # a weight norm or the like: tie its result
-            if not isinstance(module.parametrizations[key][-1], Projected | TiedWeight):
-                parametrize.register_parametrization(module, key, Projected(tie))
-            continue
-        parameter = module._parameters.get(key)
-        if parameter is None:
-            continue  # a buffer, which nothing trains
-        first = id(parameter) not in shared
-        if first:
-            shared[id(parameter)] = (parameter, parameter.detach().clone())
-        else:
-            module._parameters[key] = nn.Parameter(shared[id(parameter)][1], parameter.requires_grad)
-        weight = TiedWeight(tie, shared[id(parameter)][1].shape, order)
-        parametrize.register_parametrization(module, key, weight)
-        if not first:
-            module.parametrizations[key].original = parameter
-        type(module).__getstate__ = _refuse_pickling
-
-
-def _refuse_pickling(module: nn.Module) -> None:
-    raise RuntimeError(
-        "a tied model cannot be pickled whole: save model.state_dict(), or torch.save(ien.plain_copy(model), …)"
-    )
+    if kernels not in get_args(Kernels):
+        raise ValueError(f'kernels must be "smooth" or "free"; got {kernels!r}')
+    if slack != 0:
+        raise ValueError(f"slack must be 0; got {slack!r}")
+    plain_count = _count(model)
+    smooth = kernels == "smooth"
+    with restored_on_error(model):
+        plan = make_plan(model, group, images, feature_groups, weights, smooth, outputs, args, kwargs)
+        norms = {id(module) for module, _ in plan.norms}
+        tensors = [tensor for tensor in plan.ties if id(tensor.module) not in norms]
+        with torch.inference_mode(False), torch.no_grad():
+            _tie_tensors(tensors)
+            for module, blocks in plan.norms:
+                tie_norm(module, blocks)
+    return Tied(model, plan, plain_count)
 
 
 def make_plain(model: nn.Module) -> nn.Module:
@@ -305,7 +240,7 @@ def make_plain(model: nn.Module) -> nn.Module:
         module._parameters[key] = original
     for module in model.modules():
         if isinstance(module, TiedNorm):
-            _untie_norm(module)
+            untie_norm(module)
     return model
 
 
@@ -346,37 +281,34 @@ def _give_own_class(module: nn.Module) -> None:
     module.__class__ = type(shared.__name__, shared.__bases__, own)
 
 
-class Tied:
-    """A tied model: what became of each layer, in the order they run; prints as a table.
+def _tie_tensors(ties: Sequence[TiedTensor]) -> None:
+    """Register a parametrization for each tensor; one that modules share keeps one original."""
+    originals: dict[int, Tensor] = {}
+    orders: dict[int, tuple[str, ...]] = {}
+    for module, key, tie in ties:
+        order = orders.setdefault(id(module), tuple(module._parameters))
+        if parametrize.is_parametrized(module, key):  # a weight norm or the like: tie its result
+            if not isinstance(module.parametrizations[key][-1], Projected | TiedWeight):
+                parametrize.register_parametrization(module, key, Projected(tie))
+            continue
+        parameter = module._parameters.get(key)
+        if parameter is None:
+            continue  # a buffer, which nothing trains
+        values = originals.setdefault(id(parameter), parameter.detach().clone())
+        is_first = values.shape == parameter.shape
+        if not is_first:  # registering it for the first module has replaced its values by numbers
+            module._parameters[key] = nn.Parameter(values, parameter.requires_grad)
+        parametrize.register_parametrization(module, key, TiedWeight(tie, values, order))
+        if not is_first:
+            module.parametrizations[key].original = parameter
+        type(module).__getstate__ = _refuse_pickling
 
-    >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
-    >>> tied = make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9))
-    >>> list(tied.layers), max(tied.errors.values()) < 1e-10
-    (['0', '2'], True)
-    """
 
-    def __init__(self, model: nn.Module, start: Any) -> None:
-        self.model = model
-        self.start = start
-        self.layers = start.layers
+def _refuse_pickling(module: nn.Module) -> None:
+    raise RuntimeError(
+        "a tied model cannot be pickled whole: save model.state_dict(), or torch.save(ien.plain_copy(model), …)"
+    )
 
 
-def make_equivariant(
-    model: nn.Module,
-    group: Group | str,
-    images: Tensor,
-    feature_groups: Spec | Mapping[str, Spec] = "auto",
-    weights: str = "random",
-    kernels: str = "smooth",
-    slack: float = 0.0,
-) -> Tied:
-    """Make ``model`` equivariant, and let it stay so however it is trained."""
-    start = start_equivariant(model, group, feature_groups, images, weights, kernels)
-    if start.untied:
-        raise ValueError(f"untied {start.untied}")
-    with torch.inference_mode(False), torch.no_grad():
-        norms = {id(module) for module, _ in start.norms}
-        _tie_tensors([tie for tie in start.ties if id(tie.module) not in norms])
-        for module, blocks in start.norms:
-            _tie_norm(module, blocks)
-    return Tied(model, start)
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

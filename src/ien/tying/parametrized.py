@@ -1,0 +1,196 @@
+"""What a tied layer is made of: parametrizations of its tensors, and norms that pool statistics.
+
+A weight W of a tied layer is a function of fewer numbers c, which the optimizer trains in its place:
+
+    W = c M,    and the gradient that c is given is    ∂L/∂W R,
+
+with the matrices M and R of ``commuting.py``. R takes means where the chain rule would take sums
+over the places of an orbit, so c is given what W itself would be given after projection: learning
+rates and weight decay mean the same as for plain weights, with SGD as with Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..groups.members import Blocks
+from .projection import Tie
+
+__all__ = ["Projected", "TiedNorm", "TiedWeight", "tie_norm", "untie_norm"]
+
+NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
+"""What a norm has one number for each channel of, if it has it at all."""
+
+
+class TiedWeight(nn.Module):
+    """The parametrization of a tied weight, bias or other tensor with numbers per channel.
+
+    In eval mode the weight is computed once, and again when the numbers have changed.
+    """
+
+    def __init__(self, tie: Tie, values: Tensor, order: tuple[str, ...]) -> None:
+        """Prepare to compute tensors like ``values``.
+
+        Args:
+            tie: How feature groups tie them.
+            values: A tensor of their shape, device and dtype.
+            order: The names of the module's parameters, for :func:`make_plain` to restore.
+        """
+        super().__init__()
+        self.tie = tie
+        self.shape = values.shape
+        self.order = order
+        self.place = values.detach().new_empty(0)
+        """An empty tensor with the device and dtype of the numbers."""
+        self.matrices = tie.matrices(self.place, self.shape)
+        self.kept: tuple[Any, Tensor] | None = None
+        """Which numbers a weight was computed from, and the weight."""
+
+    def right_inverse(self, values: Tensor) -> Tensor:
+        """Return the independent numbers of the nearest tied values."""
+        return self.tie.numbers(values)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Return the tied values that have these independent numbers."""
+        learns = torch.is_grad_enabled() and numbers.requires_grad
+        if self.training or learns or torch.compiler.is_compiling() or numbers.is_inference():
+            return self._values(numbers)
+        version = (numbers._version, numbers.data_ptr(), numbers.dtype)
+        if self.kept is not None:
+            kept_version, weight = self.kept
+            if kept_version == version and weight._version == 0:  # nobody wrote to either
+                return weight
+        with torch.inference_mode(False), torch.no_grad():
+            weight = self._values(numbers).clone()
+        if type(weight) is Tensor:  # and not a fake one, while somebody only asks for shapes
+            self.kept = (version, weight)
+        return weight
+
+    def _values(self, numbers: Tensor) -> Tensor:
+        matrices = None
+        if (numbers.device, numbers.dtype) == (self.place.device, self.place.dtype):
+            matrices = self.matrices
+        return self.tie.values(numbers, self.shape, matrices)
+
+    def train(self, mode: bool = True) -> TiedWeight:
+        """Forget the weight that was kept."""
+        self.kept = None
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TiedWeight:
+        """Move the matrices along; they have at least float32, also for weights in half precision."""
+        self.kept = None
+        self.place = fn(self.place)
+        self.matrices = self.tie.matrices(self.place, self.shape)
+        return super()._apply(fn, recurse)
+
+    def extra_repr(self) -> str:
+        return f"{self.tie.group}, {tuple(self.shape)}"
+
+
+class Projected(nn.Module):
+    """A parametrization that projects what another one computes, such as a weight norm."""
+
+    def __init__(self, tie: Tie) -> None:
+        super().__init__()
+        self.tie = tie
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the nearest tied values."""
+        return self.tie.project(values)
+
+
+class TiedNorm(nn.Module):
+    """What is mixed into a norm while it is tied: it pools statistics over members.
+
+    A feature group counts as one channel with the pixels of all its members: maps (B, C, H, W) are
+    read as (B, F, size * H, W), and the norm has one mean, variance, weight and bias for each of the
+    F feature groups. Of several sizes, the smaller are repeated up to the largest.
+    """
+
+    blocks: Blocks
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise maps (B, C, H, W) or vectors (B, C)."""
+        sizes = [size for size, _ in self.blocks]
+        if len(set(sizes)) == 1:
+            return self._pooled(x, sizes[0])
+        repeated, restored = _repeated_members(tuple(self.blocks))
+        return self._pooled(x[:, list(repeated)], max(sizes))[:, list(restored)]  # (B, C, H, W)
+
+    def _pooled(self, x: Tensor, size: int) -> Tensor:
+        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+            pixels = x.permute(0, 2, 3, 1)  # (B, H, W, C), contiguous in memory
+            pooled = pixels.reshape(-1, x.shape[1] // size, size, 1)  # (B * H * W, F, size, 1)
+            result = super().forward(pooled)
+            return result.reshape(pixels.shape).permute(0, 3, 1, 2)  # (B, C, H, W)
+        lengths = x.shape[2:] or (1,)
+        pooled = x.reshape(len(x), -1, size * lengths[0], *lengths[1:])  # (B, F, size * H, W)
+        result = super().forward(pooled)
+        return result.reshape(x.shape)  # (B, C, H, W)
+
+
+@lru_cache(maxsize=64)
+def _repeated_members(blocks: Blocks) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the channels that fill feature groups up to the largest size, and where each one is.
+
+    >>> _repeated_members(((2, 2), (1, 1)))
+    ((0, 1, 2, 2), (0, 1, 2))
+    """
+    largest = max(size for size, _ in blocks)
+    repeated: list[int] = []
+    restored: list[int] = []
+    first = 0
+    for size, count in blocks:
+        for start in range(first, first + count, size):
+            restored += range(len(repeated), len(repeated) + size)
+            repeated += list(range(start, start + size)) * (largest // size)
+        first += count
+    return tuple(repeated), tuple(restored)
+
+
+@lru_cache(maxsize=64)
+def _tied_class(plain: type[nn.Module]) -> type[nn.Module]:
+    """Return the class that a norm has while it is tied, as parametrize changes classes too."""
+    return type(f"Tied{plain.__name__}", (TiedNorm, plain), {})
+
+
+def tie_norm(module: nn.Module, blocks: Blocks) -> None:
+    """Let a norm pool its statistics over members, and hold one number for each feature group."""
+    for key in NORM_TENSORS:
+        tensor = getattr(module, key, None)
+        if tensor is None:
+            continue
+        means = []
+        first = 0
+        for size, count in blocks:
+            means.append(tensor[first : first + count].view(-1, size).mean(1))  # (F,)
+            first += count
+        _replace(tensor, torch.cat(means))
+    module.__class__ = _tied_class(type(module))
+    module.blocks = tuple(blocks)
+
+
+def untie_norm(module: TiedNorm) -> None:
+    """Give a norm back its class, and one number for each channel."""
+    sizes: list[int] = []
+    for size, count in module.blocks:
+        sizes += [size] * (count // size)
+    for key in NORM_TENSORS:
+        tensor = getattr(module, key, None)
+        if tensor is not None:
+            repeats = torch.tensor(sizes, device=tensor.device)
+            _replace(tensor, tensor.repeat_interleave(repeats))  # (C,)
+    del module.blocks
+    _, module.__class__ = type(module).__bases__
+
+
+def _replace(tensor: Tensor, values: Tensor) -> None:
+    """Give a tensor other values, of another shape too; an optimizer that has it keeps it."""
+    tensor.grad = None
+    tensor.data = values.detach().clone()
