@@ -1,13 +1,15 @@
 """Kernels that commute with rotations by any angle: against e2cnn's basis and the group itself."""
 
+import math
+
 import pytest
 import torch
-from torch import nn
 
 import ien
-from ien.groups.members import num_channels
+from ien.groups.members import channel_table, num_channels
+from ien.tying.commuting import VECTOR
 from ien.tying.harmonics import orthonormal
-from ien.tying.projection import Tie, tied_weight
+from ien.tying.projection import Tie
 
 BLOCKS = [
     (((8, 16),), ((8, 24),)),
@@ -29,47 +31,75 @@ def test_kernels_that_commute_are_those_of_e2cnn(group, count, size, patterns, f
     # both project random kernels onto the same space
     for _ in range(4):
         weight = torch.randn(count, inner, size, size, dtype=torch.float64)
-        ours, _ = tied_weight(weight, [(count, count)], [(inner, inner)], ien.group(group), smooth=True)
+        ours = Tie(ien.group(group), ((count, count),), ((inner, inner),), smooth=True).project(weight)
         expected = theirs.T @ (theirs @ weight.flatten())
         torch.testing.assert_close(ours.flatten(), expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
 @pytest.mark.parametrize(("after", "before"), BLOCKS)
-def test_coefficients_are_those_of_the_nearest_kernels(after, before, size) -> None:
+def test_numbers_are_those_of_the_nearest_kernels(after, before, size) -> None:
     values = torch.randn(num_channels(after), num_channels(before), size, size, dtype=torch.float64)
-    conv = nn.Conv2d(values.shape[1], values.shape[0], size)
-    tie = Tie(conv, "weight", ien.rotation(8), after, before, smooth=True)
-    nearest, coefficients = tie.project(values), tie.to_coefficients(values)
-    torch.testing.assert_close(tie.from_coefficients(coefficients), nearest)
-    torch.testing.assert_close(tie.to_coefficients(nearest), coefficients)
+    tie = Tie(ien.rotation(8), after, before, smooth=True)
+    nearest, numbers = tie.project(values), tie.numbers(values)
+    torch.testing.assert_close(tie.values(numbers, values.shape), nearest)
+    torch.testing.assert_close(tie.numbers(nearest), numbers)
     torch.testing.assert_close(tie.project(nearest), nearest)
 
 
-def test_there_are_as_many_coefficients_as_dimensions() -> None:
-    after, before = ((4, 4), (1, 1)), ((2, 2), (1, 1))
-    tie = Tie(nn.Conv2d(3, 5, 3), "weight", ien.rotation(8), after, before, smooth=True)
+@pytest.mark.parametrize("group", ["rot4", "rot8", "rot4xflip"])
+def test_there_are_as_many_numbers_as_dimensions(group) -> None:
+    n = len(ien.group(group))
+    after, before = ((n, n), (1, 1)), ((1, 2),)
+    tie = Tie(ien.group(group), after, before)
+    shape = (n + 1, 2, 3, 3)
     trace = 0.0  # of the projection: the dimension of the space
-    for place in range(5 * 3 * 9):
-        one = torch.zeros(5, 3, 3, 3, dtype=torch.float64)
+    for place in range(math.prod(shape)):
+        one = torch.zeros(shape, dtype=torch.float64)
         one.view(-1)[place] = 1
         trace += float(tie.project(one).view(-1)[place])
-    coefficients = tie.to_coefficients(torch.randn(5, 3, 3, 3, dtype=torch.float64))
-    assert abs(trace - int((coefficients.abs() > 1e-12).sum())) < 1e-6
+    assert trace == pytest.approx(tie.numbers(torch.zeros(shape)).numel())
 
 
 def test_coefficients_and_weights_have_the_same_root_mean_square() -> None:
-    tie = Tie(nn.Conv2d(16, 16, 5), "weight", ien.rotation(8), ((8, 16),), ((8, 16),), smooth=True)
+    tie = Tie(ien.rotation(8), ((8, 16),), ((8, 16),), smooth=True)
     weight = tie.project(torch.randn(16, 16, 5, 5, dtype=torch.float64))
-    coefficients = tie.to_coefficients(weight)
-    used = coefficients[coefficients != 0]
-    assert float(used.square().mean()) == pytest.approx(float(weight.square().mean()))
+    assert float(tie.numbers(weight).square().mean()) == pytest.approx(float(weight.square().mean()))
+
+
+def test_numbers_under_exact_groups_are_the_pixels_of_the_first_kernels() -> None:
+    tie = Tie(ien.rotation(4), ((4, 8),), ((4, 12),))
+    weight = tie.project(torch.randn(8, 12, 3, 3))
+    assert torch.equal(tie.numbers(weight), weight[::4])
+
+
+@pytest.mark.parametrize("group", ["rot4", "rot8", "rot4xflip", "flip"])
+def test_vectors_rotate_with_the_image(group) -> None:
+    parsed = ien.group(group)
+    n = len(parsed)
+    tie = Tie(parsed, ((VECTOR, 2),), ((n, 2 * n),))
+    weight = tie.project(torch.randn(2, 2 * n, dtype=torch.float64))
+    h = torch.randn(2 * n, dtype=torch.float64)
+    for i, label in enumerate(parsed.labels):
+        permuted = h[channel_table(parsed, ((n, 2 * n),))[i]]
+        # from the label alone: first the flip, dx to -dx, then the turn, with dy pointing down
+        dx, dy = (weight @ h).tolist()
+        if label.endswith("flip"):
+            dx = -dx
+        angle = math.radians(float(label.split("°")[0])) if "°" in label else 0.0
+        if label == "vflip":
+            angle = math.pi
+        expected = [
+            math.cos(angle) * dx + math.sin(angle) * dy,
+            -math.sin(angle) * dx + math.cos(angle) * dy,
+        ]
+        torch.testing.assert_close(weight @ permuted, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_smooth_kernels_survive_being_resampled() -> None:
     def lost(smooth: bool) -> float:
-        blocks, eighth = [(4, 16)], torch.ones(16, dtype=torch.int64)
-        kernels = tied_weight(weight, blocks, blocks, ien.rotation(4), smooth=smooth)[0]
+        blocks, eighth = ((4, 16),), torch.ones(16, dtype=torch.int64)
+        kernels = Tie(ien.rotation(4), blocks, blocks, smooth).project(weight)
         there = ien.rotation(8).act(kernels, eighth, mode="bicubic")
         back = ien.rotation(8).act(there, eighth, inverse=True, mode="bicubic")
         return float((back - kernels).norm() / kernels.norm())

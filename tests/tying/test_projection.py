@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 import ien
 from ien.groups.members import channel_table, member_table, num_channels
 from ien.tying.harmonics import harmonics
-from ien.tying.projection import Tie, tied_weight, ungrouped
+from ien.tying.projection import Tie, cuts, grouped
 from tests.helpers.tied import D4, channels_moved, moved
 
 R4, R8 = ien.rotation(4), ien.rotation(8)
@@ -30,10 +31,10 @@ def test_tied_weights_are_the_mean_over_the_group(group, after, before, size) ->
             for i in range(columns):
                 expected[o, i] += moved(weight[out[o], inner[i]], label) / len(group)
     blocks = [ien.FeatureGroups.of(spec).blocks(n) for spec, n in ((after, rows), (before, columns))]
-    tied, distance = tied_weight(weight, *blocks, group)
+    tied, distance = Tie(group, *blocks).start(weight)
     torch.testing.assert_close(tied, expected)
     assert distance == pytest.approx(float((weight - expected).norm()))
-    random, _ = tied_weight(weight, *blocks, group, random=True)
+    random, _ = Tie(group, *blocks).start(weight, random=True)
     assert float(random.norm()) == pytest.approx(float(weight.norm()))
 
 
@@ -48,16 +49,16 @@ def test_smooth_weights_are_the_mean_of_smooth_ones(group) -> None:
     expected = torch.zeros_like(weight)
     for i, table in enumerate(member_table(parsed, n)):
         expected += parsed.act(smooth, torch.full((n,), i))[table][:, table] / n
-    tied, distance = tied_weight(weight, [(n, n)], [(n, n)], parsed, smooth=True)
+    tied, distance = Tie(parsed, ((n, n),), ((n, n),), smooth=True).start(weight)
     torch.testing.assert_close(tied, expected)
     assert distance == pytest.approx(float((weight - expected).norm()))
 
 
 def test_kernels_that_cannot_rotate_are_not_smoothed() -> None:
-    weight, blocks = torch.randn(4, 4, 1, 3), [(1, 4)]
-    rows, _ = tied_weight(weight, blocks, blocks, ien.reflection(), smooth=True)
+    weight, blocks = torch.randn(4, 4, 1, 3), ((1, 4),)
+    rows = Tie(ien.reflection(), blocks, blocks, smooth=True).project(weight)
     torch.testing.assert_close(rows, (weight + weight.flip(-1)) / 2)
-    pixels, _ = tied_weight(weight[..., :1], blocks, blocks, R8, smooth=True)
+    pixels = Tie(R8, blocks, blocks, smooth=True).project(weight[..., :1])
     torch.testing.assert_close(pixels, weight[..., :1])
 
 
@@ -67,12 +68,14 @@ def test_random_kernels_lose_half_their_mean_only_where_they_resample(smooth) ->
         return float(kernels.mean((-2, -1)).norm() / kernels.norm())
 
     weight = torch.randn(32, 24, 5, 5)
-    nearest, distance = tied_weight(weight, [(8, 32)], [(8, 24)], R8)
-    started, same = tied_weight(weight, [(8, 32)], [(8, 24)], R8, random=True)
+    tie = Tie(R8, ((8, 32),), ((8, 24),))
+    nearest, distance = tie.start(weight)
+    started, same = tie.start(weight, random=True)
     assert distance == same and 0.4 * mean_of(nearest) < mean_of(started) < 0.6 * mean_of(nearest)
-    torch.testing.assert_close(tied_weight(started, [(8, 32)], [(8, 24)], R8)[0], started)
-    nearest, _ = tied_weight(weight, [(4, 32)], [(4, 24)], R4, smooth=smooth)
-    started, _ = tied_weight(weight, [(4, 32)], [(4, 24)], R4, random=True, smooth=smooth)
+    torch.testing.assert_close(tie.project(started), started)
+    tie = Tie(R4, ((4, 32),), ((4, 24),), smooth)
+    nearest, _ = tie.start(weight)
+    started, _ = tie.start(weight, random=True)
     assert float(started.norm()) == pytest.approx(float(weight.norm()))
     torch.testing.assert_close(started / started.norm(), nearest / nearest.norm())
 
@@ -85,7 +88,7 @@ def test_tied_numbers_are_equal_to_the_bit_in_their_own_precision(group, conv_gr
     blocks = ((size, 2 * size), (1, 2)) if conv_groups == 1 else ((size, 2 * size),)
     channels = num_channels(blocks)
     gradient = torch.randn(channels, channels // conv_groups, 3, 3, dtype=dtype)
-    nearest = Tie(nn.Identity(), "", group, blocks, blocks, conv_groups).project(gradient)
+    nearest = Tie(group, *grouped(conv_groups, blocks, blocks, group)).project(gradient)
 
     def under(kernels: Tensor, i: int) -> Tensor:
         rows = channel_table(group, blocks)[i]
@@ -102,7 +105,7 @@ def test_tied_numbers_are_equal_to_the_bit_in_their_own_precision(group, conv_gr
 def test_numbers_per_channel_may_have_any_shape(group, shape) -> None:
     size = len(group)
     values = torch.rand(shape)
-    tie = Tie(nn.Identity(), "", group, ((size, 8),))
+    tie = Tie(group, ((size, 8),))
     tied, distance = tie.start(values)
     means = values.view(-1, size).mean(1, keepdim=True)
     expected = means.expand(-1, size).reshape(shape)
@@ -114,24 +117,63 @@ def test_numbers_per_channel_may_have_any_shape(group, shape) -> None:
     assert torch.equal(equal, equal[:, :1].expand(-1, size))  # to the bit
 
 
-def test_equal_steps_keep_equal_numbers_but_not_smooth_ones() -> None:
-    conv, blocks = nn.Conv2d(4, 4, 3), ((4, 4),)
-    tie = Tie(conv, "weight", R4, blocks, blocks)
-    assert tie.stays_tied and Tie(conv, "bias", R8, ((1, 4),), smooth=True).stays_tied
-    assert not tie._replace(smooth=True).stays_tied
-    assert not tie._replace(group=R8).stays_tied
-    assert tie._replace(module=nn.Conv2d(4, 4, 1), smooth=True).stays_tied
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("group", [R4, R8], ids=str)
+def test_a_step_on_the_numbers_is_a_projected_step_on_the_weight(group, optimizer) -> None:
+    """What the numbers are given is the projected gradient, neither more nor less often."""
+    size = len(group)
+    tie = Tie(group, ((size, 2 * size),), ((size, size),))
+    weight = tie.project(torch.randn(2 * size, size, 3, 3, dtype=torch.float64))
+    gradient = torch.randn_like(weight)
+    numbers = tie.numbers(weight).requires_grad_()
+    (tie.values(numbers, weight.shape) * gradient).sum().backward()
+    torch.testing.assert_close(numbers.grad, tie.numbers(gradient))
+    if optimizer == "sgd":
+        stepped = tie.values(numbers.detach() - 0.1 * numbers.grad, weight.shape)
+        torch.testing.assert_close(stepped, weight - 0.1 * tie.project(gradient))
+    elif group is R4:  # Adam's first step has the size of the rate in every pixel
+        step = tie.values(numbers.detach() - 0.1 * numbers.grad.sign(), weight.shape) - weight
+        torch.testing.assert_close(step, -0.1 * tie.project(gradient).sign())
+
+
+@pytest.mark.parametrize("after", [((1, 3),), ((4, 8),)], ids=["single", "groups"])
+@pytest.mark.parametrize("group", [R4, D4], ids=str)
+def test_a_convolution_before_a_pixel_shuffle_rotates_sub_pixels(group, after) -> None:
+    if group is D4:
+        after = tuple((1 if size == 1 else 8, channels) for size, channels in after)
+    channels = num_channels(after)
+    tie = Tie(group, after, ((1, 2),), shuffle=2)
+    weight = tie.project(torch.randn(4 * channels, 2, 3, 3, dtype=torch.float64))
+    bias = Tie(group, after, shuffle=2).project(torch.randn(4 * channels, dtype=torch.float64))
+    x = torch.randn(1, 2, 6, 6, dtype=torch.float64)
+
+    def upscaled(image: Tensor) -> Tensor:
+        return F.pixel_shuffle(F.conv2d(image, weight, bias, padding=1), 2)
+
+    for g, label in enumerate(group.labels):
+        expected = moved(upscaled(x), label)[:, channel_table(group, after)[g]]
+        torch.testing.assert_close(upscaled(moved(x, label)), expected)
+
+
+def written_out(weight: Tensor, conv_groups: int) -> Tensor:
+    """The weight of a grouped convolution as that of one group, with zeros between."""
+    rows, columns = len(weight) // conv_groups, weight.shape[1]
+    full = weight.new_zeros(len(weight), columns * conv_groups, *weight.shape[2:])
+    for k in range(conv_groups):
+        block = weight[k * rows : (k + 1) * rows]
+        full[k * rows : (k + 1) * rows, k * columns : (k + 1) * columns] = block
+    return full
 
 
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize(
     ("group", "conv_groups", "after", "before"),
     [
-        ("rot4", 8, [(4, 8)], [(4, 8)]),  # depthwise
-        ("rot8", 12, [(8, 8), (2, 4)], [(8, 8), (2, 4)]),
-        ("rot4", 2, [(4, 8), (2, 4), (1, 4)], [(4, 16)]),
-        ("rot4xflip", 2, [(8, 16)], [(8, 32)]),
-        ("rot8", 3, [(8, 24)], [(4, 24)]),
+        ("rot4", 8, ((4, 8),), ((4, 8),)),  # depthwise
+        ("rot8", 12, ((8, 8), (2, 4)), ((8, 8), (2, 4))),
+        ("rot4", 2, ((4, 8), (2, 4), (1, 4)), ((4, 16),)),
+        ("rot4xflip", 2, ((8, 16),), ((8, 32),)),
+        ("rot8", 3, ((8, 24),), ((4, 24),)),
     ],
 )
 def test_conv_groups_are_tied_as_kernels_with_zeros_between(
@@ -139,17 +181,14 @@ def test_conv_groups_are_tied_as_kernels_with_zeros_between(
 ) -> None:
     group = ien.group(group)
     weight = torch.randn(num_channels(after), num_channels(before) // conv_groups, 3, 3, dtype=torch.float64)
-    *sides, left = ungrouped(conv_groups, after, before, group)
-    assert left == 1
-    tied, distance = tied_weight(weight, *sides, group, smooth=smooth)
-    expected, same = tied_weight(weight, after, before, group, conv_groups, smooth=smooth)
-    torch.testing.assert_close(tied, expected)
-    assert abs(distance - same) < 1e-9 and distance > 0.1
+    tied = Tie(group, *grouped(conv_groups, after, before, group), smooth).project(weight)
+    expected = Tie(group, after, before, smooth).project(written_out(weight, conv_groups))
+    torch.testing.assert_close(written_out(tied, conv_groups), expected)
+    assert not torch.allclose(tied, weight)
 
 
-def test_conv_groups_of_several_sizes_stay_as_they_are() -> None:
-    blocks = [(4, 4), (2, 4)]
-    assert ungrouped(2, blocks, blocks, R4) == (blocks, blocks, 2)
-    assert ungrouped(4, [(4, 8)], [(4, 8)], R4) == ([(4, 8)], [(4, 8)], 4)  # cut: an error elsewhere
-    with pytest.raises(ValueError, match=r"its 4 conv groups cut through feature groups.* use groups=1"):
-        tied_weight(torch.rand(8, 2, 3, 3), [(4, 8)], [(4, 8)], R4, 4)
+def test_conv_groups_that_cut_feature_groups_cannot_be_tied() -> None:
+    several = ((4, 4), (2, 4))
+    assert cuts(4, ((4, 8),), ((4, 8),), R4) and not cuts(2, several, several, R4)
+    assert grouped(4, ((4, 8),), ((4, 8),), R4) is None
+    assert grouped(2, several, several, R4) is None  # of several sizes

@@ -204,7 +204,9 @@ class Tie:
     def _as_weight(self, values: Tensor) -> Tensor:
         """Return ``values`` of any shape as the weight of a convolution, (O, I, h, w)."""
         channels = num_channels(self.after)
-        kernel = values.shape[2:] if values.ndim == 4 else (1, 1)
+        kernel: tuple[int, ...] = (1, 1)  # of a linear layer, or numbers per channel of any shape
+        if values.ndim == 4 and values.numel() > channels:
+            kernel = tuple(values.shape[2:])
         if self.shuffle == 1:
             return values.reshape(channels, -1, *kernel)  # (O, I, h, w)
         r = self.shuffle
@@ -222,13 +224,13 @@ class Tie:
 
     def _shape(self, numbers: Tensor, values: Tensor) -> tuple[int, ...]:
         """Return a shape for numbers (groups out, groups in * K) that optimizers understand."""
+        if values.numel() == num_channels(self.after) * self.shuffle**2:  # numbers per channel
+            return (numbers.numel(),)
         if values.ndim == 4 and self.shuffle == 1 and all(self.group.exact):
             height, width = values.shape[2:]
             if numbers.shape[1] % (height * width) == 0:  # pixels of one kernel of each orbit
                 return len(numbers), -1, height, width
-        if values.ndim in (2, 4):
-            return tuple(numbers.shape)
-        return (numbers.numel(),)
+        return tuple(numbers.shape)
 
 
 class _Expand(torch.autograd.Function):
