@@ -6,31 +6,26 @@ in given feature groups if, for every element g,
 
     h(g·x) = ρ(g) h(x),
 
-where ρ(g) permutes the members of the feature groups and rotates pixels. Quarter turns and flips
-are checked to rounding; elements between them resample, and only help to choose among sizes.
+where ρ(g) permutes the members of the feature groups, turns vectors, and rotates pixels. Quarter
+turns and flips are checked to rounding; elements between them resample, and only help to choose
+among sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..groups.group import Group
-from ..groups.members import Blocks, channel_table, regular_sizes
+from ..groups.members import Blocks, channel_table, num_channels, regular_sizes
 from ..loss.error import full_precision, image_errors
+from .projection import VECTOR
 
-__all__ = [
-    "Found",
-    "comparable",
-    "feature_groups_of",
-    "relative_error",
-    "rotates_in",
-    "swaps_sides",
-    "views_of",
-]
+__all__ = ["Found", "comparable", "errors_in", "feature_groups_of", "layouts", "swaps_sides", "views_of"]
 
 TOLERANCE = 1e-4
 """Relative errors below this are rounding, also with TF32: an inexact grid costs far more."""
@@ -40,16 +35,20 @@ MIN_ROUNDING = 1e-6
 """The variance that rounding may cause in a channel, as a share of the mean square of all."""
 TF32_EPS = 2**-11
 """The rounding of convolutions on a GPU that uses TF32."""
+ENOUGH_PIXELS = 2**12
+"""Pixels of a channel that tell how it rotates: of large maps one image will do."""
 
 
 class Found(NamedTuple):
     """Feature groups that maps rotate in, and how well."""
 
     blocks: Blocks
+    errors: dict[str, float]
+    """The relative error under each element but the identity, by its label."""
     exact: float
-    """The largest relative error under quarter turns and flips."""
+    """The largest of them under quarter turns and flips."""
     between: float | None
-    """The mean relative error under all other elements, which resample."""
+    """Their mean under all other elements, which resample."""
 
 
 def views_of(x: Tensor, group: Group) -> Tensor:
@@ -64,56 +63,66 @@ def views_of(x: Tensor, group: Group) -> Tensor:
             changes = True
     if not changes:
         raise ValueError(
-            f"input is almost invariant to {group}, so nothing can be detected from it: "
+            f"images are almost invariant to {group}, so nothing can be detected from them: "
             f"pass real images, or torch.rand{tuple(x.shape)}"
         )
     return torch.cat(views)  # (elements * B, C, H, W)
 
 
-def feature_groups_of(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> Found | None:
+def layouts(x: Tensor) -> list[Tensor]:
+    """Return ``x`` as maps (B, C, H, W), read with channels first and then with channels last.
+
+    A vector (B, C) is a map of one pixel, and numbers (B,) are vectors with one channel.
+    """
+    if x.ndim in (1, 2):
+        return [x.reshape(len(x), -1, 1, 1)]  # (B, C, 1, 1)
+    if x.ndim == 4:
+        return [x, x.movedim(3, 1)]  # (B, C, H, W) both
+    return []
+
+
+def feature_groups_of(
+    h: Tensor, group: Group, expected: Sequence[Blocks], candidates: Sequence[Blocks] = ()
+) -> Found | None:
     """Return the feature groups that maps of views (elements * B, C, H, W) rotate in, or None.
 
-    1. If all elements are exact, the first of the candidates that fits.
-    2. Otherwise the candidate with the smallest error under elements that resample: quarter turns
-       alone cannot tell some sizes apart, such as 2 and 1 under rot8.
-    3. If no candidate fits, a mix of sizes read off channel by channel, as in concatenated maps.
+    Args:
+        h: The maps.
+        group: Rotations and flips.
+        expected: What they should rotate in: the first that fits is taken at its word.
+        candidates: What else they may rotate in. Of several that fit, the one with the smallest
+            error under elements that resample: quarter turns alone cannot tell some sizes apart,
+            such as 2 and 1 under rot8. If none fits, sizes are read off channel by channel.
 
     >>> x = views_of(torch.rand(2, 3, 5, 5), rotation(4))
-    >>> feature_groups_of(x, rotation(4), [[(1, 3)]])
-    Found(blocks=[(1, 3)], exact=0.0, between=None)
+    >>> feature_groups_of(x, rotation(4), [((1, 3),)]).blocks
+    ((1, 3),)
     """
     if not comparable(h, group):
         return None
+    h = _with_enough_pixels(h, group)
     variances = _channel_variances(h)
     best = None
-    for blocks in candidates:
+    for k, blocks in enumerate((*expected, *candidates)):
+        if num_channels(blocks) != h.shape[1]:
+            continue
         found = _judge(h, group, blocks, variances)
         if found is None:
             continue
-        if all(group.exact):
+        if k < len(expected) or all(group.exact):
             return found
         if best is None or _rank(found) < _rank(best):
             best = found
-    return best or _read_off(h, group, variances)
+    if best is None and candidates:
+        return _read_off(h, group, variances)
+    return best
 
 
-def rotates_in(h: Tensor, group: Group, blocks: Blocks) -> Found | None:
-    """Return how well maps of views rotate in these feature groups; None if they do not."""
-    if not comparable(h, group):
-        return None
-    return _judge(h, group, blocks, _channel_variances(h))
-
-
-def relative_error(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> float:
-    """Return how far maps are from rotating in any of the candidates; NaN if nothing compares."""
-    if not comparable(h, group):
-        return float("nan")
-    variances = _channel_variances(h)
-    errors = []
-    for blocks in candidates:
-        relative = _exact_errors(h, group, blocks) / variances  # (exact elements, C)
-        errors.append(float(relative.max()))
-    return min(errors)  # NaN if the maps have NaN: a running minimum from infinity would hide it
+def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
+    """Return the errors of maps in these feature groups, however large they are."""
+    found = _judge(h, group, blocks, _channel_variances(h), any_error=True)
+    assert found is not None
+    return found
 
 
 def comparable(h: Tensor, group: Group) -> bool:
@@ -130,13 +139,21 @@ def swaps_sides(group: Group) -> bool:
 
 
 def _read_off(h: Tensor, group: Group, variances: Tensor) -> Found | None:
-    """Read sizes from the first channel on: each time the one that fits best."""
+    """Read sizes from the first channel on: each time the one that fits best, or the larger."""
     blocks: list[tuple[int, int]] = []
     first = 0
     while first < h.shape[1]:
-        size = _size_at(h, group, first, variances)
-        if size is None:
+        best = None
+        for size in regular_sizes(group):
+            part = slice(first, first + size)
+            if part.stop > h.shape[1]:
+                continue
+            found = _judge(h[:, part], group, ((size, size),), variances[part])
+            if found is not None and (best is None or _rank(found) < _rank(best)):
+                best = found
+        if best is None:
             return None
+        ((size, _),) = best.blocks
         first += size
         if blocks and blocks[-1][0] == size:  # one more feature group of the same block
             blocks[-1] = (size, blocks[-1][1] + size)
@@ -145,63 +162,64 @@ def _read_off(h: Tensor, group: Group, variances: Tensor) -> Found | None:
     return _judge(h, group, tuple(blocks), variances)
 
 
-def _size_at(h: Tensor, group: Group, first: int, variances: Tensor) -> int | None:
-    """Return the size that fits best for a feature group that begins with channel ``first``."""
-    best = None
-    for size in regular_sizes(group):  # the larger of equals wins
-        part = slice(first, first + size)
-        if part.stop > h.shape[1]:
-            continue
-        found = _judge(h[:, part], group, ((size, size),), variances[part])
-        if found is not None and (best is None or _rank(found) < _rank(best)):
-            best = found
-    if best is None:
-        return None
-    return best.blocks[0][0]
-
-
-def _judge(h: Tensor, group: Group, blocks: Blocks, variances: Tensor) -> Found | None:
+def _judge(
+    h: Tensor, group: Group, blocks: Blocks, variances: Tensor, any_error: bool = False
+) -> Found | None:
     """Return the errors of maps in these feature groups, or None if a channel does not fit.
 
-    A channel fits if its errors are rounding beside its own entry of ``variances`` (C,).
+    A channel fits if its errors are rounding beside its own entry of ``variances`` (C,). What is
+    returned is relative to the variance of all channels together, as everywhere else.
     """
-    errors = _exact_errors(h, group, blocks)  # (exact elements, C)
-    if not (errors / variances).max() < TOLERANCE:
-        return None
-    # what is reported is relative to the variance of all channels together, as everywhere else
-    channel_means = full_precision(h).mean((0, 2, 3))  # (C,)
-    variance = variances.mean() + channel_means.var(unbiased=False)
-    exact = float((errors.mean(1) / variance).max())
-    between = []
-    for permuted, h_g, g in _compared(h, group, blocks, exact=False):
-        between.append(image_errors(permuted, h_g, group, g).mean() / variance)
+    h = full_precision(h)
+    variance = variances.mean() + h.mean((0, 2, 3)).var(unbiased=False)
+    original, *others = h.chunk(len(group))  # (B, C, H, W) each
+    errors: dict[str, float] = {}
+    exact, between = [0.0], []
+    for i in sorted(range(1, len(group)), key=lambda i: not group.exact[i]):  # the cheap ones first
+        element = _element(i, len(original))
+        acted = _act_on_channels(original, group, blocks, i)  # (B, C, H, W)
+        if group.exact[i]:
+            expected = group.act_on_features(acted, element)  # ρ(g) h(x): (B, C, H, W)
+            squares = (others[i - 1] - expected).square().mean((0, 2, 3))  # (C,)
+            if not any_error and not (squares / variances).max() < TOLERANCE:
+                return None
+            error = float(squares.mean() / variance)
+            exact.append(error)
+        else:
+            error = float(image_errors(acted, others[i - 1], group, element).mean() / variance)
+            between.append(error)
+        errors[group.labels[i]] = error
+    largest = float(torch.tensor(exact).max())  # NaN if one of them is
     if not between:
-        return Found(blocks, exact, None)
-    return Found(blocks, exact, float(torch.stack(between).nanmean()))
+        return Found(blocks, errors, largest, None)
+    return Found(blocks, errors, largest, float(torch.tensor(between).nanmean()))
 
 
-def _exact_errors(h: Tensor, group: Group, blocks: Blocks) -> Tensor:
-    """Return the mean of (h(g·x) - ρ(g) h(x))² in each channel.
+def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:
+    """Return maps (B, C, H, W) with members permuted and vectors turned by element ``i``."""
+    parts = []
+    for part, (size, channels) in zip(h.split([count for _, count in blocks], 1), blocks, strict=True):
+        if size == VECTOR:
+            # dy points down, and the y of matrices up
+            matrix = group.matrices[i] * torch.tensor([[1, -1], [-1, 1]], device="cpu")
+            vectors = part.unflatten(1, (-1, 2))  # (B, vectors, 2, H, W)
+            turned = torch.einsum("ij,bvjhw->bvihw", matrix.to(h), vectors)  # (B, vectors, 2, H, W)
+            part = turned.flatten(1, 2)  # (B, C, H, W)
+        elif size > 1:
+            part = part[:, channel_table(group, [(size, channels)])[i].to(h.device)]  # (B, C, H, W)
+        parts.append(part)
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, 1)  # (B, C, H, W)
 
-    The result is (exact elements, C), without the identity.
-    """
-    errors = []
-    for permuted, h_g, g in _compared(h, group, blocks, exact=True):
-        expected = group.act_on_features(permuted, g)  # ρ(g) h(x): (B, C, H, W)
-        errors.append((h_g - expected).square().mean((0, 2, 3)))  # (C,)
-    return torch.stack(errors)  # (exact elements, C)
 
-
-def _compared(
-    h: Tensor, group: Group, blocks: Blocks, exact: bool
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield, for exact elements or all others, h(x) with members permuted, h(g·x), and g (B,)."""
-    table = channel_table(group, blocks).to(h.device)  # (elements, C)
-    original, *others = full_precision(h).chunk(len(group))  # (B, C, H, W) each
-    for i, h_g in enumerate(others, start=1):
-        if group.exact[i] == exact:
-            permuted = original[:, table[i]]  # (B, C, H, W)
-            yield permuted, h_g, _element(i, len(original))
+def _with_enough_pixels(h: Tensor, group: Group) -> Tensor:
+    """Return the views of as many images as are needed to tell how maps rotate."""
+    needed = math.ceil(ENOUGH_PIXELS / h[0, 0].numel())
+    if needed * len(group) >= len(h):
+        return h
+    views = h.unflatten(0, (len(group), -1))  # (elements, B, C, H, W)
+    return views[:, :needed].flatten(0, 1)  # (elements * needed, C, H, W)
 
 
 def _element(i: int, count: int) -> Tensor:

@@ -70,6 +70,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
     """Return how the layers of a model are connected, from one ``run(images)`` with gradients."""
     wiring = Wiring(modules, [], {}, {}, {}, set())
     layer_of: dict[Any, str | None] = {}  # by autograd's nodes, which are the same ones while held
+    clashing: list[str] = []
 
     def note_input(name: str | None, x: Tensor) -> None:
         sources = []
@@ -78,10 +79,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
             if source is not None:
                 channels = wiring.channels[source]
                 if wiring.shuffles.setdefault(source, shuffle) != shuffle:
-                    raise ValueError(
-                        f"layer {source!r} feeds a pixel shuffle and, before it, a norm or another layer: "
-                        f"put these after the shuffle"
-                    )
+                    clashing.append(source)
             sources.append(Source(source, channels // shuffle**2, part))
         on_vectors = x.ndim < 3 or x[0, 0].numel() == 1
         wiring.inputs.append(Input(name, tuple(sources), on_vectors))
@@ -105,11 +103,16 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
     # the graph is walked and never run backward: it need not hold any maps
     with saved_tensors_hooks(lambda _: None, lambda _: leaf), hooked(modules, before, after):
         output = run(x)
-    for part in tensors_in(output, in_objects=False):
+    for part in batches_in(output, len(images)):
         note_input(None, part)
         for source in wiring.inputs[-1].sources:
             if source.name is not None and _may_have_channels(part, source.channels):
                 wiring.leaving.add(source.name)
+    if clashing:
+        raise ValueError(
+            f"layer {clashing[0]!r} feeds a pixel shuffle and, before it, a norm or another layer: "
+            f"put these after the shuffle"
+        )
     for name in wiring.channels:
         wiring.channels[name] //= wiring.shuffles.setdefault(name, 1) ** 2
     return wiring
@@ -133,10 +136,9 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     auto: set[str | None] = set()
     unnamed: set[str | None] = set()
     for name in wiring.channels:
-        key = nearest_named(name, specs)
-        if specs[key] is None:
+        if specs[nearest_named(name, specs)] is None:
             auto.add(name)
-        if not key and (name or name in auto):  # a model that is one layer has no other name
+        if not is_named(name, specs):
             unnamed.add(name)
 
     single = spaces[None] & auto  # what meets the images, whose channels are no members
@@ -191,6 +193,12 @@ def nearest_named(name: str, named: Collection[str]) -> str:
     return key
 
 
+def is_named(name: str, specs: Specs) -> bool:
+    """Return whether feature groups were asked for in this layer, or in a module around it."""
+    key = nearest_named(name, specs)
+    return bool(key) or (not name and specs[key] is not None)  # a model that is one layer is the rest
+
+
 def is_depthwise(module: nn.Module) -> bool:
     """Return whether each channel has a kernel of its own, and keeps its place."""
     if not isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
@@ -207,6 +215,15 @@ def spread(module: Mixing, output: Tensor) -> float:
         output = output - bias
     output = full_precision(output)
     return float((output - output.mean()).square().mean())
+
+
+def batches_in(output: Any, count: int) -> list[Tensor]:
+    """Return the tensors of numbers that a model returned for ``count`` images."""
+    found = []
+    for tensor in tensors_in(output, in_objects=False):
+        if tensor.is_floating_point() and tensor.ndim and len(tensor) == count:
+            found.append(tensor)
+    return found
 
 
 def _walk_back(node: Any, layer_of: Mapping[Any, str | None]) -> Iterator[tuple[str | None, int, int]]:
