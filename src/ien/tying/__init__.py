@@ -3,14 +3,11 @@
 In reading order:
 
     harmonics.py      patterns that rotate by any angle: circular harmonics on rings
-    commuting.py      kernels between two feature groups that commute with any rotation
+    commuting.py      kernels between two feature groups that commute, from few numbers
     projection.py     any weight to the nearest that commutes; the formula stands here
+    parametrized.py   what a tied layer is made of: parametrizations, norms that pool statistics
     detect.py         which feature groups a map rotates in: a pure function of maps
-    flow.py           the latest maps of a running model, and what they say about the next
-    layouts.py        where the channels of a tensor are; names of layers, in settings and messages
-    plan.py           run the model once, and tie each layer just before it runs
-    untied.py         parameters that could break an equivariant model as they train
-    start.py          start_equivariant: an equivariant model before its first step
-    keep.py           keep_equivariant: steps that leave it so
-    recommended.py    recommended: both at once, and the objective to train with
+    wiring.py         which layers feed which, and the feature groups to choose for them
+    plan.py           run the model once, and decide for each layer what is tied
+    tie.py            make_equivariant, make_plain, plain_copy
 """

@@ -11,7 +11,8 @@ rates and weight decay mean the same as for plain weights, with SGD as with Adam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from ..groups.members import Blocks
 from .projection import Tie
 
-__all__ = ["Projected", "TiedNorm", "TiedWeight", "tie_norm", "untie_norm"]
+__all__ = ["Projected", "TiedNorm", "TiedWeight", "restored_on_error", "tie_norm", "untie_norm"]
 
 NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
 """What a norm has one number for each channel of, if it has it at all."""
@@ -188,6 +189,30 @@ def untie_norm(module: TiedNorm) -> None:
             _replace(tensor, tensor.repeat_interleave(repeats))  # (C,)
     del module.blocks
     _, module.__class__ = type(module).__bases__
+
+
+@contextmanager
+def restored_on_error(model: nn.Module) -> Iterator[None]:
+    """Put a model back as it was, with its classes, tensors and their values, if the block fails."""
+    modules = []
+    for module in model.modules():
+        contents = (module._parameters, module._buffers, module._modules)
+        modules.append((module, type(module), contents, [dict(each) for each in contents]))
+    tensors = []
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not nn.parameter.is_lazy(tensor):  # a lazy layer has no numbers before it runs
+            tensors.append((tensor, tensor.detach().clone()))
+    try:
+        yield
+    except BaseException:  # Ctrl-C as well
+        for module, plain, contents, before in modules:
+            module.__class__ = plain
+            for each, old in zip(contents, before, strict=True):
+                each.clear()
+                each.update(old)
+        for tensor, values in tensors:
+            tensor.data = values
+        raise
 
 
 def _replace(tensor: Tensor, values: Tensor) -> None:

@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -35,7 +34,8 @@ from ..loss.layers import by_name
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import MAX_ERROR_LENGTH, device_of, eval_mode
 from .detect import Found, errors_in, feature_groups_of, layouts, swaps_sides, views_of
-from .projection import MIN_SHARE, VECTOR, Projected, Tie, cuts, grouped
+from .parametrized import Projected
+from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
 from .wiring import Mixing, Source, Specs, Wiring, batches_in, choose, is_depthwise, is_named, spread, wire
 
 __all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan", "sizes_text"]
@@ -152,13 +152,12 @@ def make_plan(
         chosen = choose(wiring, group, specs, outputs)
         planner = _Planner(Plan(group), wiring, chosen, specs, len(views), weights, smooth)
         try:
-            with _restored_on_error(model, planner):
-                with hooked(modules, planner.tie, planner.check):
-                    run(views, len(group))
-                if planner.outdated:
-                    with hooked(modules, planner.estimate_statistics):
-                        run(images)
-                planner.find_untied(model, lambda: run(views, len(group)))
+            with hooked(modules, planner.tie, planner.check):
+                run(views, len(group))
+            if planner.outdated:
+                with hooked(modules, planner.estimate_statistics):
+                    run(images)
+            planner.find_untied(model, lambda: run(views, len(group)))
         except _Breaks as error:
             raise ValueError(f"{error}{_advice(model, images)}") from None
     planner.plan.unused = _unused(modules, planner.ran)
@@ -712,21 +711,6 @@ def _warn_if_narrow(group: Group, fed: Mapping[str, Blocks]) -> None:
                 f"{MIN_FEATURES * len(group)} channels or more",
                 stacklevel=4,
             )
-
-
-@contextmanager
-def _restored_on_error(model: nn.Module, planner: _Planner) -> Iterator[None]:
-    """Put all parameters and buffers of a model back if the block fails."""
-    tensors = [*model.parameters(), *model.buffers()]
-    before = [tensor.detach().clone() for tensor in tensors]
-    try:
-        yield
-    except BaseException:  # Ctrl-C as well
-        for parametrizations in planner.projected:
-            del parametrizations[-1]
-        for tensor, old in zip(tensors, before, strict=True):
-            tensor.copy_(old)
-        raise
 
 
 def _checked(

@@ -13,8 +13,8 @@ from torch.nn.utils import parametrize
 from .._text import MODEL_ITSELF, columns, number, short_count
 from ..groups.group import Group
 from ..loss.feature_groups import Spec
-from .parametrized import Projected, TiedNorm, TiedWeight, tie_norm, untie_norm
-from .plan import Plan, TiedLayer, TiedTensor, errors_of, make_plan, restored_on_error
+from .parametrized import Projected, TiedNorm, TiedWeight, restored_on_error, tie_norm, untie_norm
+from .plan import Plan, TiedLayer, TiedTensor, errors_of, make_plan
 
 __all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy"]
 
