@@ -1,9 +1,9 @@
-"""Kernels between two feature groups that commute with a group, as a linear function of few numbers.
+"""Kernels between two feature groups that commute with a group, as a function of few numbers.
 
-Let W[a, b] be the kernel from member b of one feature group to member a of another. A layer commutes
-with the group if W[g·a, g·b] = g · W[a, b] for every element g, which permutes members and rotates
-kernels. So the group carries every place (a, b, pixel) around an orbit, and few numbers c determine
-all of W. Written as rows, W (places) and c (numbers),
+Let W[a, b] be the kernel from member b of one feature group to member a of another. A layer
+commutes with the group if W[g·a, g·b] = g · W[a, b] for every element g, which permutes members and
+rotates kernels. So the group carries every place (a, b, pixel) around an orbit, and few numbers c
+determine all of W. Written as rows, W (places) and c (numbers),
 
     W = c M    and    c = W R,    where W R M = P W is the nearest commuting W to any W.
 
@@ -110,7 +110,7 @@ def _sources(group: Group, out: int, inner: int, height: int, width: int) -> Ten
     return torch.cat(moved).flatten(1).round().long()  # (elements, places)
 
 
-def _of_rows(rows: Tensor, scale: float = 1.0) -> Commuting:
+def _of_rows(rows: Tensor) -> Commuting:
     """Return the combinations of given rows (numbers, places), with orthonormal ones as basis B.
 
     W = c B and c = W Bᵀ, scaled so that numbers and weights have the same root mean square.

@@ -1,6 +1,6 @@
 """What a tied layer is made of: parametrizations of its tensors, and norms that pool statistics.
 
-A weight W of a tied layer is a function of fewer numbers c, which the optimizer trains in its place:
+A weight W of a tied layer is a function of fewer numbers c, which the optimizer trains instead:
 
     W = c M,    and the gradient that c is given is    ∂L/∂W R,
 
@@ -84,7 +84,7 @@ class TiedWeight(nn.Module):
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TiedWeight:
-        """Move the matrices along; they have at least float32, also for weights in half precision."""
+        """Move the matrices along; they stay in float32 for weights in half precision."""
         self.kept = None
         self.place = fn(self.place)
         self.matrices = self.tie.matrices(self.place, self.shape)
@@ -110,8 +110,8 @@ class TiedNorm(nn.Module):
     """What is mixed into a norm while it is tied: it pools statistics over members.
 
     A feature group counts as one channel with the pixels of all its members: maps (B, C, H, W) are
-    read as (B, F, size * H, W), and the norm has one mean, variance, weight and bias for each of the
-    F feature groups. Of several sizes, the smaller are repeated up to the largest.
+    read as (B, F, size * H, W), and the norm has one mean, variance, weight and bias for each of F
+    feature groups. Of several sizes, the smaller are repeated up to the largest.
     """
 
     blocks: Blocks
@@ -173,8 +173,9 @@ def tie_norm(module: nn.Module, blocks: Blocks) -> None:
             means.append(tensor[first : first + count].view(-1, size).mean(1))  # (F,)
             first += count
         _replace(tensor, torch.cat(means))
-    module.__class__ = _tied_class(type(module))
-    module.blocks = tuple(blocks)
+    plain: Any = type(module)
+    module.__class__ = _tied_class(plain)
+    vars(module)["blocks"] = tuple(blocks)
 
 
 def untie_norm(module: TiedNorm) -> None:
@@ -193,8 +194,8 @@ def untie_norm(module: TiedNorm) -> None:
 
 @contextmanager
 def restored_on_error(model: nn.Module) -> Iterator[None]:
-    """Put a model back as it was, with its classes, tensors and their values, if the block fails."""
-    modules = []
+    """Put a model back as it was, with its classes, tensors and values, if the block fails."""
+    modules: list[Any] = []
     for module in model.modules():
         contents = (module._parameters, module._buffers, module._modules)
         modules.append((module, type(module), contents, [dict(each) for each in contents]))

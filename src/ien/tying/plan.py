@@ -13,7 +13,7 @@ import math
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -562,7 +562,7 @@ class _Planner:
             ):  # which multiplies nothing
                 hiding[name] = tie.project(noise * usual)
         # one pass is enough for most models
-        if not free and not hiding or self._error_with(model, run, free | hiding) is None:
+        if (not free and not hiding) or self._error_with(model, run, free | hiding) is None:
             return
         error = self._error_with(model, run, hiding)
         if error is not None:

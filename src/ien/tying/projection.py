@@ -10,9 +10,9 @@ and the nearest such weight is the mean over the group, an orthogonal projection
 
     P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
-``commuting.py`` computes it between two feature groups, as independent numbers c = W R and commuting
-kernels W = c M, so P W = W R M. Here the same is done for all feature groups of a weight at once. A
-bias or a norm has one number for each output channel: a 1×1 kernel of one input.
+``commuting.py`` computes it between two feature groups, as independent numbers c = W R and
+commuting kernels W = c M, so P W = W R M. Here the same is done for all feature groups of a weight
+at once. A bias or a norm has one number for each output channel: a 1×1 kernel of one input.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Part(NamedTuple):
     """The matrices M and R of kernels between two of them."""
 
     @property
-    def count(self) -> int:
+    def num_numbers(self) -> int:
         """How many independent numbers there are."""
         return self.groups_out * self.groups_in * len(self.kernels.expand)
 
@@ -72,8 +72,8 @@ class Matrices(NamedTuple):
     """M, (numbers, places)."""
     reduce: Tensor
     """R, (places, numbers)."""
-    index: Tensor | None
-    """Which of a row of numbers (groups in * numbers) each place (out, I, h, w) copies, if it does."""
+    copied: Tensor | None
+    """Which of the numbers (groups in * numbers) each place (out, I, h, w) copies, if it does."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class Tie:
         for part, placed in zip(parts, matrices, strict=True):
             c = numbers
             if len(parts) > 1:
-                c = numbers[first : first + part.count]
-                first += part.count
+                c = numbers[first : first + part.num_numbers]
+                first += part.num_numbers
             kernels.append(_Expand.apply(c, placed, part))  # (O, I * h * w) of the part
         if len(parts) > 1:
             rows = []
@@ -147,12 +147,12 @@ class Tie:
         for part in self._parts(self._as_weight(torch.empty(shape, device="meta"))):
             expand = _placed(part.kernels.expand, numbers)
             reduce = _placed(part.kernels.reduce, numbers)
-            index = None
+            copied = None
             if part.kernels.copies is not None:
                 copies = part.kernels.copies.view(part.out, 1, -1)  # (out, 1, inner * h * w)
                 first = len(expand) * torch.arange(part.groups_in, device="cpu").view(1, -1, 1)
-                index = (copies + first).flatten().to(numbers.device)  # (out * I * h * w,)
-            placed.append(Matrices(expand, reduce, index))
+                copied = (copies + first).flatten().to(numbers.device)  # (out * I * h * w,)
+            placed.append(Matrices(expand, reduce, copied))
         return placed
 
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
@@ -240,9 +240,9 @@ class _Expand(torch.autograd.Function):
 
     @staticmethod
     def forward(numbers: Tensor, matrices: Matrices, part: Part) -> Tensor:
-        if matrices.index is not None:
+        if matrices.copied is not None:
             rows = numbers.reshape(part.groups_out, -1)  # (groups out, groups in * numbers)
-            kernels = rows.gather(1, matrices.index.expand(part.groups_out, -1))
+            kernels = rows.gather(1, matrices.copied.expand(part.groups_out, -1))
             return kernels.view(part.groups_out * part.out, -1)  # (O, I * h * w)
         kernels = _product(numbers.reshape(-1, len(matrices.expand)), matrices.expand)
         kernels = kernels.view(part.groups_out, part.groups_in, part.out, -1)
