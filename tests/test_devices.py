@@ -87,6 +87,31 @@ def test_measure_and_its_floors(group) -> None:
         assert report == expected
 
 
+@pytest.mark.parametrize("kernels", ["smooth", "free"])
+@pytest.mark.parametrize("group", ["rot4", "rot8"])
+def test_tied_weights_and_a_step_with_them(group, kernels) -> None:
+    x, y = images(8, 13, torch.float32), torch.arange(8) % 5
+    layers = [nn.Conv2d(1, 48, 3), nn.BatchNorm2d(48), nn.ReLU(), nn.Conv2d(48, 48, 3, stride=2), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 5))
+    elsewhere = copy.deepcopy(model)
+
+    def trained(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        ien.make_equivariant(model, group, x, kernels=kernels)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        model.eval()(x)
+        plain = ien.plain_copy(model).state_dict()
+        assert plain.keys() == ien.make_plain(model).state_dict().keys()
+        return {name: weight.cpu() for name, weight in plain.items()}
+
+    expected = trained(model, x, y)
+    with device_without_float64() as device:
+        weights = trained(elsewhere.to(device), x.to(device), y.to(device))
+        torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_the_doctor_looks_at_kernels_on_the_device() -> None:
     kernel = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]])
     with device_without_float64() as device:
