@@ -27,21 +27,33 @@ from .._text import MODEL_ITSELF, nearest
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
-from ..groups.members import Blocks, check_regular, num_channels, permutes_members
+from ..groups.members import Blocks, num_channels, permutes_members
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups, Spec
-from ..loss.layers import by_name
+from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import MAX_ERROR_LENGTH, device_of, eval_mode
 from .detect import Found, errors_in, feature_groups_of, layouts, swaps_sides, views_of
 from .parametrized import Projected
 from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
-from .wiring import Mixing, Source, Specs, Wiring, batches_in, choose, is_depthwise, is_named, spread, wire
+from .wiring import (
+    Mixing,
+    Source,
+    Specs,
+    Wiring,
+    batches_in,
+    choose,
+    has_numbers,
+    is_depthwise,
+    is_named,
+    spread,
+    wire,
+)
 
 __all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan", "sizes_text"]
 
-MAX_IMAGES = 4
-"""Images that feature groups are detected with."""
+ENOUGH_PIXELS = 2**15
+"""Pixels of the images that feature groups are detected with, if there are 2 to 8 of them."""
 MIN_FEATURES = 6
 """Independent features that a layer needs in order to learn what the model returns.
 
@@ -143,10 +155,11 @@ def make_plan(
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         images = images.to(device_of(model, images.device), copy=True)
         run = _runner(model, len(images), args, kwargs or {})
-        views = views_of(images[:MAX_IMAGES], group)
+        few = images[: min(max(ENOUGH_PIXELS // images[0, 0].numel(), 2), 8)]
+        views = views_of(few, group)
         modules = modules_of(model)
         with torch.enable_grad():
-            wiring = wire(modules, lambda x: _tried(run, x), images[:MAX_IMAGES])
+            wiring = wire(modules, lambda x: _tried(run, x), few)
         if not wiring.channels:
             raise ValueError("the model ran no Conv2d, ConvTranspose2d or Linear: there is nothing to tie")
         chosen = choose(wiring, group, specs, outputs)
@@ -225,7 +238,6 @@ class _Planner:
         self.random = weights == "random"
         self.smooth = smooth
         self.tied: dict[int, Tie] = {}  # how tensors are tied, by their id
-        self.projected: list[nn.ModuleList] = []  # to which a parametrization was appended
         self.outdated: set[nn.Module] = set()  # norms with statistics of other weights
         self.changed = False
         self.fed: dict[str, Blocks] = {}  # the feature groups in the input of mixing layers
@@ -321,8 +333,8 @@ class _Planner:
                 maps.append(h)
         if isinstance(module, nn.GroupNorm):
             maps = layouts(x)[:1]
-        blocks, h = self._feature_groups_in(name, maps)
-        if blocks is None:
+        blocks, layout = self._feature_groups_in(name, maps)
+        if blocks is None or layout is None:
             return  # the next layer that mixes channels will tell
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, blocks, blocks, self.group):
             raise ValueError(
@@ -331,7 +343,7 @@ class _Planner:
             )
         ties = {}
         for key, numbers in vectors.items():
-            if _has_number_per_channel(numbers, h, x):
+            if _has_number_per_channel(numbers, layout, x):
                 ties[key] = Tie(self.group, blocks)
         outdated = self.changed and not self.random  # before this module notes a change itself
         self._tie_all(name, module, ties, blocks, blocks, one_pixel=True)
@@ -360,7 +372,7 @@ class _Planner:
                 continue
             if not any(each.module is module and each.key == key for each in self.plan.ties):
                 self.plan.ties.append(TiedTensor(module, key, tie))
-            norms.append(float(getattr(module, key).detach().cpu().double().norm()))  # MPS has no float64
+            norms.append(float(full_precision(getattr(module, key)).norm()))
             if is_new:
                 written.append(key)
                 distances.append(self._write(called, module, key, tie))
@@ -372,10 +384,10 @@ class _Planner:
         return written
 
     def _register(self, called: str, module: nn.Module, key: str, tie: Tie) -> bool:
-        """Note how a tensor is tied, and return whether that is new; it may be shared if tied alike."""
-        tensor: object = module._parameters.get(key, module._buffers.get(key))
+        """Note how a tensor is tied, and return whether that is new; it may be shared."""
+        tensor: Any = module._parameters.get(key, module._buffers.get(key))
         if parametrize.is_parametrized(module, key):
-            tensor = module.parametrizations[key]
+            tensor = module.get_submodule(f"parametrizations.{key}")
         if tensor is None:
             raise ValueError(
                 f"{called} computes its {key} in a hook: use torch.nn.utils.parametrizations.weight_norm or "
@@ -403,7 +415,6 @@ class _Planner:
             )
         if parametrize.is_parametrized(module, key):  # what a weight norm computes is tied
             parametrize.register_parametrization(module, key, Projected(tie), unsafe=True)
-            self.projected.append(module.parametrizations[key])
         else:
             values.copy_(tied)
         return distance
@@ -415,11 +426,12 @@ class _Planner:
         self.outdated.discard(module)  # a norm that runs twice has those of the first time
         pixels = full_precision(x).movedim(1, -1).flatten(0, -2)  # (pixels, C)
         variance, mean = torch.var_mean(pixels, 0)  # (C,) both
-        tie = self.tied[id(module.running_mean)]
+        buffers: Any = module._buffers
+        tie = self.tied[id(buffers["running_mean"])]
         # over all views: the mean of the variances of members, and the variance of their means
         pooled = tie.project(mean)
-        module.running_mean.copy_(pooled)
-        module.running_var.copy_(tie.project(variance + (mean - pooled).square()))
+        buffers["running_mean"].copy_(pooled)
+        buffers["running_var"].copy_(tie.project(variance + (mean - pooled).square()))
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
         """Raise :class:`_Breaks` if what a layer or the model returned is not equivariant.
@@ -430,7 +442,7 @@ class _Planner:
             if self.wiring.shuffles[name] == 1:
                 self._check_maps(name, module, [_maps_of(module, output)], [self.chosen[name]])
         elif name and name not in self.trusted and isinstance(output, Tensor) and output.is_floating_point():
-            if any(True for _ in module.parameters(recurse=False)) and not isinstance(module, _NormBase):
+            if has_numbers(module) and not isinstance(module, _NormBase):
                 sources = self.wiring.sources(name)
                 self._check_maps(name, module, layouts(output), self._blocks_of(sources), others=True)
         if not name:
@@ -451,9 +463,9 @@ class _Planner:
             permuted = any(size > 1 for size, _ in found.blocks)
             if permuted and not any(is_named(name, self.specs) for name in names):
                 raise ValueError(
-                    f"the model's output, {_shape_text(part)}, holds feature groups that {self.group} permutes: "
-                    f'to avoid that, set feature_groups={{"": …, "{names[0]}": 1}}; to allow it, name that '
-                    f"layer with its size"
+                    f"the model's output, {_shape_text(part)}, holds feature groups that {self.group} "
+                    f'permutes: set feature_groups={{"": …, "{names[0]}": 1}}, or name that layer with its '
+                    f"size to allow it"
                 )
             self.plan.outputs.append(found.blocks)
             for label, error in found.errors.items():
@@ -477,17 +489,15 @@ class _Planner:
             if layer is not None and math.isnan(layer.exact):
                 self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
             return found
-        what = "its output"
-        if name in self.trusted:
-            what = "neither its input nor its output"
-        untied = []
-        for key, tensor in module.named_parameters(recurse=False):
-            if id(tensor) not in self.tied:
-                untied.append(f"its own {key!r} cannot be tied")
         shape = _shape_text(maps[0])
-        raise _Breaks(
-            "; ".join([f"{layer_text(name, module)} breaks {self.group}: {what}, {shape}, rotates", *untied])
-        )
+        what = f"its output, {shape}, does not rotate"
+        if name in self.trusted:
+            what = f"neither its input nor its output, {shape}, rotates"
+        text = f"{layer_text(name, module)} breaks {self.group}: {what}"
+        for key, tensor in module.named_parameters(recurse=False):
+            if tensor.numel() > 1 and id(tensor) not in self.tied:
+                text += f"; its own {key!r} cannot be tied"
+        raise _Breaks(text)
 
     def _feature_groups_in(self, name: str, maps: Sequence[Tensor]) -> tuple[Blocks | None, Tensor | None]:
         """Return the feature groups of a module's input, and the layout in which it has them.
@@ -551,18 +561,17 @@ class _Planner:
         for name, weight in model.named_parameters():
             if weight.numel() == 1:
                 continue
-            largest = float(weight.abs().max())
+            largest = float(torch.linalg.vector_norm(weight, math.inf))
             usual = weight[0].numel() ** -0.5
-            noise = (2 * torch.rand(weight.shape, generator=seeded(0), device="cpu") - 1).to(weight)
             tie = self.tied.get(id(weight))
             if tie is None:
-                free[name] = weight + noise * (largest or 1.0)
+                free[name] = weight + _noise(weight) * (largest or 1.0)
             elif largest < MAX_HIDING_WEIGHT * usual and not name.endswith(
                 "bias"
             ):  # which multiplies nothing
-                hiding[name] = tie.project(noise * usual)
+                hiding[name] = tie.project(_noise(weight) * usual)
         # one pass is enough for most models
-        if (not free and not hiding) or self._error_with(model, run, free | hiding) is None:
+        if not (free or hiding) or self._error_with(model, run, free | hiding) is None:
             return
         error = self._error_with(model, run, hiding)
         if error is not None:
@@ -573,9 +582,9 @@ class _Planner:
                 continue
             if weights[name].requires_grad:
                 raise ValueError(
-                    f"parameter {name!r} {tuple(other.shape)} cannot be tied and would break equivariance as it "
-                    f"trains: freeze it (requires_grad_(False)), or leave that part of the model out; numbers "
-                    f"per channel can be tied in a module of their own that is called with the maps"
+                    f"parameter {name!r} {tuple(other.shape)} cannot be tied and would break equivariance as "
+                    f"it trains: freeze it (requires_grad_(False)), or leave that part of the model out; "
+                    f"numbers per channel can be tied in a module of their own that is called with the maps"
                 )
             self.plan.untied += (name,)
 
@@ -599,6 +608,12 @@ class _Planner:
             for name, old in before.items():
                 weights[name].copy_(old)
         return None
+
+
+def _noise(like: Tensor) -> Tensor:
+    """Return numbers from -1 to 1, the same for the same shape."""
+    noise = torch.rand(like.shape, generator=seeded(0), device="cpu")
+    return (2 * noise - 1).to(like)
 
 
 def sizes_text(blocks: Blocks) -> str:
@@ -705,10 +720,9 @@ def _warn_if_narrow(group: Group, fed: Mapping[str, Blocks]) -> None:
         features = sum(channels // size for size, channels in blocks)
         if features < MIN_FEATURES and max(size for size, _ in blocks) > 1:
             warnings.warn(
-                f"layer {name!r} has only {features} independent features to work with: its "
-                f"{num_channels(blocks)} channels are tied in feature groups {sizes_text(blocks)} under {group}; "
-                f"networks learn little from so few: use {MIN_FEATURES} × {len(group)} = "
-                f"{MIN_FEATURES * len(group)} channels or more",
+                f"layer {name!r} has only {features} independent features to work with, "
+                f"{num_channels(blocks)} channels in feature groups {sizes_text(blocks)}, and learns little "
+                f"from so few: use {MIN_FEATURES} × {len(group)} = {MIN_FEATURES * len(group)} or more",
                 stacklevel=4,
             )
 
@@ -757,7 +771,7 @@ def _checked(
         specs[name] = None
         if spec != "auto":
             specs.update(by_name({name: spec}))
-            check_regular(group, specs[name].sizes, name)
+            check_regular_layers(group, by_name({name: spec}))
         if name not in names:
             known = [each for each in names if each]
             raise KeyError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -85,7 +86,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
         wiring.inputs.append(Input(name, tuple(sources), on_vectors))
 
     def before(name: str, module: nn.Module, x: Any) -> None:
-        if isinstance(x, Tensor) and (module._parameters or module._buffers):
+        if isinstance(x, Tensor) and (has_numbers(module) or isinstance(module, nn.GroupNorm)):
             note_input(name, x)
 
     def after(name: str, module: nn.Module, output: Any) -> None:
@@ -199,6 +200,12 @@ def is_named(name: str, specs: Specs) -> bool:
     return bool(key) or (not name and specs[key] is not None)  # a model that is one layer is the rest
 
 
+def has_numbers(module: nn.Module) -> bool:
+    """Return whether a module itself has several numbers; one is the same for all channels."""
+    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    return isinstance(module, Mixing) or any(tensor.numel() > 1 for tensor in tensors)
+
+
 def is_depthwise(module: nn.Module) -> bool:
     """Return whether each channel has a kernel of its own, and keeps its place."""
     if not isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
@@ -214,7 +221,8 @@ def spread(module: Mixing, output: Tensor) -> float:
             bias = bias.view(-1, 1, 1)  # (C, 1, 1)
         output = output - bias
     output = full_precision(output)
-    return float((output - output.mean()).square().mean())
+    mean_square = float(torch.linalg.vector_norm(output)) ** 2 / output.numel()  # faster than var
+    return max(mean_square - float(output.mean()) ** 2, 0.0)
 
 
 def batches_in(output: Any, count: int) -> list[Tensor]:
