@@ -33,9 +33,9 @@ def run_blocks(page: str, names: dict[str, object], count: int) -> dict[str, obj
 def readme_names() -> dict[str, object]:
     """What the README takes for granted: the reader's model, data and functions."""
     model = nn.Sequential()
-    for i, channels in enumerate([3, 8, 8, 8], start=1):
-        model.add_module(f"layer{i}", nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU()))
-    model.add_module("classify", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8)))
+    for i, channels in enumerate([3, 24, 24, 24], start=1):
+        model.add_module(f"layer{i}", nn.Sequential(nn.Conv2d(channels, 24, 3, padding=1), nn.ReLU()))
+    model.add_module("classify", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 8)))
     x, y = torch.rand(6, 3, 9, 9), torch.randint(8, (6,))
     return {
         "torch": torch,
@@ -72,7 +72,7 @@ def test_the_first_snippet_of_the_readme_leaves_an_ordinary_model_that_is_equiva
     def error(net: nn.Sequential) -> float:
         """How far the pooled maps of a rotated image are from the rotated maps of the image."""
         with torch.no_grad():
-            h, h_g = (net[:4](x).unflatten(1, (2, 4)).amax(2) for x in (images, images.rot90(1, (-2, -1))))
+            h, h_g = (net[:4](x).unflatten(1, (6, 4)).amax(2) for x in (images, images.rot90(1, (-2, -1))))
         return float((h_g - h.rot90(1, (-2, -1))).square().mean() / h.var())
 
     assert error(before) > 1e-2 and error(model) < 1e-10
@@ -81,7 +81,7 @@ def test_the_first_snippet_of_the_readme_leaves_an_ordinary_model_that_is_equiva
 @pytest.mark.usefixtures("elsewhere")
 def test_the_page_on_the_method_runs(capsys) -> None:
     names = run_blocks("docs/method.md", readme_names() | {"ien": ien}, 3)
-    assert "layer1" in capsys.readouterr().out
+    assert "equivariant to rot4: stores" in capsys.readouterr().out
     plain = readme_names()["model"]
     plain.load_state_dict(torch.load("weights.pt"))
     torch.testing.assert_close(plain(names["images"]), names["model"](names["images"]))
