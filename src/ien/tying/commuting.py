@@ -116,7 +116,7 @@ def _of_rows(rows: Tensor) -> Commuting:
     W = c B and c = W Bᵀ, scaled so that numbers and weights have the same root mean square.
     """
     basis = orthonormal(rows)
-    ratio = math.sqrt(basis.shape[1] / len(basis))
+    ratio = math.sqrt(basis.shape[1] / max(len(basis), 1))  # no bias of a vector commutes
     return Commuting(basis * ratio, basis.T / ratio, None)
 
 

@@ -155,6 +155,11 @@ class Tie:
             placed.append(Matrices(expand, reduce, copied))
         return placed
 
+    def leaves_free(self, values: Tensor) -> bool:
+        """Return whether all numbers are independent, as those of a linear layer on single numbers."""
+        parts = self._parts(self._as_weight(values))
+        return sum(part.num_numbers for part in parts) == values.numel()
+
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
         """Return tied values to start with, and the distance ‖W - P W‖ of the nearest.
 
@@ -164,7 +169,7 @@ class Tie:
                 part between every two sizes is scaled back to the norm it had, and kernels that
                 resample lose half of their mean.
         """
-        given = values.detach().cpu().double()  # the CPU has float64, MPS has not
+        given = values.detach().to(torch.promote_types(values.dtype, torch.float32))
         tied = self.project(given)
         distance = float((given - tied).norm())
         if random:
@@ -180,7 +185,7 @@ class Tie:
                 if norm > MIN_SHARE * norm_before:
                     start[part.rows, part.columns] *= norm_before / norm
             tied = self._from_weight(start, given.shape)
-        return tied.to(values.device, values.dtype), distance
+        return tied.to(values.dtype), distance
 
     def _parts(self, weight: Tensor) -> list[Part]:
         """Return the parts of a weight (O, I, h, w) between every two sizes."""
@@ -244,7 +249,8 @@ class _Expand(torch.autograd.Function):
             rows = numbers.reshape(part.groups_out, -1)  # (groups out, groups in * numbers)
             kernels = rows.gather(1, matrices.copied.expand(part.groups_out, -1))
             return kernels.view(part.groups_out * part.out, -1)  # (O, I * h * w)
-        kernels = _product(numbers.reshape(-1, len(matrices.expand)), matrices.expand)
+        rows = numbers.reshape(part.groups_out * part.groups_in, len(matrices.expand))
+        kernels = _product(rows, matrices.expand)  # (groups out * groups in, places)
         kernels = kernels.view(part.groups_out, part.groups_in, part.out, -1)
         kernels = kernels.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
         return kernels.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
@@ -264,7 +270,7 @@ def _reduced(kernels: Tensor, reduce: Tensor, part: Part) -> Tensor:
     kernels = kernels.reshape(part.groups_out, part.out, part.groups_in, -1)
     kernels = kernels.transpose(1, 2)  # (groups out, groups in, out, inner * h * w)
     numbers = _product(kernels.reshape(-1, len(reduce)), reduce)  # (groups out * groups in, numbers)
-    return numbers.view(part.groups_out, -1)
+    return numbers.view(part.groups_out, part.groups_in * reduce.shape[1])
 
 
 def _placed(matrix: Tensor, like: Tensor) -> Tensor:

@@ -302,11 +302,14 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
         parameter = module._parameters.get(key)
         if parameter is None:
             continue  # a buffer, which nothing trains, or computed by another parametrization
+        if id(parameter) not in plain_values and tie.leaves_free(parameter):
+            continue
         values = plain_values.setdefault(id(parameter), parameter.detach().clone())
         is_first = values.shape == parameter.shape
         if not is_first:  # registering it for the first module has replaced its values by numbers
             module._parameters[key] = nn.Parameter(values, parameter.requires_grad)
-        parametrize.register_parametrization(module, key, TiedWeight(tie, values, order))
+        # unsafe: it need not be computed only to compare its shape
+        parametrize.register_parametrization(module, key, TiedWeight(tie, values, order), unsafe=True)
         if not is_first:
             _parametrizations_of(module)[key].original = parameter
         type(module).__getstate__ = _refuse_pickling  # type: ignore[method-assign]
