@@ -8,12 +8,10 @@ output that is not is where the model breaks.
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 import warnings
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -28,11 +26,12 @@ from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..groups.members import Blocks, num_channels, permutes_members
+from ..loss.arguments import cut_for_batch, repeat_for_views
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
-from ..measuring.inputs import MAX_ERROR_LENGTH, device_of, eval_mode
+from ..measuring.inputs import device_of, eval_mode, try_model
 from .detect import Found, errors_in, feature_groups_of, layouts, swaps_sides, views_of
 from .parametrized import Projected
 from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
@@ -50,7 +49,7 @@ from .wiring import (
     wire,
 )
 
-__all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan", "sizes_text"]
+__all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan"]
 
 ENOUGH_PIXELS = 2**15
 """Pixels of the images that feature groups are detected with, if there are 2 to 8 of them."""
@@ -104,17 +103,22 @@ class Plan:
     norms: list[tuple[nn.Module, Blocks]] = field(default_factory=list)
     """Norms with running statistics, and the feature groups to pool them over."""
     mixing: dict[str, nn.Module] = field(default_factory=dict)
-    """The mixing layers that ran."""
+    """The layers that mix channels."""
     returned: dict[str, Blocks] = field(default_factory=dict)
     """The feature groups that layers returned."""
     outputs: list[Blocks] = field(default_factory=list)
     """The feature groups of each tensor that the model returns."""
     errors: dict[str, float] = field(default_factory=dict)
-    """The largest relative error of what the model returns under each element, by its label."""
+    """The relative error of what the model returns under each element, by its label."""
     unused: tuple[str, ...] = ()
     """Modules with parameters that did not run, and were not changed."""
     untied: tuple[str, ...] = ()
     """Frozen parameters that would break equivariance if they were trained."""
+
+    def note_errors(self, found: Found) -> None:
+        """Keep the larger errors, of several tensors that the model returns."""
+        for label, error in found.errors.items():
+            self.errors[label] = max(error, self.errors.get(label, 0.0))
 
 
 class _Breaks(ValueError):
@@ -125,45 +129,34 @@ def make_plan(
     model: nn.Module,
     group: Group | str,
     images: Tensor,
-    feature_groups: Spec | Mapping[str, Spec] = "auto",
-    weights: str = "random",
-    smooth: bool = True,
-    outputs: str = "scalar",
+    feature_groups: Spec | Mapping[str, Spec],
+    weights: str,
+    smooth: bool,
+    outputs: str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Give a model tied weights, in place, and return what is tied.
 
-    Args:
-        model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel.
-        group: Rotations and flips.
-        images: Images (B, C, H, W) of a size at which the grid is exact.
-        feature_groups: ``"auto"``, one for all, or by name with ``""`` for the rest.
-        weights: ``"random"`` keeps the variance of each layer's output; ``"project"`` takes the
-            nearest tied weights, and estimates running statistics again from all images.
-        smooth: Whether kernels are made of patterns that rotate by any angle.
-        outputs: ``"scalar"``, or ``"vector"`` for pairs (dx, dy) that rotate with the image.
-        args: What the model is called with after the images. Tensors whose first dim is the number
-            of images are repeated for each element.
-        kwargs: What else it is called with, treated in the same way.
-
-    Raises:
-        ValueError: If the model cannot be equivariant; it names the layer, and nothing has changed.
+    The arguments are those of :func:`make_equivariant`. If it fails, the model is left half tied.
     """
     group = parse_group(group)
     specs = _checked(model, group, images, feature_groups, weights, outputs)
+    modules = _modules_of(model)
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         images = images.to(device_of(model, images.device), copy=True)
-        run = _runner(model, len(images), args, kwargs or {})
         few = images[: min(max(ENOUGH_PIXELS // images[0, 0].numel(), 2), 8)]
         views = views_of(few, group)
-        modules = modules_of(model)
+        # a model that fails on these images should say so before anything is changed
+        try_model(model, few.clone(), cut_for_batch(args, kwargs, len(images), slice(len(few)), few.device))
+        run = _runner(model, len(images), args, kwargs)
         with torch.enable_grad():
-            wiring = wire(modules, lambda x: _tried(run, x), few)
+            wiring = wire(modules, run, few)
         if not wiring.channels:
             raise ValueError("the model ran no Conv2d, ConvTranspose2d or Linear: there is nothing to tie")
         chosen = choose(wiring, group, specs, outputs)
-        planner = _Planner(Plan(group), wiring, chosen, specs, len(views), weights, smooth)
+        random = weights == "random"
+        planner = _Planner(group, wiring, chosen, specs, len(views), random, smooth, Plan(group))
         try:
             with hooked(modules, planner.tie, planner.check):
                 run(views, len(group))
@@ -173,96 +166,86 @@ def make_plan(
             planner.find_untied(model, lambda: run(views, len(group)))
         except _Breaks as error:
             raise ValueError(f"{error}{_advice(model, images)}") from None
-    planner.plan.unused = _unused(modules, planner.ran)
-    _warn_if_narrow(group, {name: planner.fed[name] for name in wiring.leaving})
+    planner.warn_if_narrow()
+    for name, module in modules.items():
+        lists_others = isinstance(module, nn.ParameterList | nn.ParameterDict)
+        if module._parameters and name not in planner.ran and not lists_others:
+            planner.plan.unused += (name,)
     return planner.plan
 
 
 def errors_of(
-    model: nn.Module,
-    plan: Plan,
-    images: Tensor,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    model: nn.Module, plan: Plan, images: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[dict[str, float], str]:
     """Run a tied model again, and return its relative errors by element, and what breaks first.
 
     That is the first layer whose output does not rotate, or that mixes channels and is not tied,
-    such as a new head; empty if there is none. The arguments are those of :func:`make_plan`.
+    such as a new head; empty if there is none.
     """
     broken: list[str] = []
 
     def check(name: str, module: nn.Module, output: Any) -> None:
         if isinstance(module, Mixing) and plan.mixing.get(name) is not module:
-            broken.append(f"{layer_text(name, module)} is not tied: it was added after make_equivariant")
+            broken.append(f"{_called(name, module)} is not tied: it was added after make_equivariant")
         elif isinstance(module, Mixing) and name in plan.returned:
-            h = _maps_of(module, output)
-            if feature_groups_of(h, plan.group, [plan.returned[name]]) is None:
-                broken.append(f"{layer_text(name, module)} breaks {plan.group}")
+            if feature_groups_of(_maps_of(module, output), plan.group, [plan.returned[name]]) is None:
+                broken.append(f"{_called(name, module)} breaks {plan.group}")
 
+    now = Plan(plan.group)
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
-        images = images.to(device_of(model, images.device), copy=True)
-        views = views_of(images, plan.group)
-        run = _runner(model, len(images), args, kwargs or {})
-        with hooked(modules_of(model), after=check):
-            output = run(views, len(plan.group))
-        errors: dict[str, float] = {}
+        views = views_of(images.to(device_of(model, images.device)), plan.group)
+        with hooked(_modules_of(model), after=check):
+            output = _runner(model, len(images), args, kwargs)(views, len(plan.group))
         for part, blocks in zip(batches_in(output, len(views)), plan.outputs, strict=False):
             for h in layouts(part):
                 if num_channels(blocks) == h.shape[1]:
-                    for label, error in errors_in(h, plan.group, blocks).errors.items():
-                        errors[label] = max(error, errors.get(label, 0.0))
+                    now.note_errors(errors_in(h, plan.group, blocks))
                     break
-    return errors, (broken or [""])[0]
+    return now.errors, "".join(broken[:1])
 
 
+@dataclass
 class _Planner:
     """What is known about a model while it runs on views."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        wiring: Wiring,
-        chosen: dict[str, Blocks],
-        specs: Specs,
-        num_views: int,
-        weights: str,
-        smooth: bool,
-    ) -> None:
-        self.num_views = num_views
-        self.plan = plan
-        self.group = plan.group
-        self.wiring = wiring
-        self.chosen = chosen
-        self.specs = specs
-        self.random = weights == "random"
-        self.smooth = smooth
-        self.tied: dict[int, Tie] = {}  # how tensors are tied, by their id
-        self.outdated: set[nn.Module] = set()  # norms with statistics of other weights
-        self.changed = False
-        self.fed: dict[str, Blocks] = {}  # the feature groups in the input of mixing layers
-        self.ran: set[str] = set()
-        self.trusted: set[str] = set()  # modules whose input does not rotate as a whole
-        self.latest: deque[tuple[Tensor, int, Found | None]] = deque(maxlen=REMEMBERED_MAPS)
+    group: Group
+    wiring: Wiring
+    chosen: dict[str, Blocks]
+    specs: Specs
+    num_views: int
+    random: bool
+    smooth: bool
+    plan: Plan
+    ran: set[str] = field(default_factory=set)
+    trusted: set[str] = field(default_factory=set)
+    """Modules whose input does not rotate as a whole."""
+    inputs: dict[str, Blocks] = field(default_factory=dict)
+    """The feature groups in the input of mixing layers."""
+    tied: dict[int, Tie] = field(default_factory=dict)
+    """How tensors are tied, by their id."""
+    changed: bool = False
+    outdated: set[nn.Module] = field(default_factory=set)
+    """Norms with statistics of other weights."""
+    latest: list[tuple[Tensor, int, Found | None]] = field(default_factory=list)
+    """Maps with their version and what was found in them; as many as a residual block holds."""
 
     def tie(self, name: str, module: nn.Module, x: Any) -> None:
         """Tie the weights of a module that is about to run on ``x``."""
         self.ran.add(name)
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return
-        if isinstance(module, Mixing):
+        if isinstance(module, Mixing) and name in self.chosen:
             self._tie_mixing(name, module, x)
         else:
             self._tie_numbers(name, module, x)
 
     def _tie_mixing(self, name: str, module: Mixing, x: Tensor) -> None:
         """Tie the weight and the bias of a layer that mixes channels."""
-        called = layer_text(name, module)
+        called = _called(name, module)
         if not layouts(x):
             raise ValueError(
-                f"the input of {called}, {_shape_text(x)}, is neither maps (B, C, H, W) or (B, H, W, C) nor "
-                f"vectors (B, C), so its feature groups cannot be detected: keep height and width as "
-                f"separate dims"
+                f"the input of {called} is {_shape_text(x)}: keep height and width as separate dims, "
+                f"(B, C, H, W) or (B, H, W, C), so that they can rotate"
             )
         before, _ = self._feature_groups_in(name, [_maps_of(module, x)])
         if before is None:
@@ -272,19 +255,16 @@ class _Planner:
         after = self.chosen[name]
         shuffle = self.wiring.shuffles[name]
         self.plan.mixing[name] = module
-        self.fed[name] = before
+        self.inputs[name] = before
         stored = self._stored(called, module, before, after, shuffle)
         ties = {"weight": Tie(self.group, *stored, self.smooth, shuffle)}
-        if module.bias is not None:
-            ties["bias"] = Tie(self.group, after, shuffle=shuffle)
+        for key, numbers in _vectors_of(module).items():
+            if key != "weight" and numbers.numel() == num_channels(after) * shuffle**2:
+                ties[key] = Tie(self.group, after, shuffle=shuffle)
         one_pixel = module.weight[0, 0].numel() * shuffle == 1
         written = self._tie_all(name, module, ties, before, after, one_pixel)
-        if "weight" in written and self.random and not parametrize.is_parametrized(module, "weight"):
-            # scale the weight so that the layer's output varies as much as it did before
-            upright = x[: len(x) // len(self.group)]
-            now = spread(module, module.forward(upright))  # not module(upright), whose hooks would run
-            gain = math.sqrt(self.wiring.spreads[name] / max(now, sys.float_info.min))
-            module.weight.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
+        if "weight" in written and self.random:
+            self._keep_spread(name, module, x)
 
     def _stored(
         self, called: str, module: Mixing, before: Blocks, after: Blocks, shuffle: int
@@ -300,8 +280,8 @@ class _Planner:
         if transposed and VECTOR in dict(after):
             raise ValueError(f"{called} cannot return vectors: end the model with a Conv2d or a Linear")
         height, width = (*module.weight.shape[2:], 1, 1)[:2]
-        side = max(height, width)
         if height != width and swaps_sides(self.group):
+            side = max(height, width)
             raise ValueError(
                 f"{called} has kernels of {height}×{width}, which cannot rotate by 90°: "
                 f"make them {side}×{side}, or use a group such as rot2xflip"
@@ -317,9 +297,21 @@ class _Planner:
             )
         return stored
 
+    def _keep_spread(self, name: str, module: Mixing, x: Tensor) -> None:
+        """Scale a random weight so that the layer's output varies as much as it did before."""
+        scaled: Any = module.weight
+        if parametrize.is_parametrized(module, "weight"):
+            scaled = getattr(module.get_submodule("parametrizations.weight"), "original0", None)
+            if scaled is None:  # only a weight norm has a length to scale
+                return
+        upright = x[: len(x) // len(self.group)]
+        now = spread(module, module.forward(upright))  # not module(upright), whose hooks would run
+        gain = math.sqrt(self.wiring.spreads[name] / max(now, sys.float_info.min))
+        scaled.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
+
     def _tie_numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
         """Make numbers per channel, such as the weight of a norm, equal within a feature group."""
-        called = layer_text(name, module)
+        called = _called(name, module)
         has_statistics = getattr(module, "running_mean", None) is not None
         if isinstance(module, _BatchNorm) and not has_statistics:
             raise ValueError(
@@ -345,12 +337,12 @@ class _Planner:
         for key, numbers in vectors.items():
             if _has_number_per_channel(numbers, layout, x):
                 ties[key] = Tie(self.group, blocks)
-        outdated = self.changed and not self.random  # before this module notes a change itself
+        outdated = self.changed and not self.random  # before this module notes a change of its own
         self._tie_all(name, module, ties, blocks, blocks, one_pixel=True)
         if isinstance(module, _NormBase) and has_statistics:
             if outdated:
                 self.outdated.add(module)
-            if (module, blocks) not in self.plan.norms and max(size for size, _ in blocks) > 1:
+            if any(size > 1 for size, _ in blocks) and (module, blocks) not in self.plan.norms:
                 self.plan.norms.append((module, blocks))
 
     def _tie_all(
@@ -363,11 +355,24 @@ class _Planner:
         one_pixel: bool,
     ) -> list[str]:
         """Tie tensors of a module, and return the names of those that were not tied before."""
-        called = layer_text(name, module)
         free = one_pixel and {size for size, _ in (*before, *after)} == {1}  # whatever its numbers
-        written, distances, norms = [], [0.0], [0.0]
+        written: list[str] = []
+        distances, norms = [0.0], [0.0]
         for key, tie in ties.items():
-            is_new = self._register(called, module, key, tie)
+            tensor: Any = module._parameters.get(key, module._buffers.get(key))
+            if parametrize.is_parametrized(module, key):
+                tensor = module.get_submodule(f"parametrizations.{key}")
+            if tensor is None:
+                raise ValueError(
+                    f"{_called(name, module)} computes its {key} in a hook: use weight_norm or spectral_norm "
+                    f"of torch.nn.utils.parametrizations, not of torch.nn.utils, and remove any pruning"
+                )
+            is_new = id(tensor) not in self.tied
+            if self.tied.setdefault(id(tensor), tie) != tie:
+                raise ValueError(
+                    f"{_called(name, module)} shares its {key} with a place that has other feature groups: "
+                    f"give both the same, or a {key} of their own"
+                )
             if free:
                 continue
             if not any(each.module is module and each.key == key for each in self.plan.ties):
@@ -375,43 +380,23 @@ class _Planner:
             norms.append(float(full_precision(getattr(module, key)).norm()))
             if is_new:
                 written.append(key)
-                distances.append(self._write(called, module, key, tie))
-        total = math.hypot(*norms)
-        distance = math.hypot(*distances) / max(total, sys.float_info.min)
+                distances.append(self._write(name, module, key, tie))
+        distance = math.hypot(*distances) / max(math.hypot(*norms), sys.float_info.min)
         if written and (isinstance(module, Mixing) or distance > MAX_ROUNDING):
-            self.plan.layers[name] = TiedLayer(sizes_text(before), sizes_text(after), distance)
+            self.plan.layers[name] = TiedLayer(_sizes_text(before), _sizes_text(after), distance)
             self.changed |= distance > MAX_ROUNDING
         return written
 
-    def _register(self, called: str, module: nn.Module, key: str, tie: Tie) -> bool:
-        """Note how a tensor is tied, and return whether that is new; it may be shared."""
-        tensor: Any = module._parameters.get(key, module._buffers.get(key))
-        if parametrize.is_parametrized(module, key):
-            tensor = module.get_submodule(f"parametrizations.{key}")
-        if tensor is None:
-            raise ValueError(
-                f"{called} computes its {key} in a hook: use torch.nn.utils.parametrizations.weight_norm or "
-                f".spectral_norm in place of those of torch.nn.utils, and prune.remove after pruning"
-            )
-        is_new = id(tensor) not in self.tied
-        if self.tied.setdefault(id(tensor), tie) != tie:
-            raise ValueError(
-                f"{called} shares its {key} with a place that has other feature groups: give both the same, "
-                f"or a {key} of their own"
-            )
-        return is_new
-
-    def _write(self, called: str, module: nn.Module, key: str, tie: Tie) -> float:
+    def _write(self, name: str, module: nn.Module, key: str, tie: Tie) -> float:
         """Give a tensor tied numbers, and return how far it was from them."""
-        mixing = isinstance(module, Mixing)
+        is_weight = isinstance(module, Mixing) and key == "weight"
         values: Tensor = getattr(module, key)
-        tied, distance = tie.start(values, self.random and mixing)
-        lost = float(tied.norm()) <= MIN_SHARE * float(values.norm())
-        if lost and mixing and key == "weight" and values.any():
+        tied, distance = tie.start(values, self.random and isinstance(module, Mixing))
+        if is_weight and values.any() and float(tied.norm()) <= MIN_SHARE * float(values.norm()):
             raise ValueError(
-                f"{called}: no part of its weight commutes with {self.group} from feature groups "
-                f"{sizes_text(tie.before)} to {sizes_text(tie.after)}, so it would be 0: use larger ones, up "
-                f"to {len(self.group)}, on either side"
+                f"{_called(name, module)}: no part of its weight commutes with {self.group} from feature "
+                f"groups {_sizes_text(tie.before)} to {_sizes_text(tie.after)}, so it would be 0: use larger "
+                f"ones, up to {len(self.group)}, on either side"
             )
         if parametrize.is_parametrized(module, key):  # what a weight norm computes is tied
             parametrize.register_parametrization(module, key, Projected(tie), unsafe=True)
@@ -428,7 +413,7 @@ class _Planner:
         variance, mean = torch.var_mean(pixels, 0)  # (C,) both
         buffers: Any = module._buffers
         tie = self.tied[id(buffers["running_mean"])]
-        # over all views: the mean of the variances of members, and the variance of their means
+        # of all views together: the variances of members, and the variance of their means
         pooled = tie.project(mean)
         buffers["running_mean"].copy_(pooled)
         buffers["running_var"].copy_(tie.project(variance + (mean - pooled).square()))
@@ -438,38 +423,38 @@ class _Planner:
 
         Pads and pools are not asked: of what they return, only what is read later matters.
         """
-        if isinstance(module, Mixing):
+        if isinstance(module, Mixing) and name in self.chosen:
             if self.wiring.shuffles[name] == 1:
                 self._check_maps(name, module, [_maps_of(module, output)], [self.chosen[name]])
-        elif name and name not in self.trusted and isinstance(output, Tensor) and output.is_floating_point():
-            if has_numbers(module) and not isinstance(module, _NormBase):
-                sources = self.wiring.sources(name)
-                self._check_maps(name, module, layouts(output), self._blocks_of(sources), others=True)
+        elif name and isinstance(output, Tensor) and has_numbers(module) and name not in self.trusted:
+            if not isinstance(module, _NormBase):  # whose numbers are tied
+                expected = self._blocks_of(self.wiring.sources(name))
+                self._check_maps(name, module, layouts(output), expected, others=True)
         if not name:
             self._check_returned(module, output)
 
     def _check_returned(self, model: nn.Module, output: Any) -> None:
-        """Check all that the model returns; nothing may be permuted there that was not named."""
+        """Check all that the model returns: feature groups are permuted there only if named."""
         inputs = [each for each in self.wiring.inputs if each.name is None]
-        parts = batches_in(output, self.num_views)
-        for part, each in zip(parts, inputs, strict=False):
+        for part, each in zip(batches_in(output, self.num_views), inputs, strict=False):
             maps = layouts(part)
-            if not maps:
-                self.plan.outputs.append(())  # tokens or boxes: a rotation changes their order
+            if not maps:  # tokens or boxes: a rotation changes their order
+                self.plan.outputs.append(())
                 continue
-            single = [((1, h.shape[1]),) for h in maps]
-            found = self._check_maps("", model, maps, [*self._blocks_of(each.sources), *single], others=True)
+            expected = self._blocks_of(each.sources)
+            for h in maps:
+                expected.append(((1, h.shape[1]),))
+            found = self._check_maps("", model, maps, expected, others=True)
             names = [source.name for source in each.sources if source.name is not None]
             permuted = any(size > 1 for size, _ in found.blocks)
             if permuted and not any(is_named(name, self.specs) for name in names):
                 raise ValueError(
                     f"the model's output, {_shape_text(part)}, holds feature groups that {self.group} "
-                    f'permutes: set feature_groups={{"": …, "{names[0]}": 1}}, or name that layer with its '
-                    f"size to allow it"
+                    f'permutes: set feature_groups={{"": …, "{"".join(names[:1])}": 1}}, or name that layer '
+                    f"with its size to allow it"
                 )
             self.plan.outputs.append(found.blocks)
-            for label, error in found.errors.items():
-                self.plan.errors[label] = max(error, self.plan.errors.get(label, 0.0))
+            self.plan.note_errors(found)
 
     def _check_maps(
         self,
@@ -479,7 +464,7 @@ class _Planner:
         expected: Sequence[Blocks],
         others: bool = False,
     ) -> Found:
-        """Return the feature groups in which maps, in one of their layouts, rotate."""
+        """Return the feature groups that maps rotate in, in one of their layouts."""
         for h in maps:
             found = self._detect(h, expected, others)
             if found is None:
@@ -489,11 +474,10 @@ class _Planner:
             if layer is not None and math.isnan(layer.exact):
                 self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
             return found
-        shape = _shape_text(maps[0])
-        what = f"its output, {shape}, does not rotate"
+        what = "its output does not rotate"
         if name in self.trusted:
-            what = f"neither its input nor its output, {shape}, rotates"
-        text = f"{layer_text(name, module)} breaks {self.group}: {what}"
+            what = "neither its input nor its output rotates"
+        text = f"{_called(name, module)} breaks {self.group}: {what}"
         for key, tensor in module.named_parameters(recurse=False):
             if tensor.numel() > 1 and id(tensor) not in self.tied:
                 text += f"; its own {key!r} cannot be tied"
@@ -517,7 +501,7 @@ class _Planner:
                 return words.pop(), h
         return None, None
 
-    def _detect(self, h: Tensor, expected: Sequence[Blocks], others: bool = False) -> Found | None:
+    def _detect(self, h: Tensor, expected: Sequence[Blocks], others: bool) -> Found | None:
         """Return the feature groups that maps rotate in: those expected, or any ``others`` too."""
         for maps, version, found in self.latest:
             if maps.is_set_to(h) and version == h._version:  # the very same maps, not written to
@@ -529,24 +513,26 @@ class _Planner:
             if others and spec.nearest(channels) == channels:
                 candidates.append(tuple(spec.blocks(channels)))
         found = feature_groups_of(h, self.group, expected, candidates)
-        self.latest.append((h, h._version, found))
+        self.latest = [*self.latest[1 - REMEMBERED_MAPS :], (h, h._version, found)]
         return found
 
     def _blocks_of(self, sources: Iterable[Source]) -> list[Blocks]:
         """Return the feature groups of each source, and those of all parts concatenated."""
         found: list[Blocks] = []
-        parts: dict[int, Blocks] = {}
+        joined: list[tuple[int, int]] = []
+        parts = set()
         for source in sources:
             blocks: Blocks = ((1, source.channels),)
             if source.name is not None:
                 blocks = self.chosen[source.name]
             found.append(blocks)
-            parts.setdefault(source.part, blocks)
-        joined: list[tuple[int, int]] = []
-        for size, channels in itertools.chain(*parts.values()):
-            if joined and joined[-1][0] == size:
-                channels += joined.pop()[1]
-            joined.append((size, channels))
+            if source.part in parts:
+                continue
+            parts.add(source.part)
+            for size, channels in blocks:
+                if joined and joined[-1][0] == size:
+                    channels += joined.pop()[1]
+                joined.append((size, channels))
         return [*found, tuple(joined)]
 
     def find_untied(self, model: nn.Module, run: Callable[[], Any]) -> None:
@@ -558,27 +544,23 @@ class _Planner:
         """
         free: dict[str, Tensor] = {}
         hiding: dict[str, Tensor] = {}
-        for name, weight in model.named_parameters():
-            if weight.numel() == 1:
-                continue
+        weights = dict(model.named_parameters())
+        for name, weight in weights.items():
             largest = float(torch.linalg.vector_norm(weight, math.inf))
-            usual = weight[0].numel() ** -0.5
+            usual = weight[:1].numel() ** -0.5
             tie = self.tied.get(id(weight))
-            if tie is None:
+            if tie is None and weight.numel() > 1:
                 free[name] = weight + _noise(weight) * (largest or 1.0)
-            elif largest < MAX_HIDING_WEIGHT * usual and not name.endswith(
-                "bias"
-            ):  # which multiplies nothing
+            elif tie is not None and largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias"):
                 hiding[name] = tie.project(_noise(weight) * usual)
         # one pass is enough for most models
-        if not (free or hiding) or self._error_with(model, run, free | hiding) is None:
+        if not (free or hiding) or self._error_with(weights, run, free | hiding) is None:
             return
-        error = self._error_with(model, run, hiding)
+        error = self._error_with(weights, run, hiding)
         if error is not None:
             raise _Breaks(f"{error}, once these are no longer 0: {', '.join(map(repr, hiding))}")
-        weights = dict(model.named_parameters())
         for name, other in free.items():
-            if self._error_with(model, run, hiding | {name: other}) is None:
+            if self._error_with(weights, run, hiding | {name: other}) is None:
                 continue
             if weights[name].requires_grad:
                 raise ValueError(
@@ -589,10 +571,9 @@ class _Planner:
             self.plan.untied += (name,)
 
     def _error_with(
-        self, model: nn.Module, run: Callable[[], Any], others: Mapping[str, Tensor]
+        self, weights: Mapping[str, Tensor], run: Callable[[], Any], others: Mapping[str, Tensor]
     ) -> _Breaks | None:
         """Return what breaks with ``others`` in place of some parameters, which are put back."""
-        weights = dict(model.named_parameters())
         before = {name: weights[name].clone() for name in others}
         plan = self.plan
         self.plan = Plan(self.group)
@@ -609,6 +590,20 @@ class _Planner:
                 weights[name].copy_(old)
         return None
 
+    def warn_if_narrow(self) -> None:
+        """Warn if a layer makes what the model returns of very few independent features."""
+        order = len(self.group)
+        for name in self.wiring.leaving & set(self.inputs):
+            blocks = self.inputs[name]
+            features = sum(channels // size for size, channels in blocks)
+            if features < MIN_FEATURES and any(size > 1 for size, _ in blocks):
+                warnings.warn(
+                    f"layer {name!r} has only {features} independent features to work with, "
+                    f"{num_channels(blocks)} channels in feature groups {_sizes_text(blocks)}, and learns "
+                    f"little from so few: use {MIN_FEATURES} × {order} = {MIN_FEATURES * order} or more",
+                    stacklevel=4,
+                )
+
 
 def _noise(like: Tensor) -> Tensor:
     """Return numbers from -1 to 1, the same for the same shape."""
@@ -616,32 +611,32 @@ def _noise(like: Tensor) -> Tensor:
     return (2 * noise - 1).to(like)
 
 
-def sizes_text(blocks: Blocks) -> str:
+def _sizes_text(blocks: Blocks) -> str:
     """Return the sizes as tables and messages show them: ``4-2-1``, or ``vector``."""
     return "-".join(str(size) for size, _ in blocks).replace(str(VECTOR), "vector")
 
 
-def layer_text(name: str, module: nn.Module) -> str:
+def _called(name: str, module: nn.Module) -> str:
     """Describe a layer by its name and type."""
     if not name:
         return MODEL_ITSELF
     return f"layer {name!r} ({type(module).__name__})"
 
 
-def modules_of(model: nn.Module) -> dict[str, nn.Module]:
+def _shape_text(x: Tensor) -> str:
+    """Describe maps without their batch, as ``8×7×7``, and any other tensor with its type."""
+    if x.ndim == 4:
+        return "×".join(map(str, x.shape[1:]))
+    return f"{x.dtype} {tuple(x.shape)}"
+
+
+def _modules_of(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules of a model by name, without the parametrizations inside them."""
     modules = {}
     for name, module, _ in walk(model):
         if "parametrizations" not in name.split("."):
             modules[name] = module
     return modules
-
-
-def _shape_text(x: Tensor) -> str:
-    """Describe maps without their batch, as ``8×7×7``, and any other tensor with its type."""
-    if x.ndim == 4:
-        return "×".join(map(str, x.shape[1:]))
-    return f"{x.dtype} of shape {tuple(x.shape)}"
 
 
 def _maps_of(module: Mixing, x: Tensor) -> Tensor:
@@ -675,60 +670,21 @@ def _has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
 
 
 def _runner(
-    model: nn.Module, images: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: nn.Module, num_images: int, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> Callable[..., Any]:
-    """Return a function that runs a model on images or views, with its further arguments."""
+    """Return a function that runs a model on some of its images, or on views of them."""
 
-    def run(x: Tensor, elements: int = 1) -> Any:
-        def fitted(value: Any) -> Any:
-            if isinstance(value, Tensor) and value.ndim and len(value) == images:
-                return torch.cat([value[: len(x) // elements]] * elements)
-            return value
-
-        # a clone, because a model may write to its input
-        return model(x.clone(), *map(fitted, args), **{key: fitted(value) for key, value in kwargs.items()})
+    def run(x: Tensor, views: int = 1) -> Any:
+        count = len(x) // views
+        some_args, some_kwargs = cut_for_batch(args, kwargs, num_images, slice(count), x.device)
+        all_args, all_kwargs = repeat_for_views(some_args, some_kwargs, count, views)
+        return model(x.clone(), *all_args, **all_kwargs)  # a clone, because it may write to its input
 
     return run
 
 
-def _tried(run: Callable[[Tensor], Any], images: Tensor) -> Any:
-    """Run the model and, if it fails, say what it was given."""
-    try:
-        return run(images)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
-        raise ValueError(
-            f"the model fails on images {_shape_text(images)} of {images.dtype} ({type(error).__name__}: "
-            f"{reason}): pass images of the size, channels and dtype it expects, and other inputs in args "
-            f"or kwargs"
-        ) from error
-
-
-def _unused(modules: Mapping[str, nn.Module], ran: Collection[str]) -> tuple[str, ...]:
-    """Return the modules with parameters of their own that did not run; lists of them never do."""
-    unused = []
-    for name, module in modules.items():
-        if module._parameters and name not in ran:
-            if not isinstance(module, nn.ParameterList | nn.ParameterDict):
-                unused.append(name)
-    return tuple(unused)
-
-
-def _warn_if_narrow(group: Group, fed: Mapping[str, Blocks]) -> None:
-    """Warn if a layer makes what the model returns of very few independent features."""
-    for name, blocks in fed.items():
-        features = sum(channels // size for size, channels in blocks)
-        if features < MIN_FEATURES and max(size for size, _ in blocks) > 1:
-            warnings.warn(
-                f"layer {name!r} has only {features} independent features to work with, "
-                f"{num_channels(blocks)} channels in feature groups {sizes_text(blocks)}, and learns little "
-                f"from so few: use {MIN_FEATURES} × {len(group)} = {MIN_FEATURES * len(group)} or more",
-                stacklevel=4,
-            )
-
-
 def _checked(
-    model: object, group: Group, images: object, feature_groups: Any, weights: str, outputs: str
+    model: nn.Module, group: Group, images: object, feature_groups: Any, weights: str, outputs: str
 ) -> Specs:
     """Check all arguments, and return feature groups by the name of a layer or module."""
     if not isinstance(model, nn.Module):
@@ -743,7 +699,7 @@ def _checked(
         or not images.is_floating_point()
         or not len(images)
     ):
-        given = f"a {type(images).__name__}"
+        given = type(images).__name__
         if isinstance(images, Tensor):
             given = f"{images.dtype} {tuple(images.shape)}"
         raise ValueError(
@@ -756,26 +712,24 @@ def _checked(
             f"make_equivariant needs rotations and flips, among them a half turn, a quarter turn or a flip, "
             f"such as rot4, rot8 or rot4xflip; got {group}"
         )
-    names = []
-    for name, module, hidden in walk(model):
-        names.append(name)
-        if hidden or module._compiled_call_impl is not None:
-            raise RuntimeError("the model is compiled, which hides its layers: tie it before torch.compile")
     for module in model.modules():
-        if isinstance(module, WRAPPERS):
-            raise RuntimeError(f"the model is wrapped in {type(module).__name__}: tie it before wrapping it")
+        if isinstance(module, WRAPPERS) or hasattr(module, "_orig_mod") or module._compiled_call_impl:
+            raise RuntimeError(
+                f"the model holds a {type(module).__name__} that is compiled or wraps it, which hides its "
+                f"layers: call make_equivariant before torch.compile, DistributedDataParallel and the like"
+            )
     if not isinstance(feature_groups, Mapping) or all(isinstance(key, int) for key in feature_groups):
         feature_groups = {"": feature_groups}
+    names = [name for name, _, _ in walk(model) if name]
     specs: dict[str, FeatureGroups | None] = {}
     for name, spec in feature_groups.items():
         specs[name] = None
         if spec != "auto":
             specs.update(by_name({name: spec}))
             check_regular_layers(group, by_name({name: spec}))
-        if name not in names:
-            known = [each for each in names if each]
+        if name and name not in names:
             raise KeyError(
-                f"feature_groups names {name!r}, which the model does not have; {nearest(name, known)}"
+                f"feature_groups names {name!r}, which the model does not have; {nearest(name, names)}"
             )
     return specs
 
@@ -783,13 +737,13 @@ def _checked(
 def _advice(model: nn.Module, images: Tensor) -> str:
     """Return what the doctor says about a model that is not equivariant."""
     try:
-        diagnosis = doctor(model, images.shape[1:])
+        diagnosis = doctor(model, images)
     except ValueError:
         return ""
     if not diagnosis.findings:
         return (
-            ": only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are "
-            "tied; write it with these, or pass the part of the model before it"
+            "; only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are "
+            "tied: write it with these, or pass the part of the model before it"
         )
     first = diagnosis.findings[0]
     advice = f"; doctor: {first.module or MODEL_ITSELF}, {first.op}: {first.reason}; remedy: {first.remedy}"
