@@ -9,7 +9,8 @@ from torch import Tensor
 
 import ien
 from ien.groups.members import channel_table
-from ien.tying.detect import feature_groups_of, relative_error, rotates_in, views_of
+from ien.tying.detect import errors_in, feature_groups_of, layouts, views_of
+from ien.tying.projection import VECTOR
 from tests.helpers.tied import D4
 
 R4, R8 = ien.rotation(4), ien.rotation(8)
@@ -46,27 +47,35 @@ def test_views_are_the_images_under_every_element_in_order(group) -> None:
     ids=str,
 )
 def test_feature_groups_are_read_off_without_any_candidate(group, blocks) -> None:
-    found = feature_groups_of(maps_in(blocks, group), group, [])
+    found = feature_groups_of(maps_in(blocks, group), group, [], [[(1, 1)]])
     assert found is not None and list(found.blocks) == blocks
     assert found.exact < 1e-12 and found.between is None
+    assert list(found.errors) == list(group.labels[1:]) and max(found.errors.values()) == found.exact
+    single = [(1, sum(channels for _, channels in blocks))]
+    fits = feature_groups_of(maps_in(blocks, group), group, [single])
+    assert (fits is not None) == (single == blocks)  # without candidates nothing is read off
 
 
 def test_the_first_candidate_that_fits_is_taken_and_others_are_passed_over() -> None:
     constant = torch.ones(8, 4, 5, 5)  # fits all of them
     for blocks in ([(4, 4)], [(2, 4)], [(1, 4)]):
-        found = feature_groups_of(constant, R4, [blocks, [(4, 4)], [(1, 4)]])
-        assert found is not None and found.blocks == blocks
-    found = feature_groups_of(maps_in([(2, 4)], R4), R4, [[(1, 4)], [(4, 4)], [(2, 4)]])
-    assert found is not None and found.blocks == [(2, 4)]
+        for expected, candidates in (([blocks], []), ([[(1, 3)], blocks], []), ([], [blocks, [(1, 4)]])):
+            found = feature_groups_of(constant, R4, expected, candidates)
+            assert found is not None and found.blocks == blocks
+    for expected in ([], [[(1, 4)], [(4, 4)]]):
+        found = feature_groups_of(maps_in([(2, 4)], R4), R4, expected, [[(1, 4)], [(4, 4)], [(2, 4)]])
+        assert found is not None and found.blocks == [(2, 4)]
 
 
-@pytest.mark.parametrize("candidates", [[], [[(1, 8)], [(2, 8)], [(8, 8)]]], ids=["none", "some"])
+@pytest.mark.parametrize("candidates", [[[(8, 8)]], [[(1, 8)], [(2, 8)], [(8, 8)]]], ids=["wrong", "some"])
 def test_elements_that_resample_decide_between_sizes(candidates) -> None:
     smooth = F.interpolate(torch.rand(2, 8, 5, 5), 25, mode="bicubic")
     table = channel_table(R8, [(2, 8)])
     h = torch.cat([R8.act(smooth[:, table[i]], torch.full((2,), i)) for i in range(8)])
-    assert rotates_in(h, R8, [(1, 8)]) is not None  # quarter turns alone cannot tell
-    found = feature_groups_of(h, R8, candidates)
+    # quarter turns alone cannot tell, so what is expected is taken at its word
+    found = feature_groups_of(h, R8, [[(1, 8)]])
+    assert found is not None and found.between is not None and found.between > 0.1
+    found = feature_groups_of(h, R8, [], candidates)
     assert found is not None and list(found.blocks) == [(2, 8)]
     assert found.between is not None and found.between < 0.01
 
@@ -74,18 +83,57 @@ def test_elements_that_resample_decide_between_sizes(candidates) -> None:
 def test_maps_that_do_not_rotate_or_cannot_be_compared_have_none() -> None:
     candidates = [[(1, 4)], [(4, 4)]]
     h = torch.rand(8, 4, 6, 6)
-    assert feature_groups_of(h, R4, candidates) is None and relative_error(h, R4, candidates) > 0.1
-    assert relative_error(maps_in([(4, 4)], R4), R4, candidates) < 1e-12
-    assert math.isnan(relative_error(h * math.nan, R4, candidates))
+    assert feature_groups_of(h, R4, candidates, candidates) is None
+    assert errors_in(h, R4, candidates[1]).exact > 0.1
+    assert errors_in(maps_in([(4, 4)], R4), R4, candidates[1]).exact < 1e-12
+    assert math.isnan(errors_in(h * math.nan, R4, candidates[0]).exact)
     for h in (torch.ones(8, 4, 6, 5), torch.ones(7, 4, 6, 6)):  # not square, not all views
-        assert feature_groups_of(h, R4, candidates) is None and rotates_in(h, R4, [(1, 4)]) is None
-        assert math.isnan(relative_error(h, R4, candidates))
+        assert feature_groups_of(h, R4, candidates, candidates) is None
+
+
+def test_errors_are_those_of_each_element() -> None:
+    h = torch.rand(2, 4, 6, 6)
+    views = [
+        h,
+        h.roll(1, 1).rot90(1, (2, 3)) + 0.1,
+        h.roll(2, 1).rot90(2, (2, 3)),
+        h.roll(3, 1).rot90(3, (2, 3)),
+    ]
+    errors = errors_in(torch.cat(views), R4, [(4, 4)]).errors
+    variance = float(torch.cat(views).var(unbiased=False))
+    assert errors["90°"] == pytest.approx(0.01 / variance, rel=1e-2)
+    assert errors["180°"] < 1e-12 and errors["270°"] < 1e-12
+
+
+def test_vectors_turn_with_the_image() -> None:
+    """A quarter turn makes (dx, dy) = (1, 0), which points right, to (0, -1), which points up."""
+    dx, dy = torch.rand(2, 2, 1, 5, 5) - 0.5
+    views = []
+    for quarters in range(4):
+        views.append(torch.cat([dx, dy], 1).rot90(quarters, (2, 3)))
+        dx, dy = dy, -dx
+    vectors = torch.cat(views)
+    found = feature_groups_of(vectors, R4, [[(VECTOR, 2)]])
+    assert found is not None and found.exact < 1e-12
+    assert feature_groups_of(vectors, R4, [[(1, 2)], [(2, 2)]], [[(1, 2)]]) is None
+    mirrored = views[0].flip(3) * torch.tensor([-1.0, 1.0]).view(2, 1, 1)
+    flips = ien.reflection()
+    assert feature_groups_of(torch.cat([views[0], mirrored]), flips, [[(VECTOR, 2)]]) is not None
+    assert feature_groups_of(torch.cat([views[0], views[0].flip(3)]), flips, [[(VECTOR, 2)]]) is None
+
+
+def test_maps_have_channels_first_or_last_and_vectors_are_one_pixel() -> None:
+    x = torch.rand(2, 3, 4, 5)
+    first, last = layouts(x)
+    assert first is x and torch.equal(last, x.permute(0, 3, 1, 2))
+    assert layouts(x[:, :, 0, 0])[0].shape == (2, 3, 1, 1) and layouts(x[:, 0, 0, 0])[0].shape == (2, 1, 1, 1)
+    assert layouts(x[0]) == []
 
 
 @pytest.mark.parametrize("large", [255.0, 2000.0])
 def test_small_maps_are_read_beside_large_ones(large) -> None:
     h = torch.cat([large * maps_in([(1, 1)], R4), maps_in([(4, 8)], R4)], 1)
-    found = feature_groups_of(h, R4, [])
+    found = feature_groups_of(h, R4, [], [[(1, 9)]])
     assert found is not None and list(found.blocks) == [(1, 1), (4, 8)]
 
 
