@@ -315,7 +315,7 @@ def in_float64(name: str) -> tuple[nn.Module, Tensor]:
 @pytest.mark.parametrize("name", ZOO)
 def test_models_of_all_kinds_become_equivariant(name, group) -> None:
     net, x = in_float64(name)
-    assert output_error(net, x, group) > 1e-5
+    assert output_error(net, x, group) > 1e-7
     plan = planned(net, x, group)
     assert output_error(net, torch.rand_like(x), group) < 1e-20
     assert all(layer.exact < 1e-20 for layer in plan.layers.values() if layer.exact == layer.exact)
@@ -529,12 +529,10 @@ CANNOT = {
     "kernels": (nn.Sequential(nn.Conv2d(1, 4, (1, 3))), r"layer '0' .* kernels of 1×3.* make them 3×3"),
     "flatten": (
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 49, 2)),
-        r"the input of layer '2' \(Linear\), .*\(8, 196\), does not rotate under rot4; doctor: 1, .*remedy",
+        r"the input of layer '2' \(Linear\), .*\(8, 196\), does not rotate under rot4; doctor: 2, .*: pool",
     ),
-    "old weight norm": (
-        nn.Sequential(nn.utils.weight_norm(nn.Conv2d(1, 4, 3)))
-        if False
-        else nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))),
+    "old spectral norm": (
+        nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))),
         r"layer '0' .*computes its weight in a hook: use .*torch.nn.utils.parametrizations",
     ),
     "shuffled": (
@@ -641,30 +639,26 @@ def test_class_scores_are_permuted_only_if_asked() -> None:
 
 
 @pytest.mark.parametrize("group", ["rot4", "rot4xflip", "rot8"])
-def test_vectors_rotate_with_the_image(group) -> None:
-    ends = {"maps": [conv(8, 4)], "numbers": head(16, 2)}
-    for kind, end in ends.items():
-        torch.manual_seed(0)
-        net = nn.Sequential(
-            conv(3, 16, 5), nn.ReLU(), conv(16, end[0].in_channels if kind == "maps" else 16, 5), *end
-        )
-        net, x = net.double(), torch.rand(2, 3, 13, 13, dtype=torch.float64)
-        plan = planned(net, x, group, outputs="vector", smooth=True)
-        last = list(plan.layers.values())[-1]
-        assert last.after == "vector" and last.exact < 1e-20
-        upright = net(x)
-        right = net(x.rot90(1, (2, 3)))
-        mirrored = net(x.flip(3))
-        assert upright.std() > 1e-3
-        for pair in range(0, upright.shape[1], 2):
-            dx, dy = upright[:, pair], upright[:, pair + 1]
-            turned = torch.stack([dy, -dx], 1)  # (1, 0) becomes (0, -1): up, as y points down
-            flipped = torch.stack([-dx, dy], 1)
-            if kind == "maps":
-                turned, flipped = turned.rot90(1, (2, 3)), flipped.flip(3)
-            torch.testing.assert_close(right[:, pair : pair + 2], turned)
-            if group == "rot4xflip":
-                torch.testing.assert_close(mirrored[:, pair : pair + 2], flipped)
+@pytest.mark.parametrize("end", ["maps", "numbers"])
+def test_vectors_rotate_with_the_image(end, group) -> None:
+    bias = group != "rot8"
+    last = [conv(16, 4, bias=bias)] if end == "maps" else [*head(16)[:2], nn.Linear(16, 4, bias=bias)]
+    net = nn.Sequential(conv(3, 16, 5), nn.ReLU(), conv(16, 16, 5), *last).double()
+    x = torch.rand(2, 3, 13, 13, dtype=torch.float64)
+    plan = planned(net, x, group, outputs="vector", smooth=True)
+    name, layer = list(plan.layers.items())[-1]
+    assert layer.after == "vector" and layer.exact < 1e-20 and plan.outputs == [plan.returned[name]]
+
+    dx, dy = net(x)[:, ::2], net(x)[:, 1::2]
+    turned, flipped = (dy, -dx), (-dx, dy)  # (1, 0) becomes (0, -1): up, as y points down
+    if end == "maps":
+        turned, flipped = [h.rot90(1, (2, 3)) for h in turned], [h.flip(3) for h in flipped]
+    found = net(x.rot90(1, (2, 3)))
+    torch.testing.assert_close([found[:, ::2], found[:, 1::2]], list(turned))
+    assert found.std() > 1e-3
+    if group == "rot4xflip":
+        found = net(x.flip(3))
+        torch.testing.assert_close([found[:, ::2], found[:, 1::2]], list(flipped))
 
 
 def test_vectors_come_from_feature_groups() -> None:
@@ -740,11 +734,12 @@ def test_the_variance_of_every_layer_is_kept_on_other_images(kind, smooth) -> No
     torch.manual_seed(3)
     layers = [kind(conv(3, 32, 5)), nn.ReLU(), kind(conv(32, 64)), nn.ReLU(), kind(conv(64, 64, groups=4))]
     net, variances = nn.Sequential(*layers, nn.ReLU(), *head(64, 40)), {}
+
+    def note(layer, args, output) -> None:
+        variance = (output.movedim(1, -1) - layer.bias).detach().var()
+        variances.setdefault(layer, []).append(float(variance))
+
     for index in (0, 2, 4, 8):
-
-        def note(layer, args, output, found=variances.setdefault(index, [])) -> None:
-            found.append(float((output.movedim(1, -1) - layer.bias).var()))
-
         net[index].register_forward_hook(note)
     with torch.no_grad():
         net(torch.rand(32, 3, 15, 15))
@@ -781,7 +776,7 @@ def test_projected_statistics_are_those_of_all_images_under_all_elements() -> No
     views = torch.cat([x.rot90(k, (2, 3)) for k in range(4)])
     for norm in (1, 4):
         pixels = net[:norm](views).detach().movedim(1, -1).flatten(0, -2)  # (pixels, C)
-        torch.testing.assert_close(net[norm].running_mean, pixels.mean(0))
+        torch.testing.assert_close(net[norm].running_mean, pixels.mean(0), rtol=1e-3, atol=0)
         torch.testing.assert_close(net[norm].running_var, pixels.var(0, unbiased=False), rtol=1e-3, atol=0)
 
 
@@ -826,7 +821,7 @@ def test_a_new_head_and_a_broken_layer_are_noticed() -> None:
     assert errors_of(net, plan, x, (), None)[1].startswith("layer 'head' (Conv2d) is not tied")
     net.head = old
     with torch.no_grad():
-        net.b.weight[0] += 0.1
+        net.b.weight[0].normal_()
     errors, problem = errors_of(net, plan, x, (), None)
     assert problem == "layer 'b' (Conv2d) breaks rot4" and errors["90°"] > 1e-4
 
@@ -875,14 +870,8 @@ def test_gates_that_are_all_equal_yet_are_tied_as_what_they_multiply() -> None:
     tie = next(tensor.tie for tensor in plan.ties if tensor.module is net.excite)
     net.excite.weight.data = tie.project(net.excite.weight.data)
     assert output_error(net, x, "rot4") < 1e-10
-    refused("once these are no longer 0: 'excite.weight'", excited_zero(), x, {"": 4, "excite": 1})
-
-
-def excited_zero() -> nn.Module:
-    net = excited(nn.Linear, 4)
     nn.init.zeros_(net.excite.weight)
-    nn.init.zeros_(net.excite.bias)
-    return net
+    refused("once these are no longer 0: 'excite.weight'", net, x, {"": "auto", "excite": 1})
 
 
 def test_many_blocks_that_start_at_zero_are_no_reason_to_refuse() -> None:
@@ -942,7 +931,7 @@ WRONG = {
     "nan": ({"images": X / 0}, ValueError, "images hold NaN or infinite values"),
     "two inputs": ({"model": nn.Bilinear(9, 9, 3)}, ValueError, "what else it takes as args"),
     "unknown layer": ({"feature_groups": {"": 4, "con": 1}}, KeyError, "names 'con'"),
-    "no rest": ({"feature_groups": {"1": 4}}, KeyError, "says nothing about layer '0'"),
+    "no rest": ({"feature_groups": {"1": 4}}, KeyError, "says nothing about layer .*name it, or"),
     "compiled": ({"model": torch.compile(NET, backend="eager")}, RuntimeError, r"before torch\.compile"),
     "wrapped": ({"model": nn.Sequential(nn.DataParallel(NET))}, RuntimeError, "a DataParallel that"),
 }

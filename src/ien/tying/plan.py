@@ -247,7 +247,7 @@ class _Planner:
                 f"the input of {called} is {_shape_text(x)}: keep height and width as separate dims, "
                 f"(B, C, H, W) or (B, H, W, C), so that they can rotate"
             )
-        before, _ = self._feature_groups_in(name, [_maps_of(module, x)])
+        before, _ = self._feature_groups_in(name, [_maps_of(module, x)], trusting=True)
         if before is None:
             raise _Breaks(f"the input of {called}, {_shape_text(x)}, does not rotate under {self.group}")
         if is_depthwise(module):
@@ -325,7 +325,8 @@ class _Planner:
                 maps.append(h)
         if isinstance(module, nn.GroupNorm):
             maps = layouts(x)[:1]
-        blocks, layout = self._feature_groups_in(name, maps)
+        first = bool(maps) and (maps[0] is x or x.ndim == 2)  # numbers along a side may look like channels
+        blocks, layout = self._feature_groups_in(name, maps, trusting=first)
         if blocks is None or layout is None:
             return  # the next layer that mixes channels will tell
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, blocks, blocks, self.group):
@@ -483,10 +484,12 @@ class _Planner:
                 text += f"; its own {key!r} cannot be tied"
         raise _Breaks(text)
 
-    def _feature_groups_in(self, name: str, maps: Sequence[Tensor]) -> tuple[Blocks | None, Tensor | None]:
+    def _feature_groups_in(
+        self, name: str, maps: Sequence[Tensor], trusting: bool
+    ) -> tuple[Blocks | None, Tensor | None]:
         """Return the feature groups of a module's input, and the layout in which it has them.
 
-        If it does not rotate, its sources are taken at their word: a padded column may never be
+        If it does not rotate, its sources may be taken at their word: a padded column may never be
         read, and the check of the output will tell.
         """
         expected = self._blocks_of(self.wiring.sources(name))
@@ -494,11 +497,11 @@ class _Planner:
             found = self._detect(h, expected, others=True)
             if found is not None:
                 return found.blocks, h
-        for h in maps:
-            words = {blocks for blocks in expected if num_channels(blocks) == h.shape[1]}
+        if trusting:
+            words = {blocks for blocks in expected if num_channels(blocks) == maps[0].shape[1]}
             if len(words) == 1:
                 self.trusted.add(name)
-                return words.pop(), h
+                return words.pop(), maps[0]
         return None, None
 
     def _detect(self, h: Tensor, expected: Sequence[Blocks], others: bool) -> Found | None:
@@ -613,7 +616,10 @@ def _noise(like: Tensor) -> Tensor:
 
 def _sizes_text(blocks: Blocks) -> str:
     """Return the sizes as tables and messages show them: ``4-2-1``, or ``vector``."""
-    return "-".join(str(size) for size, _ in blocks).replace(str(VECTOR), "vector")
+    sizes = []
+    for size, _ in blocks:
+        sizes.append("vector" if size == VECTOR else str(size))
+    return "-".join(sizes)
 
 
 def _called(name: str, module: nn.Module) -> str:
