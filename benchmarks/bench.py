@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ien
 from ien import experiments
@@ -41,13 +42,15 @@ from ien.training.run import processor
 
 BATCH = 64
 R4 = ien.rotation(4)
-EQUIVARIANT_NETS = {
-    "kept equivariant to rot4, free kernels": ("rot4", "free"),
-    "kept equivariant to rot4, smooth kernels": ("rot4", "smooth"),
-    "kept equivariant to rot8": ("rot8", "smooth"),
-    "steerable": ("rot4", None),
+TIED_NETS = {
+    (128, "rot4", "free"): "≤ 1.03",
+    (128, "rot4", "smooth"): "≤ 1.03",
+    (128, "rot8", "smooth"): "≤ 1.06",
+    (16, "rot4", "free"): "≤ 1.05",
+    (16, "rot4", "smooth"): "≤ 1.05",
+    (16, "rot8", "smooth"): "≤ 1.06",
 }
-"""Networks that are equivariant at every step: their group and their kernels."""
+"""First channels, group and kernels of tied networks, and what a step may cost beside a plain one."""
 LAYERS = [f"conv{i}" for i in range(1, 7)]
 # by default glibc returns large blocks to the system, and each new one costs page faults
 KEEPING_MALLOC = {
@@ -90,29 +93,133 @@ def steps(channels: int) -> tuple[Callable[[], None], Callable[[], None]]:
     return with_loss, plain
 
 
-def whole_steps(channels: int, group: str, kernels: Any) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A step on one view of each image: with such kernels (None: a steerable network), and plain."""
+def step_of(net: nn.Module, x: Tensor) -> Callable[[], None]:
+    """A whole step of training: forward, backward and Adam."""
+    y = torch.randint(10, (len(x),))
+    optimizer = torch.optim.Adam(net.parameters(), fused=True)
+    net.train()
 
-    def step(net: nn.Module, kept: bool = False) -> Callable[[], None]:
-        x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
-        optimizer = torch.optim.Adam(net.parameters(), fused=True)
-        if kept:
-            ien.recommended(net, group, members, input=x[:4], optimizer=optimizer, kernels=kernels)
+    def run() -> None:
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-        def run() -> None:
-            F.cross_entropy(net(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    return run
 
-        return run
 
+def tied_steps(channels: int, group: str, kernels: Any) -> tuple[Callable[[], None], ...]:
+    """A step of a tied network, of the same network as it is, and of the steerable twin."""
     torch.manual_seed(0)
+    x = torch.rand(BATCH, 1, 28, 28)
     members = len(ien.group(group))
     width = channels / members / 32
-    ordinary = partial(ien.models.create, "cnn6", feature_groups=members, width=width)
-    if kernels is None:
-        return step(ien.baselines.create("e2cnn-cnn6", width=width)), step(ordinary())
-    return step(ordinary(), kept=True), step(ordinary())
+    tied, plain = (ien.models.create("cnn6", feature_groups=members, width=width) for _ in range(2))
+    ien.make_equivariant(tied, group, x[:4], members, kernels=kernels)
+    steerable = ien.baselines.create("e2cnn-cnn6", group=group, width=width)
+    return step_of(tied, x), step_of(plain, x), step_of(steerable, x)
+
+
+def tied_resnet18() -> tuple[Callable[[], None], Callable[[], None]]:
+    """A step of a tied ResNet18 on 16 images of 64 pixels, and of the same network as it is."""
+    torch.manual_seed(0)
+    x = torch.rand(16, 3, 64, 64)
+    tied, plain = (ien.models.create("resnet18", feature_groups=4, num_classes=10) for _ in range(2))
+    ien.make_equivariant(tied, "rot4", x[:4], 4)
+    return step_of(tied, x), step_of(plain, x)
+
+
+def plain_inferences() -> tuple[Callable[[], None], Callable[[], None]]:
+    """64 images through a network that was tied and is plain again, and through one that never was."""
+    x = torch.rand(BATCH, 1, 28, 28)
+    tied, bare = (ien.models.create("cnn6", feature_groups=4, width=1 / 4).eval() for _ in range(2))
+    ien.make_equivariant(tied, "rot4", x[:4], 4)
+    ien.make_plain(tied)
+
+    def run(net: nn.Module) -> Callable[[], None]:
+        def forward() -> None:
+            with torch.inference_mode():
+                net(x)
+
+        return forward
+
+    return run(tied), run(bare)
+
+
+class Bottleneck(nn.Module):
+    """A block of ResNet-50."""
+
+    def __init__(self, before: int, middle: int, stride: int) -> None:
+        super().__init__()
+        after = 4 * middle
+        self.body = nn.Sequential(
+            nn.Conv2d(before, middle, 1, bias=False),
+            nn.BatchNorm2d(middle),
+            nn.ReLU(),
+            nn.Conv2d(middle, middle, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(middle),
+            nn.ReLU(),
+            nn.Conv2d(middle, after, 1, bias=False),
+            nn.BatchNorm2d(after),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if before != after:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet50() -> nn.Module:
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    before = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        middle = 64 * 2**stage
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers.append(Bottleneck(before, middle, stride))
+            before = 4 * middle
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that launch a kernel; views do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        name = operation.overloadpacket.__name__
+        is_view = operation.is_view or name in ("detach", "_unsafe_view", "empty", "empty_like", "new_empty")
+        self.count += not is_view
+        return result
+
+
+def launches_of_resnet50(kernels: Any) -> tuple[int, int, float]:
+    """Operations that tying ResNet-50 adds to a pass, those of AdamW's step, and seconds to tie it."""
+    torch.manual_seed(0)
+    net = resnet50()
+    x = torch.rand(2, 3, 225, 225)
+
+    def passes() -> int:
+        net.train()
+        with Launches() as counted:
+            net(x).sum().backward()
+        return counted.count
+
+    plain = passes()
+    seconds = _seconds(lambda: ien.make_equivariant(net, "rot4", x, kernels=kernels))
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
+    added = passes() - plain
+    optimizer.step()  # the first makes its state
+    passes()
+    with Launches() as counted:
+        optimizer.step()
+    return added, counted.count, seconds
 
 
 def trainings() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -254,11 +361,28 @@ def main() -> None:
             )
             what = f"training step, {channels} first channels, with loss / plain; {allocator}"
             report(what, goal, value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
-    for channels in (128, 16):
-        for how, (group, kernels) in EQUIVARIANT_NETS.items():
-            a, b, value = ratio(*whole_steps(channels, group, kernels), rounds=9)
-            what = f"training step, {channels} first channels, {how} / plain, both with one view"
-            report(what, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
+    for (channels, group, kernels), goal in TIED_NETS.items():
+        tied, plain, steerable = tied_steps(channels, group, kernels)
+        rounds = 9 if channels == 128 else 40
+        what = f"training step, {channels} first channels, tied under {group}, {kernels} kernels"
+        a, b, value = ratio(tied, plain, rounds)
+        report(f"{what} / plain", goal, value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
+        a, b, value = ratio(tied, steerable, rounds)
+        report(f"{what} / steerable twin", "≤ 1", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
+    a, b, value = ratio(*tied_resnet18(), rounds=5)
+    report(
+        "training step, ResNet18 at 64 pixels, tied under rot4 / plain",
+        "≤ 1.04",
+        value,
+        f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms",
+    )
+    a, b, value = ratio(*plain_inferences(), rounds=40)
+    report("inference after make_plain / never tied", "≤ 1.01", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
+    for kernels in ("free", "smooth"):
+        added, step, seconds = launches_of_resnet50(kernels)
+        what = f"operations in a step of ResNet-50, {kernels} kernels: AdamW's and those that tying adds"
+        report(what, "≤ 500", added + step, f"{step} + {added}")
+        report(f"seconds to tie ResNet-50 at 225 pixels, {kernels} kernels", "≤ 5", seconds, "2 images")
     a, b, value = ratio(*actions(), rounds=15)
     what = "group action on six layers, loop per image / act_on_features"
     report(what, "≥ 8", value, f"{a * 1e3:.1f} ms / {b * 1e3:.1f} ms")
