@@ -48,7 +48,7 @@ class TiedWeight(nn.Module):
         self.order = order
         self.place = values.detach().new_empty(0)
         """An empty tensor with the device and dtype of the numbers."""
-        self.matrices = tie.matrices(self.place, self.shape)
+        self.parts = tie.parts(self.place, self.shape)
         self.kept: tuple[Any, Tensor] | None = None
         """Which numbers a weight was computed from, and the weight."""
 
@@ -73,10 +73,10 @@ class TiedWeight(nn.Module):
         return weight
 
     def _values(self, numbers: Tensor) -> Tensor:
-        matrices = None
+        parts = None
         if (numbers.device, numbers.dtype) == (self.place.device, self.place.dtype):
-            matrices = self.matrices
-        return self.tie.values(numbers, self.shape, matrices)
+            parts = self.parts
+        return self.tie.values(numbers, self.shape, parts)
 
     def train(self, mode: bool = True) -> TiedWeight:
         """Forget the weight that was kept."""
@@ -87,7 +87,7 @@ class TiedWeight(nn.Module):
         """Move the matrices along; they stay in float32 for weights in half precision."""
         self.kept = None
         self.place = fn(self.place)
-        self.matrices = self.tie.matrices(self.place, self.shape)
+        self.parts = self.tie.parts(self.place, self.shape)
         return super()._apply(fn, recurse)
 
     def extra_repr(self) -> str:

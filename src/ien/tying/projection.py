@@ -18,7 +18,6 @@ at once. A bias or a norm has one number for each output channel: a 1×1 kernel 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,9 +26,9 @@ from torch import Tensor
 
 from ..groups.group import Group
 from ..groups.members import Blocks, channel_table, num_channels
-from .commuting import VECTOR, Commuting, commuting
+from .commuting import VECTOR, commuting
 
-__all__ = ["MIN_SHARE", "VECTOR", "Matrices", "Tie", "cuts", "grouped"]
+__all__ = ["MIN_SHARE", "VECTOR", "Part", "Tie", "cuts", "grouped"]
 
 MIN_SHARE = 1e-6
 """A weight that keeps no more than this share of its norm under projection counts as 0."""
@@ -56,24 +55,17 @@ class Part(NamedTuple):
     """Feature groups in the output."""
     groups_in: int
     """Feature groups in the input."""
-    kernels: Commuting
-    """The matrices M and R of kernels between two of them."""
-
-    @property
-    def num_numbers(self) -> int:
-        """How many independent numbers there are."""
-        return self.groups_out * self.groups_in * len(self.kernels.expand)
-
-
-class Matrices(NamedTuple):
-    """What a part is computed with, on some device."""
-
     expand: Tensor
-    """M, (numbers, places)."""
+    """M, (numbers, places): how kernels between two feature groups follow from numbers."""
     reduce: Tensor
     """R, (places, numbers)."""
     copied: Tensor | None
     """Which of the numbers (groups in * numbers) each place (out, I, h, w) copies, if it does."""
+
+    @property
+    def num_numbers(self) -> int:
+        """How many independent numbers there are."""
+        return self.groups_out * self.groups_in * len(self.expand)
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class Tie:
     after: Blocks
     """The feature groups of the output channels; of size ``VECTOR`` for vectors."""
     before: Blocks = ((1, 1),)
-    """The feature groups of the input channels; a bias, a norm or a depthwise kernel has one input."""
+    """The feature groups of the input channels; a bias, norm or depthwise kernel has one input."""
     smooth: bool = False
     """Whether kernels are made of patterns that rotate by any angle, whatever the group."""
     shuffle: int = 1
@@ -104,60 +96,79 @@ class Tie:
         """Return the independent numbers c = W R of the nearest tied values."""
         weight = self._as_weight(values)
         found = []
-        for part in self._parts(weight):
+        for part in self.parts(values, values.shape):
             kernels = weight[part.rows, part.columns].flatten(1)  # (O, I * h * w)
-            reduce = _placed(part.kernels.reduce, weight)
-            found.append(_reduced(kernels, reduce, part))  # (groups out, groups in * numbers)
+            found.append(_reduced(kernels, part))  # (groups out, groups in * numbers)
         if len(found) > 1:
             return torch.cat([numbers.flatten() for numbers in found])  # (all numbers,)
         return found[0].reshape(self._shape(found[0], values))
 
-    def values(
-        self, numbers: Tensor, shape: torch.Size, matrices: Sequence[Matrices] | None = None
-    ) -> Tensor:
+    def values(self, numbers: Tensor, shape: torch.Size, parts: Sequence[Part] | None = None) -> Tensor:
         """Return the tied values W = c M that have these independent numbers.
 
         Args:
             numbers: c, as :meth:`numbers` returns them.
             shape: Of the values.
-            matrices: What :meth:`matrices` returns for these numbers, if it is known already.
+            parts: What :meth:`parts` returns for these numbers, if it is known already.
         """
-        weight = self._as_weight(torch.empty(shape, device="meta"))  # (O, I, h, w)
-        parts = self._parts(weight)
-        if matrices is None:
-            matrices = self.matrices(numbers, shape)
+        if parts is None:
+            parts = self.parts(numbers, shape)
         kernels = []
         first = 0
-        for part, placed in zip(parts, matrices, strict=True):
+        for part in parts:
             c = numbers
             if len(parts) > 1:
                 c = numbers[first : first + part.num_numbers]
                 first += part.num_numbers
-            kernels.append(_Expand.apply(c, placed, part))  # (O, I * h * w) of the part
+            kernels.append(_Expand.apply(c, part))  # (O, I * h * w) of the part
         if len(parts) > 1:
             rows = []
             for i in range(0, len(parts), len(self.before)):
                 rows.append(torch.cat(kernels[i : i + len(self.before)], 1))
             kernels = [torch.cat(rows)]  # (O, I * h * w)
-        return self._from_weight(kernels[0].view(weight.shape), shape)
+        return self._from_weight(kernels[0], shape)
 
-    def matrices(self, numbers: Tensor, shape: torch.Size) -> list[Matrices]:
-        """Return what each part is computed with, on the device of the numbers."""
-        placed = []
-        for part in self._parts(self._as_weight(torch.empty(shape, device="meta"))):
-            expand = _placed(part.kernels.expand, numbers)
-            reduce = _placed(part.kernels.reduce, numbers)
-            copied = None
-            if part.kernels.copies is not None:
-                copies = part.kernels.copies.view(part.out, 1, -1)  # (out, 1, inner * h * w)
-                first = len(expand) * torch.arange(part.groups_in, device="cpu").view(1, -1, 1)
-                copied = (copies + first).flatten().to(numbers.device)  # (out * I * h * w,)
-            placed.append(Matrices(expand, reduce, copied))
-        return placed
+    def parts(self, like: Tensor, shape: torch.Size) -> list[Part]:
+        """Return the parts of a weight between every two sizes, in the order of their numbers.
+
+        Args:
+            like: A tensor on the device to compute on, and with the precision, or less than float32.
+            shape: Of the values.
+        """
+        height, width = self._as_weight(torch.empty(shape, device="meta")).shape[2:]
+        smooth = self.smooth and self.shuffle == 1
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        found = []
+        first_row = 0
+        for out, rows in self.after:
+            first_column = 0
+            for inner, columns in self.before:
+                kernels = commuting(self.group, out, inner, height, width, smooth)
+                members = abs(out)
+                groups_in = columns // inner
+                copied = None
+                if kernels.copies is not None:
+                    copies = kernels.copies.view(members, 1, -1)  # (out, 1, inner * h * w)
+                    first = len(kernels.expand) * torch.arange(groups_in, device="cpu").view(1, -1, 1)
+                    copied = (copies + first).flatten().to(like.device)  # (out * I * h * w,)
+                part = Part(
+                    rows=slice(first_row, first_row + rows),
+                    columns=slice(first_column, first_column + columns),
+                    out=members,
+                    groups_out=rows // members,
+                    groups_in=groups_in,
+                    expand=kernels.expand.to(like.device, dtype),
+                    reduce=kernels.reduce.to(like.device, dtype),
+                    copied=copied,
+                )
+                found.append(part)
+                first_column += columns
+            first_row += rows
+        return found
 
     def leaves_free(self, values: Tensor) -> bool:
-        """Return whether all numbers are independent, as those of a linear layer on single numbers."""
-        parts = self._parts(self._as_weight(values))
+        """Return whether all numbers are independent, as in a linear layer on single numbers."""
+        parts = self.parts(values, values.shape)
         return sum(part.num_numbers for part in parts) == values.numel()
 
     def start(self, values: Tensor, random: bool = False) -> tuple[Tensor, float]:
@@ -179,32 +190,13 @@ class Tie:
                 mean = start.mean((-2, -1), keepdim=True)  # (O, I, 1, 1)
                 start = start - (1 - KEPT_MEAN_SHARE) * mean
                 start = self._as_weight(self.project(self._from_weight(start, given.shape)))
-            for part in self._parts(weight):
+            for part in self.parts(given, given.shape):
                 norm = float(start[part.rows, part.columns].norm())
                 norm_before = float(weight[part.rows, part.columns].norm())
                 if norm > MIN_SHARE * norm_before:
                     start[part.rows, part.columns] *= norm_before / norm
             tied = self._from_weight(start, given.shape)
         return tied.to(values.dtype), distance
-
-    def _parts(self, weight: Tensor) -> list[Part]:
-        """Return the parts of a weight (O, I, h, w) between every two sizes."""
-        smooth = self.smooth and self.shuffle == 1
-        found = []
-        first_row = 0
-        for out, rows in self.after:
-            first_column = 0
-            for inner, columns in self.before:
-                kernels = commuting(self.group, out, inner, *weight.shape[2:], smooth)
-                in_rows = slice(first_row, first_row + rows)
-                in_columns = slice(first_column, first_column + columns)
-                out_members = abs(out)
-                found.append(
-                    Part(in_rows, in_columns, out_members, rows // out_members, columns // inner, kernels)
-                )
-                first_column += columns
-            first_row += rows
-        return found
 
     def _as_weight(self, values: Tensor) -> Tensor:
         """Return ``values`` of any shape as the weight of a convolution, (O, I, h, w)."""
@@ -220,10 +212,11 @@ class Tie:
         return kernels.flatten(4, 5).flatten(2, 3)  # (O, I, h * r, w * r)
 
     def _from_weight(self, weight: Tensor, shape: torch.Size) -> Tensor:
-        """Do the inverse of :meth:`_as_weight`."""
+        """Do the inverse of :meth:`_as_weight`, also for (O, I * h * w)."""
         if self.shuffle > 1:
             r = self.shuffle
-            kernels = weight.unflatten(3, (-1, r)).unflatten(2, (-1, r))  # (O, I, h, r, w, r)
+            height, width = shape[2:] or (1, 1)
+            kernels = weight.reshape(len(weight), -1, height, r, width, r)  # (O, I, h, r, w, r)
             weight = kernels.permute(0, 3, 5, 1, 2, 4)  # (O, r, r, I, h, w)
         return weight.reshape(shape)
 
@@ -244,48 +237,42 @@ class _Expand(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(numbers: Tensor, matrices: Matrices, part: Part) -> Tensor:
-        if matrices.copied is not None:
+    def forward(numbers: Tensor, part: Part) -> Tensor:
+        if part.copied is not None:
             rows = numbers.reshape(part.groups_out, -1)  # (groups out, groups in * numbers)
-            kernels = rows.gather(1, matrices.copied.expand(part.groups_out, -1))
+            kernels = rows.gather(1, part.copied.expand(part.groups_out, -1))
             return kernels.view(part.groups_out * part.out, -1)  # (O, I * h * w)
-        rows = numbers.reshape(part.groups_out * part.groups_in, len(matrices.expand))
-        kernels = _product(rows, matrices.expand)  # (groups out * groups in, places)
+        rows = numbers.reshape(part.groups_out * part.groups_in, len(part.expand))
+        kernels = _product(rows, part.expand)  # (groups out * groups in, places)
         kernels = kernels.view(part.groups_out, part.groups_in, part.out, -1)
         kernels = kernels.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
         return kernels.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Matrices, Part], output: Tensor) -> None:
-        numbers, ctx.matrices, ctx.part = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Part], output: Tensor) -> None:
+        numbers, ctx.part = inputs
         ctx.shape = numbers.shape
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _reduced(grad, ctx.matrices.reduce, ctx.part).reshape(ctx.shape), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _reduced(grad, ctx.part).reshape(ctx.shape), None
 
 
-def _reduced(kernels: Tensor, reduce: Tensor, part: Part) -> Tensor:
-    """Return the numbers c = W R of a part, (groups out, groups in * numbers), from (O, I * h * w)."""
+def _reduced(kernels: Tensor, part: Part) -> Tensor:
+    """Return the numbers c = W R, (groups out, groups in * numbers), of kernels (O, I * h * w)."""
     kernels = kernels.reshape(part.groups_out, part.out, part.groups_in, -1)
     kernels = kernels.transpose(1, 2)  # (groups out, groups in, out, inner * h * w)
-    numbers = _product(kernels.reshape(-1, len(reduce)), reduce)  # (groups out * groups in, numbers)
-    return numbers.view(part.groups_out, part.groups_in * reduce.shape[1])
-
-
-def _placed(matrix: Tensor, like: Tensor) -> Tensor:
-    """Return a matrix on the device of another tensor, in its precision or in float32."""
-    return matrix.to(like.device, torch.promote_types(like.dtype, torch.float32))
+    numbers = _product(kernels.reshape(-1, len(part.reduce)), part.reduce)
+    return numbers.view(part.groups_out, part.groups_in * part.reduce.shape[1])
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b in the precision of ``b``, where autocast would round it, as the dtype of ``a``."""
     device = a.device.type
-    context: Any = nullcontext()
-    if torch.amp.is_autocast_available(device):
-        context = torch.autocast(device, enabled=False)
-    with context:
-        return (a.to(b.dtype) @ b).to(a.dtype)
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):
+            return (a.to(b.dtype) @ b).to(a.dtype)
+    return (a.to(b.dtype) @ b).to(a.dtype)
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
