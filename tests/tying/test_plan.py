@@ -671,7 +671,15 @@ def test_vectors_come_from_feature_groups() -> None:
         outputs="vector",
     )
     transposed = nn.Sequential(conv(3, 16), nn.ConvTranspose2d(16, 2, 2, 2))
-    refused("layer '1' .* cannot return vectors: end", transposed, x, outputs="vector")
+    message = r"cannot read or return vectors: they must leave the model"
+    refused(rf"layer '1' \(ConvTranspose2d\) {message}", transposed, x, outputs="vector")
+    refined = Net(
+        lambda net, x: (net.rough(net.body(x)), net.fine(net.rough(net.body(x)))),
+        body=conv(3, 16),
+        rough=conv(16, 2),
+        fine=conv(2, 2),
+    )
+    refused(rf"layer 'fine' \(Conv2d\) {message}", refined, x, outputs="vector")
     refused(
         "'2' returns 3, which are not pairs",
         nn.Sequential(conv(3, 16), nn.ReLU(), conv(16, 3)),
@@ -916,6 +924,30 @@ def test_numbers_along_the_sides_of_a_map_are_untied(shape, tied) -> None:
     plan = planned(net, torch.rand(2, 1, 10, 10))
     assert plan.untied == (() if tied else ("1.numbers",))
     assert any(tensor.key == "numbers" for tensor in plan.ties) == tied
+
+
+def test_what_modules_return_beside_maps_is_no_reason_to_refuse() -> None:
+    """A temperature, a table that is looked up, and tokens, in modules with numbers of their own."""
+
+    def forward(net, x):
+        h = net.body(x)
+        tokens = net.tokens(h)  # (B, places, 8)
+        codes = net.codes(tokens)  # (B, places), integers
+        return net.head(h) * net.temperature, tokens.detach(), codes, net.table(x)
+
+    shift = nn.Parameter(torch.rand(8), requires_grad=False)
+    codebook = nn.Parameter(torch.rand(5, 8), requires_grad=False)
+    net = Net(
+        forward,
+        body=conv(1, 8),
+        tokens=Net(lambda net, h: h.flatten(2).mT + net.shift, shift=shift),
+        codes=Net(lambda net, tokens: torch.cdist(tokens, net.book).argmin(-1), book=codebook),
+        table=Net(lambda net, x: net.entries, entries=nn.Parameter(torch.rand(3, 4, 9, 9))),
+        head=conv(8, 2),
+        temperature=nn.Parameter(torch.tensor(2.0)),
+    )
+    plan = planned(net, torch.rand(2, 1, 9, 9))
+    assert plan.outputs == [((1, 2),), ()] and max(plan.errors.values()) < 1e-10
 
 
 NET, X = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 1)), torch.rand(2, 1, 9, 9)

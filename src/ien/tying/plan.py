@@ -1,128 +1,45 @@
-"""The plan: run the model once on views, and tie each layer just before it runs.
+"""The plan: run the model once with a planner, and see what could still break.
 
-Before a layer runs, its feature groups are detected in the maps that come in, or taken from the
-layers that feed it, and its weight is tied between these and the ones that it should return. Then
-its output is checked. So every layer sees inputs that are equivariant already, and the first
-output that is not is where the model breaks.
+A learned map of positions that is 0 at first breaks nothing yet. So the model runs once more, with
+other numbers in place of every parameter that is not tied.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.nn.utils import parametrize
 
 from .._files import seeded
 from .._text import MODEL_ITSELF, nearest
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
-from ..groups.members import Blocks, num_channels, permutes_members
+from ..groups.members import num_channels, permutes_members
 from ..loss.arguments import cut_for_batch, repeat_for_views
-from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import device_of, eval_mode, try_model
-from .detect import Found, errors_in, feature_groups_of, layouts, swaps_sides, views_of
-from .parametrized import Projected
-from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
-from .wiring import (
-    Mixing,
-    Source,
-    Specs,
-    Wiring,
-    batches_in,
-    choose,
-    has_numbers,
-    is_depthwise,
-    is_named,
-    spread,
-    wire,
-)
+from .detect import errors_in, feature_groups_of, layouts, views_of
+from .planner import Breaks, Plan, Planner, TiedLayer, TiedTensor, layer_text, maps_of, sizes_text
+from .wiring import Mixing, Specs, batches_in, choose, wire
 
 __all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan"]
 
-ENOUGH_PIXELS = 2**15
+DETECTION_PIXELS = 2**15
 """Pixels of the images that feature groups are detected with, if there are 2 to 8 of them."""
 MIN_FEATURES = 6
 """Independent features that a layer needs in order to learn what the model returns.
 
 A U-Net with 2 of them before its head learned nothing, one with 4 learned slowly, one with 6 well.
 """
-MAX_ROUNDING = 1e-6
-"""Weights at no more than this relative distance from tied ones are tied already."""
-MAX_GAIN = 4.0
-"""How far a random weight may grow or shrink to keep a variance: dead maps would need more."""
 MAX_HIDING_WEIGHT = 1e-2
 """Tied weights below this share of usual ones may hide a break in what they multiply."""
-REMEMBERED_MAPS = 4
-"""How many of the latest maps are remembered: enough for a residual block."""
-
-
-class TiedTensor(NamedTuple):
-    """A tensor of a module, and how feature groups tie its numbers."""
-
-    module: nn.Module
-    key: str
-    tie: Tie
-
-
-@dataclass(frozen=True)
-class TiedLayer:
-    """What became of one layer."""
-
-    before: str
-    """The sizes of the feature groups in its input."""
-    after: str
-    """The sizes of the feature groups in its output."""
-    distance: float
-    """‖W - P W‖ / ‖W‖ of its weights W and the nearest tied ones P W: 0 to 1."""
-    exact: float = math.nan
-    """The largest relative error of its output under quarter turns and flips."""
-    between: float | None = None
-    """The mean relative error under all other elements, which resample."""
-
-
-@dataclass
-class Plan:
-    """What is tied in a model, in the order that its layers run."""
-
-    group: Group
-    layers: dict[str, TiedLayer] = field(default_factory=dict)
-    ties: list[TiedTensor] = field(default_factory=list)
-    """What is tied; a shared tensor comes once for each of its modules."""
-    norms: list[tuple[nn.Module, Blocks]] = field(default_factory=list)
-    """Norms with running statistics, and the feature groups to pool them over."""
-    mixing: dict[str, nn.Module] = field(default_factory=dict)
-    """The layers that mix channels."""
-    returned: dict[str, Blocks] = field(default_factory=dict)
-    """The feature groups that layers returned."""
-    outputs: list[Blocks] = field(default_factory=list)
-    """The feature groups of each tensor that the model returns."""
-    errors: dict[str, float] = field(default_factory=dict)
-    """The relative error of what the model returns under each element, by its label."""
-    unused: tuple[str, ...] = ()
-    """Modules with parameters that did not run, and were not changed."""
-    untied: tuple[str, ...] = ()
-    """Frozen parameters that would break equivariance if they were trained."""
-
-    def note_errors(self, found: Found) -> None:
-        """Keep the larger errors, of several tensors that the model returns."""
-        for label, error in found.errors.items():
-            self.errors[label] = max(error, self.errors.get(label, 0.0))
-
-
-class _Breaks(ValueError):
-    """The layer from which on the model is not equivariant."""
 
 
 def make_plan(
@@ -145,7 +62,7 @@ def make_plan(
     modules = _modules_of(model)
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
         images = images.to(device_of(model, images.device), copy=True)
-        few = images[: min(max(ENOUGH_PIXELS // images[0, 0].numel(), 2), 8)]
+        few = images[: min(max(DETECTION_PIXELS // images[0, 0].numel(), 2), 8)]
         views = views_of(few, group)
         # a model that fails on these images should say so before anything is changed
         try_model(model, few.clone(), cut_for_batch(args, kwargs, len(images), slice(len(few)), few.device))
@@ -156,17 +73,17 @@ def make_plan(
             raise ValueError("the model ran no Conv2d, ConvTranspose2d or Linear: there is nothing to tie")
         chosen = choose(wiring, group, specs, outputs)
         random = weights == "random"
-        planner = _Planner(group, wiring, chosen, specs, len(views), random, smooth, Plan(group))
+        planner = Planner(group, wiring, chosen, specs, len(views), random, smooth, Plan(group))
         try:
             with hooked(modules, planner.tie, planner.check):
                 run(views, len(group))
             if planner.outdated:
                 with hooked(modules, planner.estimate_statistics):
                     run(images)
-            planner.find_untied(model, lambda: run(views, len(group)))
-        except _Breaks as error:
+            _find_untied(planner, model, lambda: run(views, len(group)))
+        except Breaks as error:
             raise ValueError(f"{error}{_advice(model, images)}") from None
-    planner.warn_if_narrow()
+    _warn_if_narrow(planner)
     for name, module in modules.items():
         lists_others = isinstance(module, nn.ParameterList | nn.ParameterDict)
         if module._parameters and name not in planner.ran and not lists_others:
@@ -186,10 +103,10 @@ def errors_of(
 
     def check(name: str, module: nn.Module, output: Any) -> None:
         if isinstance(module, Mixing) and plan.mixing.get(name) is not module:
-            broken.append(f"{_called(name, module)} is not tied: it was added after make_equivariant")
+            broken.append(f"{layer_text(name, module)} is not tied: it was added after make_equivariant")
         elif isinstance(module, Mixing) and name in plan.returned:
-            if feature_groups_of(_maps_of(module, output), plan.group, [plan.returned[name]]) is None:
-                broken.append(f"{_called(name, module)} breaks {plan.group}")
+            if feature_groups_of(maps_of(module, output), plan.group, [plan.returned[name]]) is None:
+                broken.append(f"{layer_text(name, module)} breaks {plan.group}")
 
     now = Plan(plan.group)
     with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
@@ -204,408 +121,62 @@ def errors_of(
     return now.errors, "".join(broken[:1])
 
 
-@dataclass
-class _Planner:
-    """What is known about a model while it runs on views."""
+def _find_untied(planner: Planner, model: nn.Module, run: Callable[[], Any]) -> None:
+    """Find parameters that are not tied and would break equivariance with other numbers.
 
-    group: Group
-    wiring: Wiring
-    chosen: dict[str, Blocks]
-    specs: Specs
-    num_views: int
-    random: bool
-    smooth: bool
-    plan: Plan
-    ran: set[str] = field(default_factory=set)
-    trusted: set[str] = field(default_factory=set)
-    """Modules whose input does not rotate as a whole."""
-    inputs: dict[str, Blocks] = field(default_factory=dict)
-    """The feature groups in the input of mixing layers."""
-    tied: dict[int, Tie] = field(default_factory=dict)
-    """How tensors are tied, by their id."""
-    changed: bool = False
-    outdated: set[nn.Module] = field(default_factory=set)
-    """Norms with statistics of other weights."""
-    latest: list[tuple[Tensor, int, Found | None]] = field(default_factory=list)
-    """Maps with their version and what was found in them; as many as a residual block holds."""
-
-    def tie(self, name: str, module: nn.Module, x: Any) -> None:
-        """Tie the weights of a module that is about to run on ``x``."""
-        self.ran.add(name)
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            return
-        if isinstance(module, Mixing) and name in self.chosen:
-            self._tie_mixing(name, module, x)
-        else:
-            self._tie_numbers(name, module, x)
-
-    def _tie_mixing(self, name: str, module: Mixing, x: Tensor) -> None:
-        """Tie the weight and the bias of a layer that mixes channels."""
-        called = _called(name, module)
-        if not layouts(x):
+    Tied weights near 0, such as the last norm of a residual block, get other numbers as well: they
+    could hide a break in what they multiply.
+    """
+    free: dict[str, Tensor] = {}
+    hiding: dict[str, Tensor] = {}
+    weights = dict(model.named_parameters())
+    for name, weight in weights.items():
+        if weight.numel() < 2:
+            continue
+        largest = float(torch.linalg.vector_norm(weight, math.inf))
+        usual = weight[0].numel() ** -0.5
+        tie = planner.tied.get(id(weight))
+        if tie is None:
+            free[name] = weight + _noise(weight) * (largest or 1.0)
+        elif largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias"):
+            hiding[name] = tie.project(_noise(weight) * usual)
+    # one pass is enough for most models
+    if not (free or hiding) or _error_with(planner, run, weights, free | hiding) is None:
+        return
+    error = _error_with(planner, run, weights, hiding)
+    if error is not None:
+        raise Breaks(f"{error}, once these are no longer 0: {', '.join(map(repr, hiding))}")
+    for name, other in free.items():
+        if _error_with(planner, run, weights, hiding | {name: other}) is None:
+            continue
+        if weights[name].requires_grad:
             raise ValueError(
-                f"the input of {called} is {_shape_text(x)}: keep height and width as separate dims, "
-                f"(B, C, H, W) or (B, H, W, C), so that they can rotate"
+                f"parameter {name!r} {tuple(other.shape)} cannot be tied and would break equivariance as "
+                f"it trains: freeze it (requires_grad_(False)), or leave that part of the model out; "
+                f"numbers per channel can be tied in a module of their own that is called with the maps"
             )
-        before, _ = self._feature_groups_in(name, [_maps_of(module, x)], trusting=True)
-        if before is None:
-            raise _Breaks(f"the input of {called}, {_shape_text(x)}, does not rotate under {self.group}")
-        if is_depthwise(module):
-            self.chosen[name] = before
-        after = self.chosen[name]
-        shuffle = self.wiring.shuffles[name]
-        self.plan.mixing[name] = module
-        self.inputs[name] = before
-        stored = self._stored(called, module, before, after, shuffle)
-        ties = {"weight": Tie(self.group, *stored, self.smooth, shuffle)}
-        for key, numbers in _vectors_of(module).items():
-            if key != "weight" and numbers.numel() == num_channels(after) * shuffle**2:
-                ties[key] = Tie(self.group, after, shuffle=shuffle)
-        one_pixel = module.weight[0, 0].numel() * shuffle == 1
-        written = self._tie_all(name, module, ties, before, after, one_pixel)
-        if "weight" in written and self.random:
-            self._keep_spread(name, module, x)
+        planner.plan.untied += (name,)
 
-    def _stored(
-        self, called: str, module: Mixing, before: Blocks, after: Blocks, shuffle: int
-    ) -> tuple[Blocks, Blocks]:
-        """Return the feature groups of a weight as it is stored, or say why it cannot be tied."""
-        transposed = isinstance(module, nn.ConvTranspose2d)
-        conv_groups = getattr(module, "groups", 1)  # a linear layer has none
-        if shuffle > 1 and not (isinstance(module, nn.Conv2d) and conv_groups == 1 and all(self.group.exact)):
-            raise ValueError(
-                f"{called} feeds a pixel shuffle, as only a Conv2d with groups=1 may, and only under quarter "
-                f"turns and flips: upsample with ConvTranspose2d or interpolate instead"
-            )
-        if transposed and VECTOR in dict(after):
-            raise ValueError(f"{called} cannot return vectors: end the model with a Conv2d or a Linear")
-        height, width = (*module.weight.shape[2:], 1, 1)[:2]
-        if height != width and swaps_sides(self.group):
-            side = max(height, width)
-            raise ValueError(
-                f"{called} has kernels of {height}×{width}, which cannot rotate by 90°: "
-                f"make them {side}×{side}, or use a group such as rot2xflip"
-            )
-        sides = (after, before)
-        if transposed:  # its weight is (I, O, h, w)
-            sides = (before, after)
-        stored = grouped(conv_groups, *sides, self.group)
-        if stored is None:
-            raise ValueError(
-                f"{called}: its {conv_groups} conv groups cut through feature groups, whose members "
-                f'{self.group} permutes: use groups=1, or feature_groups="auto" for single channels there'
-            )
-        return stored
 
-    def _keep_spread(self, name: str, module: Mixing, x: Tensor) -> None:
-        """Scale a random weight so that the layer's output varies as much as it did before."""
-        scaled: Any = module.weight
-        if parametrize.is_parametrized(module, "weight"):
-            scaled = getattr(module.get_submodule("parametrizations.weight"), "original0", None)
-            if scaled is None:  # only a weight norm has a length to scale
-                return
-        upright = x[: len(x) // len(self.group)]
-        now = spread(module, module.forward(upright))  # not module(upright), whose hooks would run
-        gain = math.sqrt(self.wiring.spreads[name] / max(now, sys.float_info.min))
-        scaled.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
-
-    def _tie_numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
-        """Make numbers per channel, such as the weight of a norm, equal within a feature group."""
-        called = _called(name, module)
-        has_statistics = getattr(module, "running_mean", None) is not None
-        if isinstance(module, _BatchNorm) and not has_statistics:
-            raise ValueError(
-                f"{called} normalises with the statistics of the batch, also in eval mode, so the result for "
-                f"an image depends on how the others are rotated: set track_running_stats=True"
-            )
-        vectors = _vectors_of(module)
-        maps = []
-        for h in layouts(x):
-            if any(_has_number_per_channel(numbers, h, x) for numbers in vectors.values()):
-                maps.append(h)
-        if isinstance(module, nn.GroupNorm):
-            maps = layouts(x)[:1]
-        first = bool(maps) and (maps[0] is x or x.ndim == 2)  # numbers along a side may look like channels
-        blocks, layout = self._feature_groups_in(name, maps, trusting=first)
-        if blocks is None or layout is None:
-            return  # the next layer that mixes channels will tell
-        if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, blocks, blocks, self.group):
-            raise ValueError(
-                f"{called} cuts through feature groups with num_groups={module.num_groups}: use 1, a number "
-                f'that leaves each feature group in one piece, or feature_groups="auto"'
-            )
-        ties = {}
-        for key, numbers in vectors.items():
-            if _has_number_per_channel(numbers, layout, x):
-                ties[key] = Tie(self.group, blocks)
-        outdated = self.changed and not self.random  # before this module notes a change of its own
-        self._tie_all(name, module, ties, blocks, blocks, one_pixel=True)
-        if isinstance(module, _NormBase) and has_statistics:
-            if outdated:
-                self.outdated.add(module)
-            if any(size > 1 for size, _ in blocks) and (module, blocks) not in self.plan.norms:
-                self.plan.norms.append((module, blocks))
-
-    def _tie_all(
-        self,
-        name: str,
-        module: nn.Module,
-        ties: Mapping[str, Tie],
-        before: Blocks,
-        after: Blocks,
-        one_pixel: bool,
-    ) -> list[str]:
-        """Tie tensors of a module, and return the names of those that were not tied before."""
-        free = one_pixel and {size for size, _ in (*before, *after)} == {1}  # whatever its numbers
-        written: list[str] = []
-        distances, norms = [0.0], [0.0]
-        for key, tie in ties.items():
-            tensor: Any = module._parameters.get(key, module._buffers.get(key))
-            if parametrize.is_parametrized(module, key):
-                tensor = module.get_submodule(f"parametrizations.{key}")
-            if tensor is None:
-                raise ValueError(
-                    f"{_called(name, module)} computes its {key} in a hook: use weight_norm or spectral_norm "
-                    f"of torch.nn.utils.parametrizations, not of torch.nn.utils, and remove any pruning"
-                )
-            is_new = id(tensor) not in self.tied
-            if self.tied.setdefault(id(tensor), tie) != tie:
-                raise ValueError(
-                    f"{_called(name, module)} shares its {key} with a place that has other feature groups: "
-                    f"give both the same, or a {key} of their own"
-                )
-            if free:
-                continue
-            if not any(each.module is module and each.key == key for each in self.plan.ties):
-                self.plan.ties.append(TiedTensor(module, key, tie))
-            norms.append(float(full_precision(getattr(module, key)).norm()))
-            if is_new:
-                written.append(key)
-                distances.append(self._write(name, module, key, tie))
-        distance = math.hypot(*distances) / max(math.hypot(*norms), sys.float_info.min)
-        if written and (isinstance(module, Mixing) or distance > MAX_ROUNDING):
-            self.plan.layers[name] = TiedLayer(_sizes_text(before), _sizes_text(after), distance)
-            self.changed |= distance > MAX_ROUNDING
-        return written
-
-    def _write(self, name: str, module: nn.Module, key: str, tie: Tie) -> float:
-        """Give a tensor tied numbers, and return how far it was from them."""
-        is_weight = isinstance(module, Mixing) and key == "weight"
-        values: Tensor = getattr(module, key)
-        tied, distance = tie.start(values, self.random and isinstance(module, Mixing))
-        if is_weight and values.any() and float(tied.norm()) <= MIN_SHARE * float(values.norm()):
-            raise ValueError(
-                f"{_called(name, module)}: no part of its weight commutes with {self.group} from feature "
-                f"groups {_sizes_text(tie.before)} to {_sizes_text(tie.after)}, so it would be 0: use larger "
-                f"ones, up to {len(self.group)}, on either side"
-            )
-        if parametrize.is_parametrized(module, key):  # what a weight norm computes is tied
-            parametrize.register_parametrization(module, key, Projected(tie), unsafe=True)
-        else:
-            values.copy_(tied)
-        return distance
-
-    def estimate_statistics(self, name: str, module: nn.Module, x: Tensor) -> None:
-        """Estimate the running statistics of a norm that is about to run on upright images."""
-        if module not in self.outdated:
-            return
-        self.outdated.discard(module)  # a norm that runs twice has those of the first time
-        pixels = full_precision(x).movedim(1, -1).flatten(0, -2)  # (pixels, C)
-        variance, mean = torch.var_mean(pixels, 0)  # (C,) both
-        buffers: Any = module._buffers
-        tie = self.tied[id(buffers["running_mean"])]
-        # of all views together: the variances of members, and the variance of their means
-        pooled = tie.project(mean)
-        buffers["running_mean"].copy_(pooled)
-        buffers["running_var"].copy_(tie.project(variance + (mean - pooled).square()))
-
-    def check(self, name: str, module: nn.Module, output: Any) -> None:
-        """Raise :class:`_Breaks` if what a layer or the model returned is not equivariant.
-
-        Pads and pools are not asked: of what they return, only what is read later matters.
-        """
-        if isinstance(module, Mixing) and name in self.chosen:
-            if self.wiring.shuffles[name] == 1:
-                self._check_maps(name, module, [_maps_of(module, output)], [self.chosen[name]])
-        elif name and isinstance(output, Tensor) and has_numbers(module) and name not in self.trusted:
-            if not isinstance(module, _NormBase):  # whose numbers are tied
-                expected = self._blocks_of(self.wiring.sources(name))
-                self._check_maps(name, module, layouts(output), expected, others=True)
-        if not name:
-            self._check_returned(module, output)
-
-    def _check_returned(self, model: nn.Module, output: Any) -> None:
-        """Check all that the model returns: feature groups are permuted there only if named."""
-        inputs = [each for each in self.wiring.inputs if each.name is None]
-        for part, each in zip(batches_in(output, self.num_views), inputs, strict=False):
-            maps = layouts(part)
-            if not maps:  # tokens or boxes: a rotation changes their order
-                self.plan.outputs.append(())
-                continue
-            expected = self._blocks_of(each.sources)
-            for h in maps:
-                expected.append(((1, h.shape[1]),))
-            found = self._check_maps("", model, maps, expected, others=True)
-            names = [source.name for source in each.sources if source.name is not None]
-            permuted = any(size > 1 for size, _ in found.blocks)
-            if permuted and not any(is_named(name, self.specs) for name in names):
-                raise ValueError(
-                    f"the model's output, {_shape_text(part)}, holds feature groups that {self.group} "
-                    f'permutes: set feature_groups={{"": …, "{"".join(names[:1])}": 1}}, or name that layer '
-                    f"with its size to allow it"
-                )
-            self.plan.outputs.append(found.blocks)
-            self.plan.note_errors(found)
-
-    def _check_maps(
-        self,
-        name: str,
-        module: nn.Module,
-        maps: Sequence[Tensor],
-        expected: Sequence[Blocks],
-        others: bool = False,
-    ) -> Found:
-        """Return the feature groups that maps rotate in, in one of their layouts."""
-        for h in maps:
-            found = self._detect(h, expected, others)
-            if found is None:
-                continue
-            self.plan.returned[name] = found.blocks
-            layer = self.plan.layers.get(name)
-            if layer is not None and math.isnan(layer.exact):
-                self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
-            return found
-        what = "its output does not rotate"
-        if name in self.trusted:
-            what = "neither its input nor its output rotates"
-        text = f"{_called(name, module)} breaks {self.group}: {what}"
-        for key, tensor in module.named_parameters(recurse=False):
-            if tensor.numel() > 1 and id(tensor) not in self.tied:
-                text += f"; its own {key!r} cannot be tied"
-        raise _Breaks(text)
-
-    def _feature_groups_in(
-        self, name: str, maps: Sequence[Tensor], trusting: bool
-    ) -> tuple[Blocks | None, Tensor | None]:
-        """Return the feature groups of a module's input, and the layout in which it has them.
-
-        If it does not rotate, its sources may be taken at their word: a padded column may never be
-        read, and the check of the output will tell.
-        """
-        expected = self._blocks_of(self.wiring.sources(name))
-        for h in maps:
-            found = self._detect(h, expected, others=True)
-            if found is not None:
-                return found.blocks, h
-        if trusting:
-            words = {blocks for blocks in expected if num_channels(blocks) == maps[0].shape[1]}
-            if len(words) == 1:
-                self.trusted.add(name)
-                return words.pop(), maps[0]
-        return None, None
-
-    def _detect(self, h: Tensor, expected: Sequence[Blocks], others: bool) -> Found | None:
-        """Return the feature groups that maps rotate in: those expected, or any ``others`` too."""
-        for maps, version, found in self.latest:
-            if maps.is_set_to(h) and version == h._version:  # the very same maps, not written to
-                return found
-        channels = h.shape[1]
-        candidates: list[Blocks] = []
-        for spec in (*self.specs.values(), FeatureGroups.of(1)):
-            spec = spec or FeatureGroups.of(len(self.group))
-            if others and spec.nearest(channels) == channels:
-                candidates.append(tuple(spec.blocks(channels)))
-        found = feature_groups_of(h, self.group, expected, candidates)
-        self.latest = [*self.latest[1 - REMEMBERED_MAPS :], (h, h._version, found)]
-        return found
-
-    def _blocks_of(self, sources: Iterable[Source]) -> list[Blocks]:
-        """Return the feature groups of each source, and those of all parts concatenated."""
-        found: list[Blocks] = []
-        joined: list[tuple[int, int]] = []
-        parts = set()
-        for source in sources:
-            blocks: Blocks = ((1, source.channels),)
-            if source.name is not None:
-                blocks = self.chosen[source.name]
-            found.append(blocks)
-            if source.part in parts:
-                continue
-            parts.add(source.part)
-            for size, channels in blocks:
-                if joined and joined[-1][0] == size:
-                    channels += joined.pop()[1]
-                joined.append((size, channels))
-        return [*found, tuple(joined)]
-
-    def find_untied(self, model: nn.Module, run: Callable[[], Any]) -> None:
-        """Find parameters that are not tied and would break equivariance with other numbers.
-
-        A learned map of positions that is 0 at first breaks nothing yet. So every parameter without
-        a tie gets other numbers, tied ones near 0 too, which could hide a break, and the model runs
-        again.
-        """
-        free: dict[str, Tensor] = {}
-        hiding: dict[str, Tensor] = {}
-        weights = dict(model.named_parameters())
-        for name, weight in weights.items():
-            largest = float(torch.linalg.vector_norm(weight, math.inf))
-            usual = weight[:1].numel() ** -0.5
-            tie = self.tied.get(id(weight))
-            if tie is None and weight.numel() > 1:
-                free[name] = weight + _noise(weight) * (largest or 1.0)
-            elif tie is not None and largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias"):
-                hiding[name] = tie.project(_noise(weight) * usual)
-        # one pass is enough for most models
-        if not (free or hiding) or self._error_with(weights, run, free | hiding) is None:
-            return
-        error = self._error_with(weights, run, hiding)
-        if error is not None:
-            raise _Breaks(f"{error}, once these are no longer 0: {', '.join(map(repr, hiding))}")
-        for name, other in free.items():
-            if self._error_with(weights, run, hiding | {name: other}) is None:
-                continue
-            if weights[name].requires_grad:
-                raise ValueError(
-                    f"parameter {name!r} {tuple(other.shape)} cannot be tied and would break equivariance as "
-                    f"it trains: freeze it (requires_grad_(False)), or leave that part of the model out; "
-                    f"numbers per channel can be tied in a module of their own that is called with the maps"
-                )
-            self.plan.untied += (name,)
-
-    def _error_with(
-        self, weights: Mapping[str, Tensor], run: Callable[[], Any], others: Mapping[str, Tensor]
-    ) -> _Breaks | None:
-        """Return what breaks with ``others`` in place of some parameters, which are put back."""
-        before = {name: weights[name].clone() for name in others}
-        plan = self.plan
-        self.plan = Plan(self.group)
-        try:
-            for name, other in others.items():
-                weights[name].copy_(other)
-            with hooked(self.wiring.modules, after=self.check):
-                run()
-        except _Breaks as error:
-            return error
-        finally:
-            self.plan = plan
-            for name, old in before.items():
-                weights[name].copy_(old)
-        return None
-
-    def warn_if_narrow(self) -> None:
-        """Warn if a layer makes what the model returns of very few independent features."""
-        order = len(self.group)
-        for name in self.wiring.leaving & set(self.inputs):
-            blocks = self.inputs[name]
-            features = sum(channels // size for size, channels in blocks)
-            if features < MIN_FEATURES and any(size > 1 for size, _ in blocks):
-                warnings.warn(
-                    f"layer {name!r} has only {features} independent features to work with, "
-                    f"{num_channels(blocks)} channels in feature groups {_sizes_text(blocks)}, and learns "
-                    f"little from so few: use {MIN_FEATURES} × {order} = {MIN_FEATURES * order} or more",
-                    stacklevel=4,
-                )
+def _error_with(
+    planner: Planner, run: Callable[[], Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]
+) -> Breaks | None:
+    """Return what breaks with ``others`` in place of some parameters, which are put back."""
+    before = {name: weights[name].clone() for name in others}
+    plan = planner.plan
+    planner.plan = Plan(planner.group)
+    try:
+        for name, other in others.items():
+            weights[name].copy_(other)
+        with hooked(planner.wiring.modules, after=planner.check):
+            run()
+    except Breaks as error:
+        return error
+    finally:
+        planner.plan = plan
+        for name, old in before.items():
+            weights[name].copy_(old)
+    return None
 
 
 def _noise(like: Tensor) -> Tensor:
@@ -614,26 +185,19 @@ def _noise(like: Tensor) -> Tensor:
     return (2 * noise - 1).to(like)
 
 
-def _sizes_text(blocks: Blocks) -> str:
-    """Return the sizes as tables and messages show them: ``4-2-1``, or ``vector``."""
-    sizes = []
-    for size, _ in blocks:
-        sizes.append("vector" if size == VECTOR else str(size))
-    return "-".join(sizes)
-
-
-def _called(name: str, module: nn.Module) -> str:
-    """Describe a layer by its name and type."""
-    if not name:
-        return MODEL_ITSELF
-    return f"layer {name!r} ({type(module).__name__})"
-
-
-def _shape_text(x: Tensor) -> str:
-    """Describe maps without their batch, as ``8×7×7``, and any other tensor with its type."""
-    if x.ndim == 4:
-        return "×".join(map(str, x.shape[1:]))
-    return f"{x.dtype} {tuple(x.shape)}"
+def _warn_if_narrow(planner: Planner) -> None:
+    """Warn if a layer makes what the model returns of very few independent features."""
+    order = len(planner.group)
+    for name in planner.wiring.leaving & set(planner.inputs):
+        blocks = planner.inputs[name]
+        features = sum(channels // size for size, channels in blocks)
+        if features < MIN_FEATURES and any(size > 1 for size, _ in blocks):
+            warnings.warn(
+                f"layer {name!r} has only {features} independent features to work with, "
+                f"{num_channels(blocks)} channels in feature groups {sizes_text(blocks)}, and learns "
+                f"little from so few: use {MIN_FEATURES} × {order} = {MIN_FEATURES * order} or more",
+                stacklevel=4,
+            )
 
 
 def _modules_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -643,36 +207,6 @@ def _modules_of(model: nn.Module) -> dict[str, nn.Module]:
         if "parametrizations" not in name.split("."):
             modules[name] = module
     return modules
-
-
-def _maps_of(module: Mixing, x: Tensor) -> Tensor:
-    """Return what a layer gets or returns as maps (B, C, H, W)."""
-    if isinstance(module, nn.Linear):
-        return layouts(x)[-1]  # it mixes the last dim
-    return x
-
-
-def _vectors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters and buffers that have several numbers, all along one dim."""
-    vectors = {}
-    for key, tensor in {**module._parameters, **module._buffers}.items():
-        if tensor is not None and tensor.is_floating_point():
-            if tensor.numel() == max(tensor.shape, default=0) > 1:
-                vectors[key] = tensor
-    return vectors
-
-
-def _has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
-    """Return whether there is one number for each channel of ``maps``, a layout of ``x``.
-
-    If it has several dims, such as (C, 1, 1), the long one says which dim of ``x`` it belongs to.
-    """
-    if numbers.numel() != maps.shape[1] or numbers.ndim == 1:
-        return numbers.numel() == maps.shape[1]
-    channel_dim = -1
-    if maps is x or x.ndim == 2:
-        channel_dim = 1 - x.ndim
-    return numbers.ndim >= -channel_dim and numbers.shape[channel_dim] == numbers.numel()
 
 
 def _runner(

@@ -1,0 +1,487 @@
+"""The planner: ties each layer just before it runs on views, and checks what it returns.
+
+Before a layer runs, its feature groups are detected in the maps that come in, or taken from the
+layers that feed it, and its weight is tied between these and the ones that it should return. Then
+its output is checked. So every layer sees inputs that are equivariant already, and the first
+output that is not is where the model breaks.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.utils import parametrize
+
+from .._text import MODEL_ITSELF
+from ..groups.group import Group
+from ..groups.members import Blocks, num_channels
+from ..loss.error import full_precision
+from ..loss.feature_groups import FeatureGroups
+from .detect import Found, feature_groups_of, layouts, swaps_sides
+from .parametrized import Projected
+from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
+from .wiring import Mixing, Source, Specs, Wiring, batches_in, has_numbers, is_depthwise, is_named, spread
+
+__all__ = ["Breaks", "Plan", "Planner", "TiedLayer", "TiedTensor", "layer_text", "maps_of", "sizes_text"]
+
+MAX_ROUNDING = 1e-6
+"""Weights at no more than this relative distance from tied ones are tied already."""
+MAX_GAIN = 4.0
+"""How far a random weight may grow or shrink to keep a variance: dead maps would need more."""
+REMEMBERED_MAPS = 4
+"""How many of the latest maps are remembered: enough for a residual block."""
+
+
+class TiedTensor(NamedTuple):
+    """A tensor of a module, and how feature groups tie its numbers."""
+
+    module: nn.Module
+    key: str
+    tie: Tie
+
+
+@dataclass(frozen=True)
+class TiedLayer:
+    """What became of one layer."""
+
+    before: str
+    """The sizes of the feature groups in its input."""
+    after: str
+    """The sizes of the feature groups in its output."""
+    distance: float
+    """‖W - P W‖ / ‖W‖ of its weights W and the nearest tied ones P W: 0 to 1."""
+    exact: float = math.nan
+    """The largest relative error of its output under quarter turns and flips."""
+    between: float | None = None
+    """The mean relative error under all other elements, which resample."""
+
+
+@dataclass
+class Plan:
+    """What is tied in a model, in the order that its layers run."""
+
+    group: Group
+    layers: dict[str, TiedLayer] = field(default_factory=dict)
+    ties: list[TiedTensor] = field(default_factory=list)
+    """What is tied; a shared tensor comes once for each of its modules."""
+    norms: list[tuple[nn.Module, Blocks]] = field(default_factory=list)
+    """Norms with running statistics, and the feature groups to pool them over."""
+    mixing: dict[str, nn.Module] = field(default_factory=dict)
+    """The layers that mix channels."""
+    returned: dict[str, Blocks] = field(default_factory=dict)
+    """The feature groups that layers returned."""
+    outputs: list[Blocks] = field(default_factory=list)
+    """The feature groups of each tensor that the model returns."""
+    errors: dict[str, float] = field(default_factory=dict)
+    """The relative error of what the model returns under each element, by its label."""
+    unused: tuple[str, ...] = ()
+    """Modules with parameters that did not run, and were not changed."""
+    untied: tuple[str, ...] = ()
+    """Frozen parameters that would break equivariance if they were trained."""
+
+    def note_errors(self, found: Found) -> None:
+        """Keep the larger errors, of several tensors that the model returns."""
+        for label, error in found.errors.items():
+            self.errors[label] = max(error, self.errors.get(label, 0.0))
+
+
+class Breaks(ValueError):
+    """The layer from which on the model is not equivariant."""
+
+
+@dataclass
+class Planner:
+    """What is known about a model while it runs on views."""
+
+    group: Group
+    wiring: Wiring
+    chosen: dict[str, Blocks]
+    specs: Specs
+    num_views: int
+    random: bool
+    smooth: bool
+    plan: Plan
+    ran: set[str] = field(default_factory=set)
+    trusted: set[str] = field(default_factory=set)
+    """Modules whose input does not rotate as a whole."""
+    inputs: dict[str, Blocks] = field(default_factory=dict)
+    """The feature groups in the input of mixing layers."""
+    tied: dict[int, Tie] = field(default_factory=dict)
+    """How tensors are tied, by their id."""
+    changed: bool = False
+    outdated: set[nn.Module] = field(default_factory=set)
+    """Norms with statistics of other weights."""
+    latest: list[tuple[Tensor, int, Found | None]] = field(default_factory=list)
+    """Maps with their version and what was found in them; as many as a residual block holds."""
+
+    def tie(self, name: str, module: nn.Module, x: Any) -> None:
+        """Tie the weights of a module that is about to run on ``x``."""
+        self.ran.add(name)
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return
+        if isinstance(module, Mixing) and name in self.chosen:
+            self._tie_mixing(name, module, x)
+        else:
+            self._tie_numbers(name, module, x)
+
+    def _tie_mixing(self, name: str, module: Mixing, x: Tensor) -> None:
+        """Tie the weight and the bias of a layer that mixes channels."""
+        called = layer_text(name, module)
+        if not layouts(x):
+            raise ValueError(
+                f"the input of {called} is {_shape_text(x)}: keep height and width as separate dims, "
+                f"(B, C, H, W) or (B, H, W, C), so that they can rotate"
+            )
+        before, _ = self._feature_groups_in(name, [maps_of(module, x)], trusting=True)
+        if before is None:
+            raise Breaks(f"the input of {called}, {_shape_text(x)}, does not rotate under {self.group}")
+        if is_depthwise(module):
+            self.chosen[name] = before
+        after = self.chosen[name]
+        shuffle = self.wiring.shuffles[name]
+        self.plan.mixing[name] = module
+        self.inputs[name] = before
+        stored = self._stored(called, module, before, after, shuffle)
+        ties = {"weight": Tie(self.group, *stored, self.smooth, shuffle)}
+        for key, numbers in _vectors_of(module).items():
+            if key != "weight" and numbers.numel() == num_channels(after) * shuffle**2:
+                ties[key] = Tie(self.group, after, shuffle=shuffle)
+        one_pixel = module.weight[0, 0].numel() * shuffle == 1
+        written = self._tie_all(name, module, ties, before, after, one_pixel)
+        if "weight" in written and self.random:
+            self._keep_spread(name, module, x)
+
+    def _stored(
+        self, called: str, module: Mixing, before: Blocks, after: Blocks, shuffle: int
+    ) -> tuple[Blocks, Blocks]:
+        """Return the feature groups of a weight as it is stored, or say why it cannot be tied."""
+        transposed = isinstance(module, nn.ConvTranspose2d)
+        conv_groups = getattr(module, "groups", 1)  # a linear layer has none
+        if shuffle > 1 and not (isinstance(module, nn.Conv2d) and conv_groups == 1 and all(self.group.exact)):
+            raise ValueError(
+                f"{called} feeds a pixel shuffle, as only a Conv2d with groups=1 may, and only under quarter "
+                f"turns and flips: upsample with ConvTranspose2d or interpolate instead"
+            )
+        if VECTOR in dict(before) or (transposed and VECTOR in dict(after)):
+            raise ValueError(
+                f"{called} cannot read or return vectors: they must leave the model, from a Conv2d or Linear"
+            )
+        height, width = (*module.weight.shape[2:], 1, 1)[:2]
+        if height != width and swaps_sides(self.group):
+            side = max(height, width)
+            raise ValueError(
+                f"{called} has kernels of {height}×{width}, which cannot rotate by 90°: "
+                f"make them {side}×{side}, or use a group such as rot2xflip"
+            )
+        sides = (after, before)
+        if transposed:  # its weight is (I, O, h, w)
+            sides = (before, after)
+        stored = grouped(conv_groups, *sides, self.group)
+        if stored is None:
+            raise ValueError(
+                f"{called}: its {conv_groups} conv groups cut through feature groups, whose members "
+                f'{self.group} permutes: use groups=1, or feature_groups="auto" for single channels there'
+            )
+        return stored
+
+    def _keep_spread(self, name: str, module: Mixing, x: Tensor) -> None:
+        """Scale a random weight so that the layer's output varies as much as it did before."""
+        scaled: Any = module.weight
+        if parametrize.is_parametrized(module, "weight"):
+            scaled = getattr(module.get_submodule("parametrizations.weight"), "original0", None)
+            if scaled is None:  # only a weight norm has a length to scale
+                return
+        upright = x[: len(x) // len(self.group)]
+        now = spread(module, module.forward(upright))  # not module(upright), whose hooks would run
+        if now > 0:
+            gain = math.sqrt(self.wiring.spreads[name] / now)
+            scaled.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
+
+    def _tie_numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
+        """Make numbers per channel, such as the weight of a norm, equal within a feature group."""
+        called = layer_text(name, module)
+        has_statistics = getattr(module, "running_mean", None) is not None
+        if isinstance(module, _BatchNorm) and not has_statistics:
+            raise ValueError(
+                f"{called} normalises with the statistics of the batch, also in eval mode, so the result for "
+                f"an image depends on how the others are rotated: set track_running_stats=True"
+            )
+        vectors = _vectors_of(module)
+        maps = []
+        for h in layouts(x):
+            if any(_has_number_per_channel(numbers, h, x) for numbers in vectors.values()):
+                maps.append(h)
+        if isinstance(module, nn.GroupNorm):
+            maps = layouts(x)[:1]
+        first = bool(maps) and (maps[0] is x or x.ndim == 2)  # numbers along a side may look like channels
+        blocks, layout = self._feature_groups_in(name, maps, trusting=first)
+        if blocks is None or layout is None:
+            return  # the next layer that mixes channels will tell
+        if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, blocks, blocks, self.group):
+            raise ValueError(
+                f"{called} cuts through feature groups with num_groups={module.num_groups}: use 1, a number "
+                f'that leaves each feature group in one piece, or feature_groups="auto"'
+            )
+        ties = {}
+        for key, numbers in vectors.items():
+            if _has_number_per_channel(numbers, layout, x):
+                ties[key] = Tie(self.group, blocks)
+        outdated = self.changed and not self.random  # before this module notes a change of its own
+        self._tie_all(name, module, ties, blocks, blocks, one_pixel=True)
+        if isinstance(module, _NormBase) and has_statistics:
+            if outdated:
+                self.outdated.add(module)
+            if any(size > 1 for size, _ in blocks) and (module, blocks) not in self.plan.norms:
+                self.plan.norms.append((module, blocks))
+
+    def _tie_all(
+        self,
+        name: str,
+        module: nn.Module,
+        ties: Mapping[str, Tie],
+        before: Blocks,
+        after: Blocks,
+        one_pixel: bool,
+    ) -> list[str]:
+        """Tie tensors of a module, and return the names of those that were not tied before."""
+        free = one_pixel and {size for size, _ in (*before, *after)} == {1}  # whatever its numbers
+        written: list[str] = []
+        distances, norms = [0.0], [0.0]
+        for key, tie in ties.items():
+            tensor: Any = module._parameters.get(key, module._buffers.get(key))
+            if parametrize.is_parametrized(module, key):
+                tensor = module.get_submodule(f"parametrizations.{key}")
+            if tensor is None:
+                raise ValueError(
+                    f"{layer_text(name, module)} computes its {key} in a hook: use weight_norm or "
+                    f"spectral_norm of torch.nn.utils.parametrizations, and remove any pruning"
+                )
+            is_new = id(tensor) not in self.tied
+            if self.tied.setdefault(id(tensor), tie) != tie:
+                raise ValueError(
+                    f"{layer_text(name, module)} shares its {key} with a place that has other feature "
+                    f"groups: give both the same, or a {key} of their own"
+                )
+            if free:
+                continue
+            if not any(each.module is module and each.key == key for each in self.plan.ties):
+                self.plan.ties.append(TiedTensor(module, key, tie))
+            norms.append(float(full_precision(getattr(module, key)).norm()))
+            if is_new:
+                written.append(key)
+                distances.append(self._write(name, module, key, tie))
+        distance = math.hypot(*distances) / max(math.hypot(*norms), sys.float_info.min)
+        if written and (isinstance(module, Mixing) or distance > MAX_ROUNDING):
+            self.plan.layers[name] = TiedLayer(sizes_text(before), sizes_text(after), distance)
+            self.changed |= distance > MAX_ROUNDING
+        return written
+
+    def _write(self, name: str, module: nn.Module, key: str, tie: Tie) -> float:
+        """Give a tensor tied numbers, and return how far it was from them."""
+        is_weight = isinstance(module, Mixing) and key == "weight"
+        values: Tensor = getattr(module, key)
+        tied, distance = tie.start(values, self.random and isinstance(module, Mixing))
+        if is_weight and values.any() and float(tied.norm()) <= MIN_SHARE * float(values.norm()):
+            raise ValueError(
+                f"{layer_text(name, module)}: no part of its weight commutes with {self.group} from feature "
+                f"groups {sizes_text(tie.before)} to {sizes_text(tie.after)}, so it would be 0: use larger "
+                f"ones, up to {len(self.group)}, on either side"
+            )
+        if parametrize.is_parametrized(module, key):  # what a weight norm computes is tied
+            parametrize.register_parametrization(module, key, Projected(tie), unsafe=True)
+        else:
+            values.copy_(tied)
+        return distance
+
+    def estimate_statistics(self, name: str, module: nn.Module, x: Tensor) -> None:
+        """Estimate the running statistics of a norm that is about to run on upright images."""
+        if module not in self.outdated:
+            return
+        self.outdated.discard(module)  # a norm that runs twice has those of the first time
+        pixels = full_precision(x).movedim(1, -1).flatten(0, -2)  # (pixels, C)
+        variance, mean = torch.var_mean(pixels, 0)  # (C,) both
+        buffers: Any = module._buffers
+        tie = self.tied[id(buffers["running_mean"])]
+        # of all views together: the variances of members, and the variance of their means
+        pooled = tie.project(mean)
+        buffers["running_mean"].copy_(pooled)
+        buffers["running_var"].copy_(tie.project(variance + (mean - pooled).square()))
+
+    def check(self, name: str, module: nn.Module, output: Any) -> None:
+        """Raise :class:`Breaks` if what a layer or the model returned is not equivariant.
+
+        Pads and pools are not asked: of what they return, only what is read later matters.
+        """
+        if isinstance(module, Mixing) and name in self.chosen:
+            if self.wiring.shuffles[name] == 1:
+                self._check_maps(name, module, [maps_of(module, output)], [self.chosen[name]])
+        elif name and isinstance(output, Tensor) and has_numbers(module) and name not in self.trusted:
+            is_batch = bool(batches_in(output, self.num_views) and layouts(output))
+            if is_batch and not isinstance(module, _NormBase):  # whose numbers are tied
+                expected = self._blocks_of(self.wiring.sources(name))
+                self._check_maps(name, module, layouts(output), expected, others=True)
+        if not name:
+            self._check_returned(module, output)
+
+    def _check_returned(self, model: nn.Module, output: Any) -> None:
+        """Check all that the model returns: feature groups are permuted there only if named."""
+        inputs = [each for each in self.wiring.inputs if each.name is None]
+        for part, each in zip(batches_in(output, self.num_views), inputs, strict=False):
+            maps = layouts(part)
+            if not maps:  # tokens or boxes: a rotation changes their order
+                self.plan.outputs.append(())
+                continue
+            expected = self._blocks_of(each.sources)
+            for h in maps:
+                expected.append(((1, h.shape[1]),))
+            found = self._check_maps("", model, maps, expected, others=True)
+            names = [source.name for source in each.sources if source.name is not None]
+            permuted = any(size > 1 for size, _ in found.blocks)
+            if permuted and not any(is_named(name, self.specs) for name in names):
+                raise ValueError(
+                    f"the model's output, {_shape_text(part)}, holds feature groups that {self.group} "
+                    f'permutes: set feature_groups={{"": …, "{"".join(names[:1])}": 1}}, or name that layer '
+                    f"with its size to allow it"
+                )
+            self.plan.outputs.append(found.blocks)
+            self.plan.note_errors(found)
+
+    def _check_maps(
+        self,
+        name: str,
+        module: nn.Module,
+        maps: Sequence[Tensor],
+        expected: Sequence[Blocks],
+        others: bool = False,
+    ) -> Found:
+        """Return the feature groups that maps rotate in, in one of their layouts."""
+        for h in maps:
+            found = self._detect(h, expected, others)
+            if found is None:
+                continue
+            self.plan.returned[name] = found.blocks
+            layer = self.plan.layers.get(name)
+            if layer is not None and math.isnan(layer.exact):
+                self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
+            return found
+        what = "its output does not rotate"
+        if name in self.trusted:
+            what = "neither its input nor its output rotates"
+        text = f"{layer_text(name, module)} breaks {self.group}: {what}"
+        for key, tensor in module.named_parameters(recurse=False):
+            if tensor.numel() > 1 and id(tensor) not in self.tied:
+                text += f"; its own {key!r} cannot be tied"
+        raise Breaks(text)
+
+    def _feature_groups_in(
+        self, name: str, maps: Sequence[Tensor], trusting: bool
+    ) -> tuple[Blocks | None, Tensor | None]:
+        """Return the feature groups of a module's input, and the layout in which it has them.
+
+        If it does not rotate, its sources may be taken at their word: a padded column may never be
+        read, and the check of the output will tell.
+        """
+        expected = self._blocks_of(self.wiring.sources(name))
+        for h in maps:
+            found = self._detect(h, expected, others=True)
+            if found is not None:
+                return found.blocks, h
+        if trusting:
+            words = {blocks for blocks in expected if num_channels(blocks) == maps[0].shape[1]}
+            if len(words) == 1:
+                self.trusted.add(name)
+                return words.pop(), maps[0]
+        return None, None
+
+    def _detect(self, h: Tensor, expected: Sequence[Blocks], others: bool) -> Found | None:
+        """Return the feature groups that maps rotate in: those expected, or any ``others`` too."""
+        for maps, version, found in self.latest:
+            if maps.is_set_to(h) and version == h._version:  # the very same maps, not written to
+                return found
+        channels = h.shape[1]
+        candidates: list[Blocks] = []
+        for spec in (*self.specs.values(), FeatureGroups.of(1)):
+            spec = spec or FeatureGroups.of(len(self.group))
+            if others and spec.nearest(channels) == channels:
+                candidates.append(tuple(spec.blocks(channels)))
+        found = feature_groups_of(h, self.group, expected, candidates)
+        self.latest = [*self.latest[1 - REMEMBERED_MAPS :], (h, h._version, found)]
+        return found
+
+    def _blocks_of(self, sources: Iterable[Source]) -> list[Blocks]:
+        """Return the feature groups of each source, and those of all parts concatenated."""
+        found: list[Blocks] = []
+        joined: list[tuple[int, int]] = []
+        parts = set()
+        for source in sources:
+            blocks: Blocks = ((1, source.channels),)
+            if source.name is not None:
+                blocks = self.chosen[source.name]
+            found.append(blocks)
+            if source.part in parts:
+                continue
+            parts.add(source.part)
+            for size, channels in blocks:
+                if joined and joined[-1][0] == size:
+                    channels += joined.pop()[1]
+                joined.append((size, channels))
+        return [*found, tuple(joined)]
+
+
+def sizes_text(blocks: Blocks) -> str:
+    """Return the sizes as tables and messages show them: ``4-2-1``, or ``vector``."""
+    sizes = []
+    for size, _ in blocks:
+        sizes.append("vector" if size == VECTOR else str(size))
+    return "-".join(sizes)
+
+
+def layer_text(name: str, module: nn.Module) -> str:
+    """Describe a layer by its name and type."""
+    if not name:
+        return MODEL_ITSELF
+    return f"layer {name!r} ({type(module).__name__})"
+
+
+def _shape_text(x: Tensor) -> str:
+    """Describe maps without their batch, as ``8×7×7``, and any other tensor with its type."""
+    if x.ndim == 4:
+        return "×".join(map(str, x.shape[1:]))
+    return f"{x.dtype} {tuple(x.shape)}"
+
+
+def maps_of(module: Mixing, x: Tensor) -> Tensor:
+    """Return what a layer gets or returns as maps (B, C, H, W)."""
+    if isinstance(module, nn.Linear):
+        return layouts(x)[-1]  # it mixes the last dim
+    return x
+
+
+def _vectors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers that have several numbers, all along one dim."""
+    vectors = {}
+    for key, tensor in {**module._parameters, **module._buffers}.items():
+        if tensor is not None and tensor.is_floating_point():
+            if tensor.numel() == max(tensor.shape, default=0) > 1:
+                vectors[key] = tensor
+    return vectors
+
+
+def _has_number_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
+    """Return whether there is one number for each channel of ``maps``, a layout of ``x``.
+
+    If it has several dims, such as (C, 1, 1), the long one says which dim of ``x`` it belongs to.
+    """
+    if numbers.numel() != maps.shape[1] or numbers.ndim == 1:
+        return numbers.numel() == maps.shape[1]
+    channel_dim = -1
+    if maps is x or x.ndim == 2:
+        channel_dim = 1 - x.ndim
+    return numbers.ndim >= -channel_dim and numbers.shape[channel_dim] == numbers.numel()
