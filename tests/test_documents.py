@@ -167,6 +167,19 @@ def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page) -> None:
     assert not re.findall(r"^[A-Z_]{4,}$|@[A-Z]", text, flags=re.MULTILINE)
 
 
+def anchors_of(page: Path) -> set[str]:
+    """Return the names under which GitHub links to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_a_page_lead_to_a_heading_of_it(page) -> None:
+    for target, anchor in re.findall(r"\]\((?!https:)([^)#\s]*)#([^)]+)\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert anchor in anchors_of(there), f"{target}#{anchor}"
+
+
 def test_the_results_page_is_what_the_records_give(tmp_path) -> None:
     from ien.experiments.tables import write_page
 
