@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 
@@ -579,6 +578,7 @@ ZOO: dict[str, Entry] = {
     "module called again": Entry(Recurrent),
     "shared weight": Entry(shared_weights),
     "batch norms": Entry(norms),
+    "attention": Entry(lambda: between(Attention(16)), 9),
     "spatial gate": Entry(lambda: between(SpatialGate()), 9),
     "response norm": Entry(lambda: between(ResponseNorm(16)), 9),
     "checkpoint inside": Entry(lambda: between(Checkpointed(reentrant=False)), 9),
@@ -671,80 +671,10 @@ class Refused:
 
 REFUSED: dict[str, Refused] = {
     "flatten before linear": Refused(Entry(flatten_head), ("'3'", "pool")),
+    "vit": Refused(Entry(ViT, 16), ("'block.linear1'", "height and width")),
     "strided unet": Refused(Entry(StridedUNet, 16), ("'down'", "stride 2", "remedy")),
     "positions": Refused(Entry(Positions), ("positions",)),
     "coordinates": Refused(Entry(Coordinates), ("'conv'",)),
     "group norm that cuts, explicit": Refused(Entry(group_norm_cuts), ("'1'", "GroupNorm"), 4),
 }
 """What cannot be tied, by name."""
-
-
-# -- how equivariant a network is, with rot90 and flip alone
-
-
-def turned(x: Tensor, quarters: int, flipped: bool) -> Tensor:
-    """Images (…, H, W), mirrored left to right if ``flipped``, then rotated counterclockwise."""
-    if flipped:
-        x = x.flip(-1)
-    return x.rot90(quarters, (-2, -1))
-
-
-def vectors_turned(v: Tensor, quarters: int, flipped: bool) -> Tensor:
-    """Vectors (B, 2, …) of (dx, dy), dx to the right and dy down, as the images are turned."""
-    dx, dy = v.unbind(1)
-    if flipped:
-        dx = -dx
-    for _ in range(quarters):
-        dx, dy = dy, -dx  # to the right becomes up, down becomes to the right
-    return torch.stack([dx, dy], 1)
-
-
-def tensors(output: Any) -> list[Tensor]:
-    """The floating-point tensors in what a model returns, in order."""
-    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-
-
-@torch.no_grad()
-def error(model: nn.Module, entry: Entry, x: Tensor | None = None, group: str = "") -> float:
-    """The worst rms(f(g x) − g f(x)) / spread of f over images, of all outputs under all turns and flips."""
-    if x is None:
-        x = entry.images(seed=99)
-    group = group or entry.group
-    worst = 0.0
-    expected = tensors(model(x, *entry.args, **entry.kwargs))
-    for quarters in range(4) if "rot" in group else [0]:
-        for flipped in (False, True) if "flip" in group else [False]:
-            found = tensors(model(turned(x, quarters, flipped), *entry.args, **entry.kwargs))
-            for got, y in zip(found, expected, strict=True):
-                moved = turned(y, quarters, flipped) if y.ndim == 4 else y
-                if entry.outputs == "vector":
-                    moved = vectors_turned(moved, quarters, flipped)
-                spread = (y - y.mean(0)).square().mean().sqrt()
-                assert spread > 1e-4 * y.square().mean().sqrt(), "the images make no difference to the output"
-                worst = max(worst, float((got - moved).square().mean().sqrt() / spread))
-    return worst
-
-
-def loss(model: nn.Module, entry: Entry, seed: int = 0) -> Tensor:
-    """The squared distance of all outputs from random targets that belong to the seed."""
-    x = entry.images(seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    total = x.new_zeros(())
-    for y in tensors(model(x, *entry.args, **entry.kwargs)):
-        target = torch.randn(y.shape, generator=generator)
-        total = total + F.mse_loss(y.float(), target)
-    return total
-
-
-def train(model: nn.Module, entry: Entry, optimizer: torch.optim.Optimizer, steps: int = 4) -> list[float]:
-    """Steps on one batch in train mode, back to eval mode after them; the losses."""
-    model.train()
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        value = loss(model, entry)
-        value.backward()
-        optimizer.step()
-        losses.append(value.item())
-    model.eval()
-    return losses

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ien
-from tests.helpers import zoo
+from tests.helpers import exact, zoo
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -107,4 +107,4 @@ def test_a_narrow_network_is_warned_of_with_the_width_that_would_do() -> None:
     model = nn.Sequential(zoo.conv_norm(3, 4), nn.ReLU(), zoo.head(4))
     with pytest.warns(UserWarning, match=r"layer '2\.2' has only 1 .* 6 × 4 = 24 or more"):
         ien.make_equivariant(model, "rot4", IMAGES)
-    assert zoo.error(model.eval(), zoo.Entry(net)) < 2e-5
+    assert exact.error(model.eval(), zoo.Entry(net)) < exact.ROUNDING

@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import ien
-from tests.helpers import zoo
+from tests.helpers import exact, zoo
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*independent features"),  # these networks are small
 ]
 
-ROUNDING = 2e-5
-"""A bound on the error relative to the spread of the outputs; networks that are not tied have 0.1 to 1."""
 LARGEST_SHARE = {"flip": 0.55, "rot4": 0.4, "rot8": 0.3, "rot4xflip": 0.16}
 """Bounds on what is stored: about one number in as many as a group has elements, more for single channels."""
 REPARAMETRIZED = ("weight norm", "spectral norm")
@@ -60,7 +58,24 @@ def batch_norms_train(model: nn.Module) -> nn.Module:
 @torch.no_grad()
 def outputs(model: nn.Module, entry: zoo.Entry) -> list[Tensor]:
     """What a model returns in eval mode for images that it was not trained on."""
-    return zoo.tensors(model.eval()(entry.images(seed=7), *entry.args, **entry.kwargs))
+    return exact.returned(model.eval(), entry, entry.images(seed=7))
+
+
+@pytest.mark.parametrize("quarters", range(4))
+@pytest.mark.parametrize("flipped", [False, True])
+def test_the_ruler_moves_vectors_as_it_moves_images(quarters: int, flipped: bool) -> None:
+    def centre(image: Tensor) -> Tensor:  # (1, 1, 5, 5) → (1, 2)
+        places = torch.arange(-2.0, 3.0)
+        dx, dy = (image.sum(2) * places).sum(2), (image.sum(3) * places).sum(2)
+        return torch.cat([dx, dy], 1)
+
+    image = torch.rand(1, 1, 5, 5)
+    found = centre(exact.rotated(image, quarters, flipped))
+    torch.testing.assert_close(found, exact.vectors_rotated(centre(image), quarters, flipped))
+
+
+def test_a_quarter_turn_takes_right_to_up() -> None:
+    assert exact.vectors_rotated(torch.tensor([[1.0, 0.0]]), 1, False).tolist() == [[0.0, -1.0]]
 
 
 @dataclass
@@ -83,14 +98,14 @@ def life(request: pytest.FixtureRequest) -> Iterator[Life]:
     before = copy.deepcopy(model)
     tied = ien.make_equivariant(model, entry.group, entry.images(), **entry.settings())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    zoo.train(model, entry, optimizer)
+    exact.train(model, entry, optimizer)
     yield Life(request.param, entry, before, model, tied, optimizer)
 
 
 def test_it_stays_exact_in_both_modes(life: Life) -> None:
-    assert zoo.error(life.before.eval(), life.entry) > 0.02  # what is looked at can break
-    assert zoo.error(life.model.eval(), life.entry) < ROUNDING
-    assert zoo.error(batch_norms_train(life.model), life.entry) < ROUNDING
+    assert exact.error(life.before.eval(), life.entry) > 0.02  # what is looked at can break
+    assert exact.error(life.model.eval(), life.entry) < exact.ROUNDING
+    assert exact.error(batch_norms_train(life.model), life.entry) < exact.ROUNDING
 
 
 def test_its_table_names_every_layer_and_the_share_that_is_stored(life: Life) -> None:
@@ -108,24 +123,51 @@ def test_its_errors_are_those_of_every_element(life: Life) -> None:
     assert set(life.tied.errors) == set(ien.group(life.entry.group).labels[1:])
     for label, value in life.tied.errors.items():
         if "45" not in label and "135" not in label and "225" not in label and "315" not in label:
-            assert value < ROUNDING, label
+            assert value < exact.ROUNDING, label
 
 
-@pytest.mark.parametrize("quarters", range(4))
-@pytest.mark.parametrize("flipped", [False, True])
-def test_the_ruler_moves_vectors_as_it_moves_images(quarters: int, flipped: bool) -> None:
-    def centre(image: Tensor) -> Tensor:  # (1, 1, 5, 5) → (1, 2)
-        places = torch.arange(-2.0, 3.0)
-        dx, dy = (image.sum(2) * places).sum(2), (image.sum(3) * places).sum(2)
-        return torch.cat([dx, dy], 1)
-
-    image = torch.rand(1, 1, 5, 5)
-    found = centre(zoo.turned(image, quarters, flipped))
-    torch.testing.assert_close(found, zoo.vectors_turned(centre(image), quarters, flipped))
+def test_only_independent_numbers_are_stored(life: Life) -> None:
+    share = numbers(life.model) / numbers(life.before)
+    assert abs(life.tied.share - share) < 1e-9
+    if life.name not in REPARAMETRIZED:  # whose own numbers stay
+        assert share < LARGEST_SHARE[life.entry.group]
 
 
-def test_a_quarter_turn_takes_right_to_up() -> None:
-    assert zoo.vectors_turned(torch.tensor([[1.0, 0.0]]), 1, False).tolist() == [[0.0, -1.0]]
+def test_a_plain_copy_leaves_training_alone(life: Life) -> None:
+    plain = ien.plain_copy(life.model)
+    assert_plain(plain, life)
+    before = copy.deepcopy(life.model.state_dict())
+    exact.train(life.model, life.entry, life.optimizer, 2)
+    moved = [key for key, value in life.model.state_dict().items() if not torch.equal(value, before[key])]
+    assert moved
+    assert exact.error(life.model, life.entry) < exact.ROUNDING
+    assert not torch.equal(outputs(plain, life.entry)[0], outputs(life.model, life.entry)[0])
+
+
+def test_it_becomes_plain_without_a_trace(life: Life) -> None:
+    model = copy.deepcopy(life.model)
+    ien.make_plain(model)
+    assert_plain(model, life)
+    assert exact.error(life.model.eval(), life.entry) < exact.ROUNDING  # of which it was a copy
+
+
+def assert_plain(plain: nn.Module, life: Life) -> None:
+    """Keys, shapes and classes are those that the network came with; outputs are equal to the bit."""
+    before = life.before
+    if life.name in REPARAMETRIZED:  # these become the weight that they computed
+        before = zoo.reparametrized(lambda layer: layer)
+    else:
+        assert list(plain.state_dict()) == list(before.state_dict())
+        assert [*dict(plain.named_parameters())] == [*dict(before.named_parameters())]
+        assert hooks(plain) == hooks(before)
+    assert shapes(plain) == shapes(before)
+    assert kinds(plain) == kinds(before)
+    assert not any(parametrize.is_parametrized(module) for module in plain.modules())
+    found = outputs(plain, life.entry)
+    torch.testing.assert_close(found, outputs(life.model, life.entry), rtol=0, atol=0)
+    fresh = copy.deepcopy(before)
+    fresh.load_state_dict(plain.state_dict())  # any code that knows the network can load it
+    torch.testing.assert_close(outputs(fresh, life.entry), found, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("feature_groups", ["auto", 4, {"": 4}, {"": 4, "head": 1}], ids=str)
@@ -133,7 +175,7 @@ def test_four_classes_are_not_permuted(feature_groups: Any) -> None:
     entry = zoo.ZOO["unet"]
     model = entry.make()
     ien.make_equivariant(model, "rot4", entry.images(), feature_groups)
-    assert zoo.error(model.eval(), entry) < ROUNDING
+    assert exact.error(model.eval(), entry) < exact.ROUNDING
 
 
 def test_classes_are_a_feature_group_if_their_layer_is_named() -> None:
@@ -143,7 +185,7 @@ def test_classes_are_a_feature_group_if_their_layer_is_named() -> None:
     with torch.no_grad():
         expected, found = model(x).rot90(1, (2, 3)), model(x.rot90(1, (2, 3)))
     torch.testing.assert_close(found, expected.roll(1, 1), rtol=1e-4, atol=1e-5)
-    assert zoo.error(model, entry) > 0.02
+    assert exact.error(model, entry) > 0.02
 
 
 def test_a_shared_weight_stays_shared() -> None:
@@ -152,7 +194,7 @@ def test_a_shared_weight_stays_shared() -> None:
     ien.make_equivariant(model, "rot4", entry.images())
     originals = [model[i].parametrizations.weight.original for i in (2, 4)]
     assert originals[0] is originals[1]
-    zoo.train(model, entry, torch.optim.Adam(model.parameters(), lr=0.01))
+    exact.train(model, entry, torch.optim.Adam(model.parameters(), lr=0.01))
     assert torch.equal(model[2].weight, model[4].weight)
     ien.make_plain(model)
     assert model[2].weight is model[4].weight
@@ -183,47 +225,3 @@ def test_eighth_turns_move_maps_and_members() -> None:
     moved = rotation.act(h, eighth).unflatten(1, (2, 8)).roll(1, 2).flatten(1, 2)  # members go round
     inside = (..., slice(10, 23), slice(10, 23))  # away from the border
     assert (h_turned - moved)[inside].square().mean() < 1e-3 * moved[inside].var()
-
-
-def test_only_independent_numbers_are_stored(life: Life) -> None:
-    share = numbers(life.model) / numbers(life.before)
-    assert abs(life.tied.share - share) < 1e-9
-    if life.name not in REPARAMETRIZED:  # whose own numbers stay
-        assert share < LARGEST_SHARE[life.entry.group]
-
-
-def test_a_plain_copy_leaves_training_alone(life: Life) -> None:
-    plain = ien.plain_copy(life.model)
-    assert_plain(plain, life)
-    before = copy.deepcopy(life.model.state_dict())
-    zoo.train(life.model, life.entry, life.optimizer, 2)
-    moved = [key for key, value in life.model.state_dict().items() if not torch.equal(value, before[key])]
-    assert moved
-    assert zoo.error(life.model, life.entry) < ROUNDING
-    assert not torch.equal(outputs(plain, life.entry)[0], outputs(life.model, life.entry)[0])
-
-
-def test_it_becomes_plain_without_a_trace(life: Life) -> None:
-    model = copy.deepcopy(life.model)
-    ien.make_plain(model)
-    assert_plain(model, life)
-    assert zoo.error(life.model.eval(), life.entry) < ROUNDING  # of which it was a copy
-
-
-def assert_plain(plain: nn.Module, life: Life) -> None:
-    """Keys, shapes and classes are those that the network came with; outputs are equal to the bit."""
-    before = life.before
-    if life.name in REPARAMETRIZED:  # these become the weight that they computed
-        before = zoo.reparametrized(lambda layer: layer)
-    else:
-        assert list(plain.state_dict()) == list(before.state_dict())
-        assert [*dict(plain.named_parameters())] == [*dict(before.named_parameters())]
-        assert hooks(plain) == hooks(before)
-    assert shapes(plain) == shapes(before)
-    assert kinds(plain) == kinds(before)
-    assert not any(parametrize.is_parametrized(module) for module in plain.modules())
-    found = outputs(plain, life.entry)
-    torch.testing.assert_close(found, outputs(life.model, life.entry), rtol=0, atol=0)
-    fresh = copy.deepcopy(before)
-    fresh.load_state_dict(plain.state_dict())  # any code that knows the network can load it
-    torch.testing.assert_close(outputs(fresh, life.entry), found, rtol=0, atol=0)

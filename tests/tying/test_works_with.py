@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import ien
-from tests.helpers import zoo
+from tests.helpers import exact, zoo
 from tests.helpers.two_processes import together
 
 pytestmark = [
@@ -27,8 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*independent features"),  # these networks are small
 ]
 
-ROUNDING = 2e-5
-"""A bound on the error relative to the spread of the outputs; untied networks have 0.1 to 1."""
 ENTRY = zoo.Entry(zoo.resnet_bottleneck)
 GROUPS = pytest.mark.parametrize("group", ["rot4", "rot8"])
 """A group that permutes pixels, and one that resamples, whose kernels are made of coefficients."""
@@ -45,11 +43,11 @@ def tied(group: str = "rot4", seed: int = 0, model: nn.Module | None = None) -> 
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4) -> list[float]:
-    return zoo.train(model, ENTRY, optimizer, steps)
+    return exact.train(model, ENTRY, optimizer, steps)
 
 
-def assert_exact(model: nn.Module, bound: float = ROUNDING) -> None:
-    assert zoo.error(model.eval(), ENTRY) < bound
+def assert_exact(model: nn.Module, bound: float = exact.ROUNDING) -> None:
+    assert exact.error(model.eval(), ENTRY) < bound
 
 
 @torch.no_grad()
@@ -124,7 +122,7 @@ def test_every_optimizer(name: str, group: str) -> None:
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = zoo.loss(model, ENTRY)
+        loss = exact.loss(model, ENTRY)
         loss.backward()
         return loss
 
@@ -187,7 +185,7 @@ def test_bfloat16_autocast(group: str) -> None:
     for _ in range(4):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
-            loss = zoo.loss(model.train(), ENTRY)
+            loss = exact.loss(model.train(), ENTRY)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -203,7 +201,7 @@ def test_float16_with_a_grad_scaler() -> None:
     for _ in range(4):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            loss = zoo.loss(model.train(), ENTRY)
+            loss = exact.loss(model.train(), ENTRY)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -218,7 +216,7 @@ def test_accumulated_and_clipped_gradients() -> None:
     model = tied()
     optimizer, before = torch.optim.SGD(model.parameters(), lr=1.0), state(model)
     for seed in range(3):
-        zoo.loss(model.train(), ENTRY, seed).backward()
+        exact.loss(model.train(), ENTRY, seed).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
     moved = torch.stack([(p - before[name]).norm() for name, p in model.named_parameters()]).norm()
@@ -258,9 +256,9 @@ def test_frozen_layers_stay_and_the_rest_learns(when: str, group: str) -> None:
 def test_a_model_called_twice_in_a_step_gets_both_gradients(group: str) -> None:
     model = tied(group).eval()
     parameters = list(model.parameters())
-    first = torch.autograd.grad(zoo.loss(model, ENTRY, 0), parameters)
-    second = torch.autograd.grad(zoo.loss(model, ENTRY, 1), parameters)
-    both = torch.autograd.grad(zoo.loss(model, ENTRY, 0) + zoo.loss(model, ENTRY, 1), parameters)
+    first = torch.autograd.grad(exact.loss(model, ENTRY, 0), parameters)
+    second = torch.autograd.grad(exact.loss(model, ENTRY, 1), parameters)
+    both = torch.autograd.grad(exact.loss(model, ENTRY, 0) + exact.loss(model, ENTRY, 1), parameters)
     for a, b, sum_ in zip(first, second, both, strict=True):
         torch.testing.assert_close(a + b, sum_)
     assert min(g.abs().max() for g in both) > 0
@@ -273,7 +271,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(reentrant: bool) -> Non
     inner = other[2].forward
     other[2].forward = lambda x: checkpoint(inner, x, use_reentrant=reentrant)
     for each in (model, other):
-        zoo.loss(each.train(), ENTRY).backward()
+        exact.loss(each.train(), ENTRY).backward()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
 
@@ -287,22 +285,45 @@ def test_channels_last() -> None:
     assert_exact(model)
 
 
+BACKENDS = [
+    ("aot_eager", "rot4"),
+    ("aot_eager", "rot8"),
+    pytest.param("inductor", "rot4", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("backend", "group"), BACKENDS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning:torch")
+def test_a_compiled_model_trains_as_the_model_itself(backend: str, group: str) -> None:
+    torch._dynamo.reset()
+    model = nn.Sequential(zoo.conv_norm(3, 16), nn.ReLU(), zoo.head(16))
+    tied(group, model=model)
+    other = copy.deepcopy(model)
+    compiled = torch.compile(other, backend=backend, fullgraph=True)
+    expected = train(model, Adam(model.parameters()))
+    losses = train(compiled, Adam(compiled.parameters()))
+    assert expected[-1] < expected[0]
+    torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(output(other), output(model), rtol=1e-3, atol=1e-3)
+    assert_exact(compiled)
+
+
 def save_after_steps(processes: Any, folder: Any) -> None:
     model = tied(seed=processes.rank)
     parallel = nn.parallel.DistributedDataParallel(model)
     optimizer = Adam(parallel.parameters())
     for _ in range(3):
         optimizer.zero_grad()
-        zoo.loss(parallel.train(), ENTRY, processes.rank).backward()
+        exact.loss(parallel.train(), ENTRY, processes.rank).backward()
         optimizer.step()
-    torch.save((model.state_dict(), zoo.error(model.eval(), ENTRY)), folder / f"{processes.rank}.pt")
+    torch.save((model.state_dict(), exact.error(model.eval(), ENTRY)), folder / f"{processes.rank}.pt")
 
 
 @pytest.mark.slow
 def test_two_processes_stay_equal_and_exact(tmp_path: Any) -> None:
     together(save_after_steps, tmp_path)
     (first, error), (second, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    assert error < ROUNDING
+    assert error < exact.ROUNDING
     assert set(first) == set(tied().state_dict())
     for key, value in first.items():
         if "running" not in key and "num_batches" not in key:  # each process has its own
@@ -397,10 +418,10 @@ def test_half_precision_and_back_loses_no_exactness(dtype: torch.dtype, group: s
     optimizer.step()
     assert any(not torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert model.eval()(x).dtype == dtype
-    assert zoo.error(model, ENTRY, ENTRY.images(seed=99).to(dtype)) < 0.2  # its own rounding
+    assert exact.error(model, ENTRY, ENTRY.images(seed=99).to(dtype)) < 0.2  # its own rounding
     assert_exact(model.float())
     if dtype == torch.bfloat16:
-        assert zoo.error(model.double(), ENTRY, ENTRY.images(seed=99).double()) < ROUNDING
+        assert exact.error(model.double(), ENTRY, ENTRY.images(seed=99).double()) < exact.ROUNDING
 
 
 class Ops(TorchDispatchMode):
@@ -414,7 +435,7 @@ class Ops(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.count[str(func)] += 1
-        for tensor in zoo.tensors(result):
+        for tensor in exact.tensors(result):
             if tensor.dtype == torch.float64:
                 self.doubles.append(str(func))
         return result
