@@ -226,6 +226,19 @@ def test_cuts_spread_over_sums_gates_and_depthwise_convolutions() -> None:
     assert sizes(net, X) == {"stem": 1, "deep": 1, "short": 1, "gate": 1, "free": 4, "head": 1}
 
 
+@pytest.mark.parametrize(("half", "size"), [(8, 4), (6, 1)])
+def test_what_is_added_to_a_concatenation_is_as_its_parts(half, size) -> None:
+    """A ghost module: half of the maps from the other half, and a shortcut around it."""
+    net = Net(
+        lambda net, x: net.head(torch.cat([net.a(x), net.ghost(net.a(x))], 1) + net.short(x)),
+        a=conv(3, half),
+        ghost=conv(half, half, groups=half),
+        short=conv(3, 2 * half, 1),
+        head=conv(2 * half, 5),
+    )
+    assert sizes(net, X) == {"a": size, "ghost": 1, "short": size, "head": 1}
+
+
 def test_what_is_added_to_images_is_single() -> None:
     net = Net(lambda net, x: net.head(x + net.a(x)), a=conv(4, 4), head=conv(4, 8))
     assert sizes(net, torch.rand(2, 4, 8, 8))["a"] == 1
@@ -240,7 +253,10 @@ def test_hidden_layers_on_invariant_numbers_are_single() -> None:
 
     for pools, before in ((True, 4), (False, 16)):
         net = Net(forward, pools=pools, conv=conv(3, 16), hidden=nn.Linear(before, 8), head=nn.Linear(8, 3))
-        assert sizes(net, X) == {"conv": 4, "hidden": 1 if pools else 4, "head": 1}
+        for specs in (AUTO, spec(rest=4)):
+            assert sizes(net, X, specs) == {"conv": 4, "hidden": 1 if pools else 4, "head": 1}
+        assert sizes(net, X, {"": None, **spec(hidden=4)})["hidden"] == 4
+        assert sizes(net, X, spec(rest=4, conv=1)) == {"conv": 1, "hidden": 1, "head": 1}
 
 
 def test_pixel_shuffles_are_marked_and_count_channels_after_them() -> None:

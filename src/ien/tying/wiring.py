@@ -43,6 +43,7 @@ class Input(NamedTuple):
     """What a module was called with; what the model returned has no name."""
 
     name: str | None
+    channels: int
     sources: tuple[Source, ...]
     on_vectors: bool
     """Whether there is only one pixel."""
@@ -82,11 +83,14 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
                 if wiring.shuffles.setdefault(source, shuffle) != shuffle:
                     clashing.append(source)
             sources.append(Source(source, channels // shuffle**2, part))
+        channel_dim = -1
+        if x.ndim > 1 and not isinstance(modules.get(name or ""), nn.Linear):
+            channel_dim = 1
         on_vectors = x.ndim < 3 or x[0, 0].numel() == 1
-        wiring.inputs.append(Input(name, tuple(sources), on_vectors))
+        wiring.inputs.append(Input(name, x.shape[channel_dim], tuple(sources), on_vectors))
 
     def before(name: str, module: nn.Module, x: Any) -> None:
-        if isinstance(x, Tensor) and (has_numbers(module) or isinstance(module, nn.GroupNorm)):
+        if isinstance(x, Tensor) and x.ndim and (has_numbers(module) or isinstance(module, nn.GroupNorm)):
             note_input(name, x)
 
     def after(name: str, module: nn.Module, output: Any) -> None:
@@ -144,15 +148,20 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
 
     single = spaces[None] & auto  # what meets the images, whose channels are no members
     for name, channels in wiring.channels.items():
+        spec = specs[nearest_named(name, specs)]
+        if spec is not None and spec.sizes == (1,):
+            single.add(name)
         if channels % order:
             single |= spaces[name] & auto
         if name in wiring.leaving & unnamed:
             single |= spaces[name] & unnamed
+    for cut in _cut(wiring, order):
+        single |= spaces[cut] & auto
     count = -1
     while len(single) > count:  # one may lead to others
         count = len(single)
-        for source in _more_single(wiring, single, order):
-            single |= spaces[source] & auto
+        for name in _on_invariant_numbers(wiring, single):
+            single |= spaces[name] & (auto | unnamed)
 
     chosen: dict[str, Blocks] = {}
     problems = []
@@ -273,35 +282,50 @@ def _spaces(wiring: Wiring) -> dict[str | None, set[str | None]]:
         meeting: dict[tuple[int, int], str | None] = {}  # the first layer by part and channels
         if each.name in wiring.channels and is_depthwise(wiring.modules[each.name]):
             meeting[0, wiring.channels[each.name]] = each.name
+        parts = {source.part for source in each.sources}
+        whole = {source.part for source in each.sources if source.channels == each.channels}
+        added_to_parts = bool(whole) and len(parts) > len(whole)  # to several, concatenated
         for source in each.sources:
-            first = meeting.setdefault((source.part, source.channels), source.name)
-            joined = spaces[first] | spaces[source.name]
+            key = (source.part, source.channels)
+            if added_to_parts:
+                key = (0, 0)
+            joined = spaces[meeting.setdefault(key, source.name)] | spaces[source.name]
             for name in joined:
                 spaces[name] = joined
     return spaces
 
 
-def _more_single(wiring: Wiring, single: set[str | None], order: int) -> Iterator[str | None]:
-    """Yield layers that must return single channels, or should, given those that do."""
+def _cut(wiring: Wiring, order: int) -> Iterator[str | None]:
+    """Yield layers whose feature groups a group norm or conv groups would cut through."""
+    for each in wiring.inputs:
+        module = None
+        if each.name is not None:
+            module = wiring.modules[each.name]
+        cuts_input = False
+        if isinstance(module, nn.GroupNorm) and module.num_groups < module.num_channels:
+            cuts_input = module.num_channels // module.num_groups % order != 0
+        if (
+            isinstance(module, nn.Conv2d | nn.ConvTranspose2d)
+            and module.groups > 1
+            and not is_depthwise(module)
+        ):
+            cuts_input = module.in_channels // module.groups % order != 0
+            if module.out_channels // module.groups % order:
+                yield each.name
+        if cuts_input:
+            yield from (source.name for source in each.sources)
+
+
+def _on_invariant_numbers(wiring: Wiring, single: set[str | None]) -> Iterator[str]:
+    """Yield linear layers on invariant numbers, as after a group pool: members would be equal."""
     feeding_maps: set[str | None] = set()
     for each in wiring.inputs:
         if not each.on_vectors:
             feeding_maps.update(source.name for source in each.sources)
     for each in wiring.inputs:
-        if each.name is None:
+        is_linear = each.name is not None and isinstance(wiring.modules[each.name], nn.Linear)
+        if each.name is None or not is_linear or not each.on_vectors or each.name in feeding_maps:
             continue
-        module = wiring.modules[each.name]
-        names = [source.name for source in each.sources]
-        if isinstance(module, nn.GroupNorm) and module.num_groups < module.num_channels:
-            if module.num_channels // module.num_groups % order:
-                yield from names
-        elif isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and not is_depthwise(module):
-            if module.groups > 1 and module.in_channels // module.groups % order:
-                yield from names
-            if module.groups > 1 and module.out_channels // module.groups % order:
-                yield each.name
-        elif isinstance(module, nn.Linear) and each.on_vectors and each.name not in feeding_maps:
-            # of invariant numbers, as after a group pool, a feature group would hold equal members
-            pooled = all(source.channels > module.in_features for source in each.sources)
-            if pooled or single.issuperset(names):
-                yield each.name
+        pooled = all(source.channels > each.channels for source in each.sources)
+        if pooled or single.issuperset(source.name for source in each.sources):
+            yield each.name
