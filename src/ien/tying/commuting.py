@@ -78,7 +78,9 @@ def commuting(group: Group, out: int, inner: int, height: int, width: int, smoot
         copied = _copied(group, out, inner, height, width)
         if smooth and height == width > 1:
             pixels = smoothing(height, torch.device("cpu"), torch.float64)  # (h * w, h * w)
-            smooth_all = torch.kron(torch.eye(out * inner, dtype=torch.float64), pixels)  # (places, places)
+            smooth_all = torch.kron(
+                torch.eye(out * inner, dtype=torch.float64, device="cpu"), pixels
+            )  # (places, places)
             return Commuting(copied.expand @ smooth_all, smooth_all @ copied.reduce, None)
         return copied
 
@@ -128,19 +130,22 @@ def _vector_rows(group: Group, inner: int, height: int, width: int, only_permute
     """
     if only_permutes:
         sources = _sources(group, 1, inner, height, width)  # (elements, inner * h * w)
-        identity = torch.eye(sources.shape[1], dtype=torch.float64)
+        identity = torch.eye(sources.shape[1], dtype=torch.float64, device="cpu")
         moved = identity[:, sources].movedim(1, 0)  # (elements, patterns, inner * h * w)
     else:
         moved = torch.stack(
             [
-                torch.kron(torch.eye(inner, dtype=torch.float64)[:, table], harmonics(height, g).flatten(1))
+                torch.kron(
+                    torch.eye(inner, dtype=torch.float64, device="cpu")[:, table],
+                    harmonics(height, g).flatten(1),
+                )
                 for g, table in zip(similarities(group), member_table(group, inner), strict=True)
             ]
         )  # (elements, inner * patterns, inner * h * w)
-    means = torch.zeros(2, moved.shape[1], 2, moved.shape[2], dtype=torch.float64)
+    means = moved.new_zeros(2, moved.shape[1], 2, moved.shape[2])
     for g, patterns in zip(similarities(group), moved, strict=True):
         (xx, xy), (yx, yy) = g.matrix  # with y pointing up
-        turned = torch.tensor([[xx, -xy], [-yx, yy]], dtype=torch.float64)  # with y pointing down
+        turned = moved.new_tensor([[xx, -xy], [-yx, yy]])  # with y pointing down
         means += turned.T[:, None, :, None] * patterns[None, :, None, :]
     return means.flatten(2).flatten(0, 1)  # (2 * patterns, 2 * inner * h * w)
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..groups.members import Blocks
+from ..groups.members import Blocks, num_channels
 from .projection import Tie
 
 __all__ = ["Projected", "TiedNorm", "TiedWeight", "restored_on_error", "tie_norm", "untie_norm"]
@@ -59,7 +59,7 @@ class TiedWeight(nn.Module):
     def forward(self, numbers: Tensor) -> Tensor:
         """Return the tied values that have these independent numbers."""
         learns = torch.is_grad_enabled() and numbers.requires_grad
-        if self.training or learns or torch.compiler.is_compiling() or numbers.is_inference():
+        if self.training or learns or not _has_version(numbers):
             return self._values(numbers)
         version = (numbers._version, numbers.data_ptr(), numbers.dtype)
         if self.kept is not None:
@@ -92,6 +92,13 @@ class TiedWeight(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.tie.group}, {tuple(self.shape)}"
+
+
+def _has_version(numbers: Tensor) -> bool:
+    """Return whether one can tell if they have changed: not while they are traced or mapped."""
+    if torch.compiler.is_compiling() or numbers.is_inference():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(numbers)
 
 
 class Projected(nn.Module):
@@ -176,6 +183,7 @@ def tie_norm(module: nn.Module, blocks: Blocks) -> None:
     plain: Any = type(module)
     module.__class__ = _tied_class(plain)
     vars(module)["blocks"] = tuple(blocks)
+    vars(module)["num_features"] = sum(count // size for size, count in blocks)
 
 
 def untie_norm(module: TiedNorm) -> None:
@@ -188,6 +196,7 @@ def untie_norm(module: TiedNorm) -> None:
         if tensor is not None:
             repeats = torch.tensor(sizes, device=tensor.device)
             _replace(tensor, tensor.repeat_interleave(repeats))  # (C,)
+    vars(module)["num_features"] = num_channels(module.blocks)
     del module.blocks
     _, module.__class__ = type(module).__bases__
 
@@ -197,7 +206,7 @@ def restored_on_error(model: nn.Module) -> Iterator[None]:
     """Put a model back as it was, with its classes, tensors and values, if the block fails."""
     modules: list[Any] = []
     for module in model.modules():
-        contents = (module._parameters, module._buffers, module._modules)
+        contents = (vars(module), module._parameters, module._buffers, module._modules)
         modules.append((module, type(module), contents, [dict(each) for each in contents]))
     tensors = []
     for tensor in (*model.parameters(), *model.buffers()):

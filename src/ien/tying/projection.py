@@ -132,7 +132,7 @@ class Tie:
         """Return the parts of a weight between every two sizes, in the order of their numbers.
 
         Args:
-            like: A tensor on the device to compute on, and with the precision, or less than float32.
+            like: A tensor with the device and precision to compute in; float32 if it has less.
             shape: Of the values.
         """
         height, width = self._as_weight(torch.empty(shape, device="meta")).shape[2:]
@@ -267,7 +267,7 @@ def _reduced(kernels: Tensor, part: Part) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b in the precision of ``b``, where autocast would round it, as the dtype of ``a``."""
+    """Return a @ b as the dtype of ``a``, computed in that of ``b``: autocast would round it."""
     device = a.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
@@ -293,8 +293,8 @@ def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
 def grouped(conv_groups: int, after: Blocks, before: Blocks, group: Group) -> tuple[Blocks, Blocks] | None:
     """Return the feature groups that tie a grouped convolution's weight as it is stored.
 
-    It is (O, I / conv_groups, h, w). Every conv group must hold whole feature groups of one size, or
-    a single channel (depthwise); None if there is no way to tie it.
+    It is (O, I / conv_groups, h, w). Every conv group must hold whole feature groups of one size,
+    or a single channel (depthwise); None if there is no way to tie it.
 
     >>> grouped(8, ((4, 8),), ((4, 8),), rotation(4))
     (((4, 8),), ((1, 1),))

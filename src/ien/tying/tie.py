@@ -179,6 +179,10 @@ def make_equivariant(
     >>> torch.allclose(rotated, net(images).rot90(1, (-2, -1)), atol=1e-5)
     True
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"make_equivariant needs a torch.nn.Module; got a {type(model).__name__}")
+    if _is_tied(model):
+        raise ValueError("the model is tied already: call ien.make_plain(model) first")
     if kernels not in get_args(Kernels):
         raise ValueError(f'kernels must be "smooth" or "free"; got {kernels!r}')
     if slack != 0:
@@ -266,6 +270,11 @@ def _tied_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, parametriz
                 yield module, key, parametrizations
 
 
+def _is_tied(model: nn.Module) -> bool:
+    tied_norm = any(isinstance(module, TiedNorm) for module in model.modules())
+    return tied_norm or any(_tied_tensors(model))
+
+
 def _parametrizations_of(module: nn.Module) -> dict[str, Any]:
     """Return the parametrizations of a module's tensors by name."""
     if not parametrize.is_parametrized(module):
@@ -308,6 +317,8 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
         is_first = values.shape == parameter.shape
         if not is_first:  # registering it for the first module has replaced its values by numbers
             module._parameters[key] = nn.Parameter(values, parameter.requires_grad)
+        if parametrize.is_parametrized(module):
+            _give_own_class(module)  # a copy of the model would see the new property too
         # unsafe: it need not be computed only to compare its shape
         parametrize.register_parametrization(module, key, TiedWeight(tie, values, order), unsafe=True)
         if not is_first:
