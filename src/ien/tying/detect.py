@@ -204,7 +204,8 @@ def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:
             # dy points down, and the y of matrices up
             matrix = group.matrices[i] * torch.tensor([[1, -1], [-1, 1]], device="cpu")
             vectors = part.unflatten(1, (-1, 2))  # (B, vectors, 2, H, W)
-            turned = torch.einsum("ij,bvjhw->bvihw", matrix.to(h), vectors)  # (B, vectors, 2, H, W)
+            matrix = matrix.to(h.dtype).to(h.device)  # in this order: MPS has no float64
+            turned = torch.einsum("ij,bvjhw->bvihw", matrix, vectors)  # (B, vectors, 2, H, W)
             part = turned.flatten(1, 2)  # (B, C, H, W)
         elif size > 1:
             part = part[:, channel_table(group, [(size, channels)])[i].to(h.device)]  # (B, C, H, W)

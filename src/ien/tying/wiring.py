@@ -83,11 +83,9 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
                 if wiring.shuffles.setdefault(source, shuffle) != shuffle:
                     clashing.append(source)
             sources.append(Source(source, channels // shuffle**2, part))
-        channel_dim = -1
-        if x.ndim > 1 and not isinstance(modules.get(name or ""), nn.Linear):
-            channel_dim = 1
         on_vectors = x.ndim < 3 or x[0, 0].numel() == 1
-        wiring.inputs.append(Input(name, x.shape[channel_dim], tuple(sources), on_vectors))
+        channels = x.shape[_channel_dim(modules.get(name or ""), x)]
+        wiring.inputs.append(Input(name, channels, tuple(sources), on_vectors))
 
     def before(name: str, module: nn.Module, x: Any) -> None:
         if isinstance(x, Tensor) and x.ndim and (has_numbers(module) or isinstance(module, nn.GroupNorm)):
@@ -95,10 +93,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         if isinstance(module, Mixing) and isinstance(output, Tensor):
-            channel_dim = 1
-            if isinstance(module, nn.Linear):
-                channel_dim = -1
-            wiring.channels[name] = output.shape[channel_dim]
+            wiring.channels[name] = output.shape[_channel_dim(module, output)]
             wiring.spreads.setdefault(name, spread(module, output.detach()))
             layer_of[output.grad_fn] = name
 
@@ -265,6 +260,13 @@ def _walk_back(node: Any, layer_of: Mapping[Any, str | None]) -> Iterator[tuple[
             stack.append((parent, part, shuffle))
 
 
+def _channel_dim(module: nn.Module | None, x: Tensor) -> int:
+    """Return the dim with the channels of what a module gets or returns."""
+    if isinstance(module, nn.Linear) or x.ndim == 1:
+        return -1
+    return 1
+
+
 def _may_have_channels(output: Tensor, channels: int) -> bool:
     """Return whether an output may have these channels, first or last; of tokens any may."""
     if output.ndim not in (2, 4):
@@ -289,9 +291,10 @@ def _spaces(wiring: Wiring) -> dict[str | None, set[str | None]]:
             key = (source.part, source.channels)
             if added_to_parts:
                 key = (0, 0)
-            joined = spaces[meeting.setdefault(key, source.name)] | spaces[source.name]
-            for name in joined:
-                spaces[name] = joined
+            mine, others = spaces[source.name], spaces[meeting.setdefault(key, source.name)]
+            if mine is not others:
+                joined = mine | others
+                spaces.update(dict.fromkeys(joined, joined))
     return spaces
 
 
