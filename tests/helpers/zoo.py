@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 
@@ -363,6 +364,10 @@ def normed(make: Callable[[int], nn.Module]) -> nn.Module:
     )
 
 
+def running_instance_norm(channels: int) -> nn.Module:
+    return nn.InstanceNorm2d(channels, affine=True, track_running_stats=True)
+
+
 def reparametrized(change: Callable[[nn.Module], nn.Module]) -> nn.Module:
     """Weights that are a function of others before anything is tied."""
     layers = [change(nn.Conv2d(3, 16, 3)), nn.ReLU(), change(nn.Conv2d(16, 32, 3)), nn.ReLU()]
@@ -389,10 +394,10 @@ class TwoHeads(nn.Module):
 class Conditioned(nn.Module):
     """A vector for each image sets the gain of each channel, and a flag leaves the scores as they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, embed: nn.Module) -> None:
         super().__init__()
         self.stem, self.body, self.scores = conv_norm(3, 16), conv_norm(16, 32), head(32)
-        self.embed = nn.Linear(2, 16)
+        self.embed = embed
 
     def forward(self, x: Tensor, condition: Tensor, softmax: bool = True) -> Tensor:
         gain = self.embed(condition)[:, :, None, None]  # (B, C) → (B, C, 1, 1)
@@ -400,6 +405,10 @@ class Conditioned(nn.Module):
         if softmax:
             return scores.softmax(1)
         return scores
+
+
+def conditioned() -> nn.Module:
+    return Conditioned(nn.Linear(2, 16))
 
 
 class Siamese(nn.Module):
@@ -570,10 +579,13 @@ ZOO: dict[str, Entry] = {
     "group norm": Entry(lambda: normed(lambda channels: nn.GroupNorm(2, channels))),
     "group norm that cuts": Entry(group_norm_cuts),
     "instance norm": Entry(lambda: normed(lambda channels: nn.InstanceNorm2d(channels, affine=True))),
+    "instance norm with statistics": Entry(lambda: normed(running_instance_norm)),
     "layer norm": Entry(lambda: normed(ChannelsLastNorm)),
+    "weight norm": Entry(lambda: reparametrized(parametrizations.weight_norm)),
+    "spectral norm": Entry(lambda: reparametrized(parametrizations.spectral_norm)),
     "dict": Entry(lambda: TwoHeads(named=True)),
     "tuple": Entry(lambda: TwoHeads(named=False)),
-    "extra arguments": Entry(Conditioned, args=(CONDITION,), kwargs={"softmax": False}),
+    "extra arguments": Entry(conditioned, args=(CONDITION,), kwargs={"softmax": False}),
     "siamese": Entry(Siamese, channels=6),
     "module called again": Entry(Recurrent),
     "shared weight": Entry(shared_weights),
@@ -642,6 +654,19 @@ class Coordinates(nn.Module):
         h = F.relu(self.stem(x))
         columns = torch.linspace(-1, 1, h.shape[3]).expand_as(h[:, :1])  # (B, 1, H, W)
         return self.scores(F.relu(self.conv(torch.cat([h, columns], 1))))
+
+
+class ParameterOfModel(nn.Module):
+    """Numbers per channel that belong to no module that is called with these channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body, self.scores = conv_norm(3, 16), conv_norm(16, 16), head(16)
+        self.gains = nn.Parameter(torch.rand(16, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.stem(x))
+        return self.scores(F.relu(h + self.gains * self.body(h)))
 
 
 class FunctionalConv(nn.Module):

@@ -77,6 +77,20 @@ def test_a_setting_that_cannot_be(name: str) -> None:
     assert_refused(net(), *says, **{"images": IMAGES, **settings})
 
 
+def test_what_is_no_model() -> None:
+    with pytest.raises(TypeError, match=r"make_equivariant needs a torch\.nn\.Module; got a function"):
+        ien.make_equivariant(net, "rot4", IMAGES)
+
+
+def test_a_model_that_is_tied_already() -> None:
+    model = net()
+    ien.make_equivariant(model, "rot4", IMAGES)
+    assert_refused(model, "already", "make_plain", images=IMAGES)
+    ien.make_plain(model)
+    ien.make_equivariant(model, "rot4xflip", IMAGES)
+    assert exact.error(model.eval(), zoo.Entry(net, group="rot4xflip")) < exact.ROUNDING
+
+
 def test_a_plain_model_stays_as_it_is() -> None:
     model = net()
     before = copy.deepcopy(model.state_dict())
@@ -100,7 +114,7 @@ def test_a_model_without_values() -> None:
 
 
 def test_an_argument_that_is_missing() -> None:
-    assert_refused(zoo.Conditioned(), "condition", "args", images=IMAGES)
+    assert_refused(zoo.conditioned(), "condition", "args", images=IMAGES)
 
 
 def test_a_narrow_network_is_warned_of_with_the_width_that_would_do() -> None:

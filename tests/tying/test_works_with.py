@@ -195,6 +195,16 @@ def test_bfloat16_autocast(group: str) -> None:
         assert_exact(model, 0.05)
 
 
+def test_tied_without_gradients() -> None:
+    for context in (torch.no_grad(), torch.inference_mode()):
+        model = ENTRY.make()
+        with context:
+            tied(model=model)
+        losses = train(model, Adam(model.parameters()))
+        assert losses[-1] < losses[0]
+        assert_exact(model)
+
+
 def test_float16_with_a_grad_scaler() -> None:
     model = tied()
     optimizer, scaler, losses = Adam(model.parameters()), torch.amp.GradScaler("cpu"), []
