@@ -96,6 +96,14 @@ def test_vectors_rotate_with_the_image(group) -> None:
         torch.testing.assert_close(weight @ permuted, torch.tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("group", ["rot2", "rot4", "rot8"])
+def test_no_number_but_0_turns_as_a_vector(group) -> None:
+    tie = Tie(ien.group(group), ((VECTOR, 2),))
+    bias = torch.tensor([1.0, 2.0])
+    assert tie.numbers(bias).shape == (0,)
+    assert torch.equal(tie.project(bias), torch.zeros(2))
+
+
 def test_smooth_kernels_survive_being_resampled() -> None:
     def lost(smooth: bool) -> float:
         blocks, eighth = ((4, 16),), torch.ones(16, dtype=torch.int64)

@@ -35,7 +35,7 @@ def test_a_rotated_pattern_is_its_closed_form() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_smoothing_is_least_squares_and_commutes_with_rotations(size: int) -> None:
-    matrix = smoothing(size, torch.device("cpu"), torch.float64)
+    matrix = smoothing(size)
     kernels = torch.randn(6, size, size, dtype=torch.float64)
 
     def smoothed(kernels: Tensor) -> Tensor:

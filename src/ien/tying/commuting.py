@@ -77,7 +77,7 @@ def commuting(group: Group, out: int, inner: int, height: int, width: int, smoot
             return _resampled(group, out, inner, height)
         copied = _copied(group, out, inner, height, width)
         if smooth and height == width > 1:
-            pixels = smoothing(height, torch.device("cpu"), torch.float64)  # (h * w, h * w)
+            pixels = smoothing(height)  # (h * w, h * w)
             smooth_all = torch.kron(
                 torch.eye(out * inner, dtype=torch.float64, device="cpu"), pixels
             )  # (places, places)

@@ -132,7 +132,7 @@ class TiedNorm(nn.Module):
         return self._pooled(x[:, list(repeated)], max(sizes))[:, list(restored)]  # (B, C, H, W)
 
     def _pooled(self, x: Tensor, size: int) -> Tensor:
-        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+        if x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1:  # channels last
             pixels = x.permute(0, 2, 3, 1)  # (B, H, W, C), contiguous in memory
             pooled = pixels.reshape(-1, x.shape[1] // size, size, 1)  # (B * H * W, F, size, 1)
             result = super().forward(pooled)
