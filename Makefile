@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 help:
-	@echo "make demo    train a small CNN with and without the loss, and compare (five minutes)"
+	@echo "make demo    train a small CNN as it is, with the loss and tied, and compare (five minutes)"
 	@echo "make test    run the tests, the README and the examples"
 	@echo "make test-core  run the tests of the method alone, in less than a minute"
 	@echo "make check   formatting, lint, types"

@@ -92,8 +92,8 @@ def create(name: str, **options: Any) -> nn.Module:
         ValueError: There is no such baseline, or an option is out of range.
         ModuleNotFoundError: The steerable ones need e2cnn.
 
-    To make a network of your own equivariant, do not start from these: use the loss, or
-    ``ien.start_equivariant``.
+    To make a network of your own equivariant, do not start from these: use
+    ``ien.make_equivariant``, or the loss.
 
     >>> create("dss", width=1 / 4).taps
     ('conv1', 'conv2', 'conv3')

@@ -77,9 +77,9 @@ def rotate_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mod
     if mode not in get_args(Mode):
         *modes, last = get_args(Mode)
         raise ValueError(f"mode is {', '.join(modes)} or {last}; got {mode!r}")
-    # on the CPU, since not every device has float64
-    angle = degrees.to("cpu", torch.float64)
-    factor = factors.to("cpu", torch.float64)
+    # on the CPU first, since not every device has float64
+    angle = degrees.cpu().double()
+    factor = factors.cpu().double()
     usable = factor.isfinite() & (factor > 0)  # false for NaN too
     if not bool(usable.all()):
         wrong = float(factor[~usable][0])
