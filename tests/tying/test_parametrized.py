@@ -110,3 +110,18 @@ def test_matrices_keep_their_precision_through_half() -> None:
     assert weight(numbers.half()).dtype == torch.float16
     weight.double()
     torch.testing.assert_close(weight(numbers), expected, rtol=0, atol=0)
+
+
+def test_gradients_do_not_outlive_the_shape_of_their_parameter() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 2, 3))
+    images = torch.rand(4, 1, 9, 9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for change in (lambda: ien.make_equivariant(net, "rot4", images), lambda: ien.make_plain(net)):
+        net(images).sum().backward()
+        change()
+        for parameter in net.parameters():
+            assert parameter.grad is None or parameter.grad.shape == parameter.shape
+        before = net[0].weight.detach().clone()
+        net(images).square().sum().backward()
+        optimizer.step()
+        assert not torch.equal(net[0].weight, before)

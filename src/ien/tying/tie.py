@@ -233,6 +233,7 @@ def make_plain(model: nn.Module) -> nn.Module:
     for module, key, parametrizations in tied:
         _give_own_class(module)
         parametrize.remove_parametrizations(module, key)
+        getattr(module, key).grad = None  # it has the shape of the numbers
         first = parametrizations[0]
         if isinstance(first, TiedWeight):
             _reorder(module._parameters, first.order)
@@ -319,6 +320,7 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
             module._parameters[key] = nn.Parameter(values, parameter.requires_grad)
         if parametrize.is_parametrized(module):
             _give_own_class(module)  # a copy of the model would see the new property too
+        module._parameters[key].grad = None  # type: ignore[union-attr] # it has the shape of the weight
         # unsafe: it need not be computed only to compare its shape
         parametrize.register_parametrization(module, key, TiedWeight(tie, values, order), unsafe=True)
         if not is_first:
