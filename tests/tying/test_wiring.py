@@ -244,7 +244,7 @@ def test_what_is_added_to_images_is_single() -> None:
     assert sizes(net, torch.rand(2, 4, 8, 8))["a"] == 1
 
 
-def test_hidden_layers_on_invariant_numbers_are_single() -> None:
+def test_linear_layers_of_a_head_return_single_numbers_unless_named() -> None:
     def forward(net, x):
         h = net.conv(x).mean((2, 3))
         if net.pools:
@@ -254,9 +254,19 @@ def test_hidden_layers_on_invariant_numbers_are_single() -> None:
     for pools, before in ((True, 4), (False, 16)):
         net = Net(forward, pools=pools, conv=conv(3, 16), hidden=nn.Linear(before, 8), head=nn.Linear(8, 3))
         for specs in (AUTO, spec(rest=4)):
-            assert sizes(net, X, specs) == {"conv": 4, "hidden": 1 if pools else 4, "head": 1}
+            assert sizes(net, X, specs) == {"conv": 4, "hidden": 1, "head": 1}
         assert sizes(net, X, {"": None, **spec(hidden=4)})["hidden"] == 4
         assert sizes(net, X, spec(rest=4, conv=1)) == {"conv": 1, "hidden": 1, "head": 1}
+
+
+def test_linear_layers_that_lead_to_maps_keep_feature_groups_where_there_are_some() -> None:
+    for specs in (AUTO, spec(rest=4)):
+        assert sizes(excited(), X, specs) == {"first": 4, "squeeze": 4, "excite": 4, "last": 1}
+    # members that are made of single channels would all be equal
+    assert sizes(excited(), X, spec(rest=4, first=1, excite=1))["squeeze"] == 1
+    scores = nn.Sequential(excited(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8), nn.Linear(8, 4))
+    found = sizes(scores, X)
+    assert found == {"0.first": 4, "0.squeeze": 4, "0.excite": 4, "0.last": 4, "3": 1, "4": 1}
 
 
 def test_pixel_shuffles_are_marked_and_count_channels_after_them() -> None:

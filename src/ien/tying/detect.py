@@ -190,10 +190,10 @@ def _judge(
             error = float(image_errors(acted, others[i - 1], group, element).mean() / variance)
             between.append(error)
         errors[group.labels[i]] = error
-    largest = float(torch.tensor(exact).max())  # NaN if one of them is
+    largest = float(torch.tensor(exact, device="cpu").max())  # NaN if one of them is
     if not between:
         return Found(blocks, errors, largest, None)
-    return Found(blocks, errors, largest, float(torch.tensor(between).nanmean()))
+    return Found(blocks, errors, largest, float(torch.tensor(between, device="cpu").nanmean()))
 
 
 def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:

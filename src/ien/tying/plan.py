@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -41,6 +42,9 @@ A U-Net with 2 of them before its head learned nothing, one with 4 learned slowl
 MAX_HIDING_WEIGHT = 1e-2
 """Tied weights below this share of usual ones may hide a break in what they multiply."""
 
+MAX_SUSPECTS = 3
+"""Parameters that an error names."""
+
 
 def make_plan(
     model: nn.Module,
@@ -60,8 +64,9 @@ def make_plan(
     group = parse_group(group)
     specs = _checked(model, group, images, feature_groups, weights, outputs)
     modules = _modules_of(model)
-    with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
-        images = images.to(device_of(model, images.device), copy=True)
+    device = device_of(model, images.device)
+    with _planning(model, device):
+        images = images.to(device, copy=True)
         few = images[: min(max(DETECTION_PIXELS // images[0, 0].numel(), 2), 8)]
         views = views_of(few, group)
         # a model that fails on these images should say so before anything is changed
@@ -82,7 +87,7 @@ def make_plan(
                     run(images)
             _find_untied(planner, model, lambda: run(views, len(group)))
         except Breaks as error:
-            raise ValueError(f"{error}{_advice(model, images)}") from None
+            raise ValueError(f"{error}; {_advice(planner, model, images)}") from None
     _warn_if_narrow(planner)
     for name, module in modules.items():
         lists_others = isinstance(module, nn.ParameterList | nn.ParameterDict)
@@ -109,8 +114,9 @@ def errors_of(
                 broken.append(f"{layer_text(name, module)} breaks {plan.group}")
 
     now = Plan(plan.group)
-    with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
-        views = views_of(images.to(device_of(model, images.device)), plan.group)
+    device = device_of(model, images.device)
+    with _planning(model, device):
+        views = views_of(images.to(device), plan.group)
         with hooked(_modules_of(model), after=check):
             output = _runner(model, len(images), args, kwargs)(views, len(plan.group))
         for part, blocks in zip(batches_in(output, len(views)), plan.outputs, strict=False):
@@ -119,6 +125,18 @@ def errors_of(
                     now.note_errors(errors_in(h, plan.group, blocks))
                     break
     return now.errors, "".join(broken[:1])
+
+
+@contextmanager
+def _planning(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Run a model in eval mode, without gradients, and in its own precision."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(eval_mode(model))
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        yield
 
 
 def _find_untied(planner: Planner, model: nn.Module, run: Callable[[], Any]) -> None:
@@ -258,6 +276,12 @@ def _checked(
                 f"the model holds a {type(module).__name__} that is compiled or wraps it, which hides its "
                 f"layers: call make_equivariant before torch.compile, DistributedDataParallel and the like"
             )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name!r} is on the meta device and has no values yet: call model.to_empty(device=…) and "
+                f"load or initialise its weights first"
+            )
     if not isinstance(feature_groups, Mapping) or all(isinstance(key, int) for key in feature_groups):
         feature_groups = {"": feature_groups}
     names = [name for name, _, _ in walk(model) if name]
@@ -274,19 +298,35 @@ def _checked(
     return specs
 
 
-def _advice(model: nn.Module, images: Tensor) -> str:
-    """Return what the doctor says about a model that is not equivariant."""
-    try:
+def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
+    """Return what to do about a model that is not equivariant."""
+    diagnosis = None
+    with suppress(ValueError):
         diagnosis = doctor(model, images)
-    except ValueError:
-        return ""
-    if not diagnosis.findings:
+    if diagnosis is not None and diagnosis.findings:
+        first = diagnosis.findings[0]
+        advice = f"doctor: {first.module or MODEL_ITSELF}, {first.op}: {first.reason}"
+        if first.kind == "grid" and not diagnosis.grid_sizes:
+            return (
+                f"{advice}, and no other input size is exact; remedy: 2×2 convolutions of stride 2, or a "
+                f"pool of 2, instead of 3×3 convolutions of stride 2"
+            )
+        advice += f"; remedy: {first.remedy}"
+        if diagnosis.exact_sizes:
+            advice += f"; exact input sizes: {', '.join(map(str, diagnosis.exact_sizes))}"
+        return advice
+    suspects = []
+    for name, parameter in model.named_parameters():
+        holder = name.rpartition(".")[0]
+        if holder in planner.ran and parameter.numel() > 1 and id(parameter) not in planner.tied:
+            suspects.append(repr(name))
+    if suspects:
         return (
-            "; only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are "
-            "tied: write it with these, or pass the part of the model before it"
+            f"these parameters are not tied: {', '.join(suspects[:MAX_SUSPECTS])}; remedy: make them weights "
+            f"of Conv2d or Linear, put a Linear after an Embedding, and keep numbers per channel in a module "
+            f"of their own that is called with the maps"
         )
-    first = diagnosis.findings[0]
-    advice = f"; doctor: {first.module or MODEL_ITSELF}, {first.op}: {first.reason}; remedy: {first.remedy}"
-    if diagnosis.exact_sizes:
-        advice += f"; exact input sizes: {', '.join(map(str, diagnosis.exact_sizes))}"
-    return advice
+    return (
+        "only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are tied: "
+        "write it with these, or pass the part of the model before it"
+    )

@@ -111,6 +111,8 @@ class Planner:
     ran: set[str] = field(default_factory=set)
     trusted: set[str] = field(default_factory=set)
     """Modules whose input does not rotate as a whole."""
+    constant: set[str | None] = field(default_factory=set)
+    """Layers on what is the same for all views, such as an argument that is broadcast."""
     inputs: dict[str, Blocks] = field(default_factory=dict)
     """The feature groups in the input of mixing layers."""
     tied: dict[int, Tie] = field(default_factory=dict)
@@ -140,6 +142,10 @@ class Planner:
                 f"(B, C, H, W) or (B, H, W, C), so that they can rotate"
             )
         before, _ = self._feature_groups_in(name, [maps_of(module, x)], trusting=True)
+        sources = {source.name for source in self.wiring.sources(name)}
+        if len(x) != self.num_views and sources <= self.constant:
+            self.constant.add(name)
+            before = ((1, x.shape[-1]),)
         if before is None:
             raise Breaks(f"the input of {called}, {_shape_text(x)}, does not rotate under {self.group}")
         if is_depthwise(module):
@@ -198,7 +204,7 @@ class Planner:
             scaled = getattr(module.get_submodule("parametrizations.weight"), "original0", None)
             if scaled is None:  # only a weight norm has a length to scale
                 return
-        upright = x[: len(x) // len(self.group)]
+        upright = x[: max(len(x) // len(self.group), 1)]
         now = spread(module, module.forward(upright))  # not module(upright), whose hooks would run
         if now > 0:
             gain = math.sqrt(self.wiring.spreads[name] / now)
@@ -278,7 +284,8 @@ class Planner:
                 written.append(key)
                 distances.append(self._write(name, module, key, tie))
         distance = math.hypot(*distances) / max(math.hypot(*norms), sys.float_info.min)
-        if written and (isinstance(module, Mixing) or distance > MAX_ROUNDING):
+        is_mixing = isinstance(module, Mixing) and name not in self.plan.layers
+        if is_mixing or distance > MAX_ROUNDING:
             self.plan.layers[name] = TiedLayer(sizes_text(before), sizes_text(after), distance)
             self.changed |= distance > MAX_ROUNDING
         return written
@@ -320,7 +327,7 @@ class Planner:
         Pads and pools are not asked: of what they return, only what is read later matters.
         """
         if isinstance(module, Mixing) and name in self.chosen:
-            if self.wiring.shuffles[name] == 1:
+            if self.wiring.shuffles[name] == 1 and name not in self.constant:
                 self._check_maps(name, module, [maps_of(module, output)], [self.chosen[name]])
         elif name and isinstance(output, Tensor) and has_numbers(module) and name not in self.trusted:
             is_batch = bool(batches_in(output, self.num_views) and layouts(output))
@@ -374,11 +381,7 @@ class Planner:
         what = "its output does not rotate"
         if name in self.trusted:
             what = "neither its input nor its output rotates"
-        text = f"{layer_text(name, module)} breaks {self.group}: {what}"
-        for key, tensor in module.named_parameters(recurse=False):
-            if tensor.numel() > 1 and id(tensor) not in self.tied:
-                text += f"; its own {key!r} cannot be tied"
-        raise Breaks(text)
+        raise Breaks(f"{layer_text(name, module)} breaks {self.group}: {what}")
 
     def _feature_groups_in(
         self, name: str, maps: Sequence[Tensor], trusting: bool

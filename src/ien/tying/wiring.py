@@ -46,7 +46,7 @@ class Input(NamedTuple):
     channels: int
     sources: tuple[Source, ...]
     on_vectors: bool
-    """Whether there is only one pixel."""
+    """Whether it is (B, C), without pixels."""
 
 
 class Wiring(NamedTuple):
@@ -83,9 +83,8 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
                 if wiring.shuffles.setdefault(source, shuffle) != shuffle:
                     clashing.append(source)
             sources.append(Source(source, channels // shuffle**2, part))
-        on_vectors = x.ndim < 3 or x[0, 0].numel() == 1
         channels = x.shape[_channel_dim(modules.get(name or ""), x)]
-        wiring.inputs.append(Input(name, channels, tuple(sources), on_vectors))
+        wiring.inputs.append(Input(name, channels, tuple(sources), on_vectors=x.ndim < 3))
 
     def before(name: str, module: nn.Module, x: Any) -> None:
         if isinstance(x, Tensor) and x.ndim and (has_numbers(module) or isinstance(module, nn.GroupNorm)):
@@ -123,7 +122,8 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
 
     Automatic ones have the group's order. They are single channels where channels do not divide by
     it, or where conv groups or a group norm would cut through them, in all layers of that space.
-    Layers that leave the model and are not named return single channels, or vectors.
+    Layers that are not named return single channels, or vectors, if they leave the model, and
+    single numbers if they are linear layers of a head.
 
     Args:
         wiring: How layers are connected.
@@ -155,12 +155,11 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     count = -1
     while len(single) > count:  # one may lead to others
         count = len(single)
-        for name in _on_invariant_numbers(wiring, single):
+        for name in _in_heads(wiring, single):
             single |= spaces[name] & (auto | unnamed)
 
     chosen: dict[str, Blocks] = {}
     problems = []
-    on_vectors = {each.name for each in wiring.inputs if each.on_vectors}
     for name, channels in wiring.channels.items():
         spec = specs[nearest_named(name, specs)]
         chosen[name] = ((1, channels),)
@@ -174,7 +173,7 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
             chosen[name] = ((order, channels),)
         elif spec.nearest(channels) == channels:
             chosen[name] = tuple(spec.blocks(channels))
-        elif name not in unnamed & on_vectors:
+        else:
             problems.append(f"{name!r} has {channels} for {spec} (nearest: {spec.nearest(channels)})")
     if problems:
         raise ValueError(
@@ -319,16 +318,23 @@ def _cut(wiring: Wiring, order: int) -> Iterator[str | None]:
             yield from (source.name for source in each.sources)
 
 
-def _on_invariant_numbers(wiring: Wiring, single: set[str | None]) -> Iterator[str]:
-    """Yield linear layers on invariant numbers, as after a group pool: members would be equal."""
-    feeding_maps: set[str | None] = set()
+def _in_heads(wiring: Wiring, single: set[str | None]) -> Iterator[str]:
+    """Yield linear layers on vectors (B, C) that need no feature groups.
+
+    Only what is multiplied with maps or added to them, as squeeze-and-excitation does, must hold
+    feature groups. Before that they help only if there are some: all members would be equal.
+    """
+    meets_maps: set[str | None] = set()
     for each in wiring.inputs:
         if not each.on_vectors:
-            feeding_maps.update(source.name for source in each.sources)
+            meets_maps.update(source.name for source in each.sources)
+    leads_to_maps = set(meets_maps)
+    for each in reversed(wiring.inputs):  # from the last layer to the first
+        if each.name is not None and each.name in leads_to_maps:
+            leads_to_maps.update(source.name for source in each.sources)
     for each in wiring.inputs:
-        is_linear = each.name is not None and isinstance(wiring.modules[each.name], nn.Linear)
-        if each.name is None or not is_linear or not each.on_vectors or each.name in feeding_maps:
+        if each.name is None or each.name in meets_maps or not each.on_vectors:
             continue
-        pooled = all(source.channels > each.channels for source in each.sources)
-        if pooled or single.issuperset(source.name for source in each.sources):
+        on_single = single.issuperset(source.name for source in each.sources)
+        if isinstance(wiring.modules[each.name], nn.Linear) and (on_single or each.name not in leads_to_maps):
             yield each.name
