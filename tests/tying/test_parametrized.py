@@ -48,6 +48,16 @@ def test_a_tied_norm_pools_statistics_over_members(blocks, layout) -> None:
     assert int(norm.num_batches_tracked) == 1
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_tied_instance_norm_normalises_each_image_by_itself(layout) -> None:
+    x = torch.randn(3, 8, 5, 4).contiguous(memory_format=layout)
+    norm = tied_norm(nn.InstanceNorm2d(8, affine=True, track_running_stats=True), BLOCKS[0])
+    output = norm(x)
+    for i in range(len(x)):
+        expected = normalised(x[i : i + 1], BLOCKS[0], norm.weight, norm.bias)
+        torch.testing.assert_close(output[i : i + 1], expected)
+
+
 @pytest.mark.parametrize("blocks", BLOCKS, ids=str)
 def test_vectors_are_normalised_too(blocks) -> None:
     channels = sum(count for _, count in blocks)
@@ -117,7 +127,8 @@ def test_gradients_do_not_outlive_the_shape_of_their_parameter() -> None:
     images = torch.rand(4, 1, 9, 9)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for change in (lambda: ien.make_equivariant(net, "rot4", images), lambda: ien.make_plain(net)):
-        net(images).sum().backward()
+        loss = net(images).sum()  # still alive after the change, as in a notebook
+        loss.backward()
         change()
         for parameter in net.parameters():
             assert parameter.grad is None or parameter.grad.shape == parameter.shape

@@ -18,11 +18,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..groups.members import Blocks, num_channels
 from .projection import Tie
 
-__all__ = ["Projected", "TiedNorm", "TiedWeight", "restored_on_error", "tie_norm", "untie_norm"]
+__all__ = [
+    "Projected",
+    "TiedNorm",
+    "TiedWeight",
+    "forget_gradients",
+    "restored_on_error",
+    "tie_norm",
+    "untie_norm",
+]
 
 NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
 """What a norm has one number for each channel of, if it has it at all."""
@@ -132,7 +141,8 @@ class TiedNorm(nn.Module):
         return self._pooled(x[:, list(repeated)], max(sizes))[:, list(restored)]  # (B, C, H, W)
 
     def _pooled(self, x: Tensor, size: int) -> Tensor:
-        if x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1:  # channels last
+        channels_last = x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1
+        if channels_last and isinstance(self, _BatchNorm):  # other norms keep images apart
             pixels = x.permute(0, 2, 3, 1)  # (B, H, W, C), contiguous in memory
             pooled = pixels.reshape(-1, x.shape[1] // size, size, 1)  # (B * H * W, F, size, 1)
             result = super().forward(pooled)
@@ -225,7 +235,22 @@ def restored_on_error(model: nn.Module) -> Iterator[None]:
         raise
 
 
+def forget_gradients(tensor: Tensor) -> None:
+    """Let a tensor change its shape: it forgets its gradient, and the node that accumulates it.
+
+    A loss that is still alive, as in a notebook, keeps that node alive, and the node insists on the
+    old shape. torch makes a new one only when a tensor changes its dtype, so it does for a moment.
+    """
+    tensor.grad = None
+    values = tensor.data
+    other = torch.float16
+    if values.dtype == other:
+        other = torch.float32
+    tensor.data = values.new_empty(0, dtype=other)
+    tensor.data = values
+
+
 def _replace(tensor: Tensor, values: Tensor) -> None:
     """Give a tensor other values, of another shape too; an optimizer that has it keeps it."""
-    tensor.grad = None
+    forget_gradients(tensor)
     tensor.data = values.detach().clone()

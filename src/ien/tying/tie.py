@@ -13,7 +13,15 @@ from torch.nn.utils import parametrize
 from .._text import MODEL_ITSELF, columns, number, short_count
 from ..groups.group import Group
 from ..loss.feature_groups import Spec
-from .parametrized import Projected, TiedNorm, TiedWeight, restored_on_error, tie_norm, untie_norm
+from .parametrized import (
+    Projected,
+    TiedNorm,
+    TiedWeight,
+    forget_gradients,
+    restored_on_error,
+    tie_norm,
+    untie_norm,
+)
 from .plan import Plan, TiedLayer, TiedTensor, errors_of, make_plan
 
 __all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy"]
@@ -232,8 +240,9 @@ def make_plain(model: nn.Module) -> nn.Module:
         seen.add(id(original))
     for module, key, parametrizations in tied:
         _give_own_class(module)
+        if parametrizations.is_tensor:
+            forget_gradients(parametrizations.original)
         parametrize.remove_parametrizations(module, key)
-        getattr(module, key).grad = None  # it has the shape of the numbers
         first = parametrizations[0]
         if isinstance(first, TiedWeight):
             _reorder(module._parameters, first.order)
@@ -320,7 +329,7 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
             module._parameters[key] = nn.Parameter(values, parameter.requires_grad)
         if parametrize.is_parametrized(module):
             _give_own_class(module)  # a copy of the model would see the new property too
-        module._parameters[key].grad = None  # type: ignore[union-attr] # it has the shape of the weight
+        forget_gradients(parameter)
         # unsafe: it need not be computed only to compare its shape
         parametrize.register_parametrization(module, key, TiedWeight(tie, values, order), unsafe=True)
         if not is_first:
