@@ -132,3 +132,12 @@ def test_a_narrow_network_is_warned_of_with_the_width_that_would_do() -> None:
     with pytest.warns(UserWarning, match=r"layer '2\.2' has only 1 .* 6 × 4 = 24 or more"):
         ien.make_equivariant(model, "rot4", IMAGES)
     assert exact.error(model.eval(), zoo.Entry(net)) < exact.ROUNDING
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_plain_weights_for_a_tied_model(strict: bool) -> None:
+    model = net()
+    ien.make_equivariant(model, "rot4", IMAGES)
+    with pytest.raises(RuntimeError, match=r"'0\.0\.weight' belongs to a plain model: .*weights=\"project\""):
+        model.load_state_dict(net().state_dict(), strict=strict)
+    ien.make_plain(model).load_state_dict(net().state_dict())

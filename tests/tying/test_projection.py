@@ -117,6 +117,18 @@ def test_numbers_per_channel_may_have_any_shape(group, shape) -> None:
     assert torch.equal(equal, equal[:, :1].expand(-1, size))  # to the bit
 
 
+@pytest.mark.parametrize("before", [((4, 8),), ((4, 4), (1, 3))], ids=str)
+@pytest.mark.parametrize("after", [((4, 8),), ((4, 4), (2, 4))], ids=str)
+@pytest.mark.parametrize("group", [R4, R8], ids=str)
+def test_only_numbers_per_channel_have_one_dim(group, after, before) -> None:
+    tie = Tie(group, after, before)
+    weight = torch.rand(8, sum(channels for _, channels in before), 3, 3)
+    numbers = tie.numbers(weight)
+    assert numbers.ndim > 1
+    torch.testing.assert_close(tie.numbers(tie.values(numbers, weight.shape)), numbers)
+    assert Tie(group, after).numbers(torch.rand(8)).ndim == 1
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("group", [R4, R8], ids=str)
 def test_a_step_on_the_numbers_is_a_projected_step_on_the_weight(group, optimizer) -> None:

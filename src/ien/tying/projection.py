@@ -99,9 +99,10 @@ class Tie:
         for part in self.parts(values, values.shape):
             kernels = weight[part.rows, part.columns].flatten(1)  # (O, I * h * w)
             found.append(_reduced(kernels, part))  # (groups out, groups in * numbers)
+        numbers = found[0]
         if len(found) > 1:
-            return torch.cat([numbers.flatten() for numbers in found])  # (all numbers,)
-        return found[0].reshape(self._shape(found[0], values))
+            numbers = torch.cat([each.flatten() for each in found])[None]  # (1, all numbers)
+        return numbers.reshape(self._shape(numbers, values))
 
     def values(self, numbers: Tensor, shape: torch.Size, parts: Sequence[Part] | None = None) -> Tensor:
         """Return the tied values W = c M that have these independent numbers.
@@ -118,7 +119,7 @@ class Tie:
         for part in parts:
             c = numbers
             if len(parts) > 1:
-                c = numbers[first : first + part.num_numbers]
+                c = numbers.flatten()[first : first + part.num_numbers]
                 first += part.num_numbers
             kernels.append(_Expand.apply(c, part))  # (O, I * h * w) of the part
         if len(parts) > 1:
@@ -221,10 +222,14 @@ class Tie:
         return weight.reshape(shape)
 
     def _shape(self, numbers: Tensor, values: Tensor) -> tuple[int, ...]:
-        """Return a shape for numbers (groups out, groups in * K) that optimizers understand."""
+        """Return a shape for numbers (groups out, groups in * K) that optimizers understand.
+
+        Numbers per channel have one dim and all others more, as many rules for weight decay ask.
+        """
         if values.numel() == num_channels(self.after) * self.shuffle**2:  # numbers per channel
             return (numbers.numel(),)
-        if values.ndim == 4 and self.shuffle == 1 and all(self.group.exact):
+        one_part = len(self.after) == len(self.before) == 1
+        if one_part and values.ndim == 4 and self.shuffle == 1 and all(self.group.exact):
             height, width = values.shape[2:]
             if numbers.shape[1] % (height * width) == 0:  # pixels of one kernel of each orbit
                 return len(numbers), -1, height, width

@@ -102,7 +102,7 @@ class Tied:
             raise ValueError(problem)
         return errors
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         stored = _count(self.model)
         title = (
             f"equivariant to {self.plan.group}: stores {short_count(stored)} of "
@@ -111,6 +111,8 @@ class Tied:
         notes = []
         if self.plan.unused:
             notes.append(f"did not run, and were not changed: {', '.join(self.plan.unused)}")
+        if self.plan.untied:
+            notes.append(f"frozen, and not tied: keep them frozen: {', '.join(self.plan.untied)}")
         return "\n".join([title, *columns(self._rows()), *notes])
 
     def _rows(self) -> list[list[str]]:
@@ -195,10 +197,10 @@ def make_equivariant(
         raise ValueError(f'kernels must be "smooth" or "free"; got {kernels!r}')
     if slack != 0:
         raise ValueError(f"slack must be 0; got {slack!r}")
-    plain_count = _count(model)
     smooth = kernels == "smooth"
     with restored_on_error(model):
         plan = make_plan(model, group, images, feature_groups, weights, smooth, outputs, args, kwargs)
+        plain_count = _count(model)  # a lazy layer has its parameters now
         norms = {id(module) for module, _ in plan.norms}
         tensors = [tensor for tensor in plan.ties if id(tensor.module) not in norms]
         with torch.inference_mode(False), torch.no_grad():
@@ -334,13 +336,28 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
         parametrize.register_parametrization(module, key, TiedWeight(tie, values, order), unsafe=True)
         if not is_first:
             _parametrizations_of(module)[key].original = parameter
-        type(module).__getstate__ = _refuse_pickling  # type: ignore[method-assign]
+        tied_class: Any = type(module)
+        tied_class.__getstate__ = _refuse_pickling
+        tied_class._load_from_state_dict = _refuse_plain_weights
 
 
 def _refuse_pickling(module: nn.Module) -> Any:
     raise RuntimeError(
         "a tied model cannot be pickled whole: save model.state_dict(), or ien.plain_copy(model) instead"
     )
+
+
+def _refuse_plain_weights(module: nn.Module, state_dict: Any, prefix: str, *others: Any) -> None:
+    """Load a layer, and add to torch's list of errors if it is given a plain weight."""
+    errors: list[str] = others[-1]
+    for key in _parametrizations_of(module):
+        if prefix + key in state_dict and not any("make_equivariant" in error for error in errors):
+            errors.append(
+                f"{prefix + key!r} belongs to a plain model: load it before you call make_equivariant(…, "
+                f'weights="project"), or call make_plain(model) first'
+            )
+    plain_class: Any = type(module).__bases__[0]
+    plain_class._load_from_state_dict(module, state_dict, prefix, *others)
 
 
 def _count(model: nn.Module) -> int:

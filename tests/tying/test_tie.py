@@ -1,0 +1,60 @@
+"""The table that make_equivariant returns."""
+
+import torch
+from torch import Tensor, nn
+
+import ien
+
+IMAGES = torch.rand(4, 1, 9, 9)
+
+
+class Partly(nn.Module):
+    """A network with a frozen map of positions, and a layer that does not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(9, 9), requires_grad=False)
+        self.body = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 2, 3))
+        self.aside = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x + self.positions)
+
+
+def test_the_table_has_a_row_for_each_layer_and_says_what_is_not_tied() -> None:
+    model = Partly()
+    tied = ien.make_equivariant(model, "rot4", IMAGES)
+    title, header, first, second, *notes = str(tied).splitlines()
+    # 8 of 32 kernels and biases, 8 of 32 kernels for each of 2 outputs, and what is not tied
+    stored = 8 * 9 + 8 + 8 * 9 * 2 + 2 + 81 + 12
+    plain = 32 * 9 + 32 + 32 * 9 * 2 + 2 + 81 + 12
+    assert title == f"equivariant to rot4: stores {stored} of {plain} numbers ({stored / plain:.0%})"
+    assert header.split() == ["layer", "in", "out", "moved", "error"]
+    assert first.split()[:3] == ["body.0", "1", "4"]
+    assert second.split()[:3] == ["body.2", "4", "1"]
+    assert notes == [
+        "did not run, and were not changed: aside",
+        "frozen, and not tied: keep them frozen: positions",
+    ]
+    assert repr(tied) == str(tied)  # a notebook shows the table too
+    assert tied.share == stored / plain
+
+
+def test_lazy_layers_are_tied_once_they_know_their_channels() -> None:
+    model = nn.Sequential(nn.LazyConv2d(32, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Conv2d(32, 2, 3))
+    tied = ien.make_equivariant(model, "rot4", IMAGES)
+    assert list(tied.layers) == ["0", "3"]
+    assert tied.plain_count == 32 * 9 + 32 + 2 * 32 + 32 * 9 * 2 + 2
+    model.eval()
+    rotated = model(IMAGES.rot90(1, (-2, -1)))
+    torch.testing.assert_close(rotated, model(IMAGES).rot90(1, (-2, -1)))
+
+
+def test_nothing_leaves_the_symmetry() -> None:
+    model = Partly()
+    tied = ien.make_equivariant(model, "rot4", IMAGES)
+    assert tied.penalty() == 0
+    assert tied.slack() == {"body.0": 0, "body.2": 0}
+    (group,) = tied.parameter_groups(lr=0.1)
+    assert group["lr"] == 0.1
+    assert list(map(id, group["params"])) == list(map(id, model.parameters()))
