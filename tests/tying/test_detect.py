@@ -46,49 +46,46 @@ def test_views_are_the_images_under_every_element_in_order(group) -> None:
     ],
     ids=str,
 )
-def test_feature_groups_are_read_off_without_any_candidate(group, blocks) -> None:
-    found = feature_groups_of(maps_in(blocks, group), group, [], [[(1, 1)]])
-    assert found is not None and list(found.blocks) == blocks
+def test_feature_groups_are_told_from_single_channels(group, blocks) -> None:
+    single = [(1, sum(channels for _, channels in blocks))]
+    h = maps_in(blocks, group)
+    found = feature_groups_of(h, group, [single, blocks])
+    assert found is not None and found.fits and list(found.blocks) == blocks
     assert found.exact < 1e-12 and found.between is None
     assert list(found.errors) == list(group.labels[1:]) and max(found.errors.values()) == found.exact
-    single = [(1, sum(channels for _, channels in blocks))]
-    fits = feature_groups_of(maps_in(blocks, group), group, [single])
-    assert (fits is not None) == (single == blocks)  # without candidates nothing is read off
+    assert (feature_groups_of(h, group, [single]) is not None) == (single == blocks)
+    assert errors_in(h, group, single).fits == (single == blocks)
 
 
 def test_the_first_candidate_that_fits_is_taken_and_others_are_passed_over() -> None:
     constant = torch.ones(8, 4, 5, 5)  # fits all of them
     for blocks in ([(4, 4)], [(2, 4)], [(1, 4)]):
-        for expected, candidates in (([blocks], []), ([[(1, 3)], blocks], []), ([], [blocks, [(1, 4)]])):
-            found = feature_groups_of(constant, R4, expected, candidates)
+        for candidates in ([blocks], [[(1, 3)], blocks], [blocks, [(1, 4)]]):
+            found = feature_groups_of(constant, R4, candidates)
             assert found is not None and found.blocks == blocks
-    for expected in ([], [[(1, 4)], [(4, 4)]]):
-        found = feature_groups_of(maps_in([(2, 4)], R4), R4, expected, [[(1, 4)], [(4, 4)], [(2, 4)]])
-        assert found is not None and found.blocks == [(2, 4)]
+    found = feature_groups_of(maps_in([(2, 4)], R4), R4, [[(1, 4)], [(4, 4)], [(2, 4)]])
+    assert found is not None and found.blocks == [(2, 4)]
 
 
-@pytest.mark.parametrize("candidates", [[[(8, 8)]], [[(1, 8)], [(2, 8)], [(8, 8)]]], ids=["wrong", "some"])
-def test_elements_that_resample_decide_between_sizes(candidates) -> None:
+def test_elements_that_resample_are_measured_only() -> None:
     smooth = F.interpolate(torch.rand(2, 8, 5, 5), 25, mode="bicubic")
     table = channel_table(R8, [(2, 8)])
     h = torch.cat([R8.act(smooth[:, table[i]], torch.full((2,), i)) for i in range(8)])
-    # quarter turns alone cannot tell, so what is expected is taken at its word
-    found = feature_groups_of(h, R8, [[(1, 8)]])
-    assert found is not None and found.between is not None and found.between > 0.1
-    found = feature_groups_of(h, R8, [], candidates)
-    assert found is not None and list(found.blocks) == [(2, 8)]
+    found, other = errors_in(h, R8, [(2, 8)]), errors_in(h, R8, [(1, 8)])
+    assert found.fits and other.fits  # quarter turns alone cannot tell these sizes apart
     assert found.between is not None and found.between < 0.01
+    assert other.between is not None and other.between > 0.1
 
 
 def test_maps_that_do_not_rotate_or_cannot_be_compared_have_none() -> None:
     candidates = [[(1, 4)], [(4, 4)]]
     h = torch.rand(8, 4, 6, 6)
-    assert feature_groups_of(h, R4, candidates, candidates) is None
+    assert feature_groups_of(h, R4, candidates) is None
     assert errors_in(h, R4, candidates[1]).exact > 0.1
     assert errors_in(maps_in([(4, 4)], R4), R4, candidates[1]).exact < 1e-12
     assert math.isnan(errors_in(h * math.nan, R4, candidates[0]).exact)
     for h in (torch.ones(8, 4, 6, 5), torch.ones(7, 4, 6, 6)):  # not square, not all views
-        assert feature_groups_of(h, R4, candidates, candidates) is None
+        assert feature_groups_of(h, R4, candidates) is None
 
 
 def test_errors_are_those_of_each_element() -> None:
@@ -115,7 +112,7 @@ def test_vectors_turn_with_the_image() -> None:
     vectors = torch.cat(views)
     found = feature_groups_of(vectors, R4, [[(VECTOR, 2)]])
     assert found is not None and found.exact < 1e-12
-    assert feature_groups_of(vectors, R4, [[(1, 2)], [(2, 2)]], [[(1, 2)]]) is None
+    assert feature_groups_of(vectors, R4, [[(1, 2)], [(2, 2)]]) is None
     mirrored = views[0].flip(3) * torch.tensor([-1.0, 1.0]).view(2, 1, 1)
     flips = ien.reflection()
     assert feature_groups_of(torch.cat([views[0], mirrored]), flips, [[(VECTOR, 2)]]) is not None
@@ -133,7 +130,7 @@ def test_maps_have_channels_first_or_last_and_vectors_are_one_pixel() -> None:
 @pytest.mark.parametrize("large", [255.0, 2000.0])
 def test_small_maps_are_read_beside_large_ones(large) -> None:
     h = torch.cat([large * maps_in([(1, 1)], R4), maps_in([(4, 8)], R4)], 1)
-    found = feature_groups_of(h, R4, [], [[(1, 9)]])
+    found = feature_groups_of(h, R4, [[(1, 9)], [(1, 1), (4, 8)]])
     assert found is not None and list(found.blocks) == [(1, 1), (4, 8)]
 
 

@@ -390,11 +390,11 @@ def test_numbers_per_channel_beside_layers_are_tied_or_named() -> None:
     means = net[1].gamma.detach().view(2, 4).mean(1)
     plan = planned(net, x)
     torch.testing.assert_close(net[1].gamma.detach().flatten(), means.repeat_interleave(4))
-    assert plan.layers["1"].after == "4" and plan.layers["1"].exact < 1e-10
+    assert plan.layers["1"].after == "4" and plan.layers["2"].exact < 1e-10
     assert [tensor.key for tensor in plan.ties if tensor.module is net[1]] == ["gamma"]
     assert regular_error(net, x, 1) < 1e-10
     net = nn.Sequential(nn.Conv2d(1, 8, 3), scaled(8, 16), nn.Conv2d(16, 3, 1))
-    refused(r"layer '1' \(Net\) breaks rot4.*not tied: '1.gamma'; remedy: .*numbers per channel", net, x)
+    refused(r"layer '2' \(Conv2d\) breaks rot4.*not tied: '1.gamma'; remedy: .*numbers per channel", net, x)
 
 
 def test_numbers_of_a_convolution_itself_are_tied() -> None:
@@ -440,7 +440,7 @@ def test_a_layer_that_runs_twice_and_ones_that_do_not() -> None:
         plan = planned(net, x)
     net(x).sum().backward()  # its weights can still be trained
     assert list(plan.layers) == ["first", "again", "last"] and plan.unused == ("aside", "slope")
-    assert len(plan.ties) == 2 + 2 + 2
+    assert len(plan.ties) == 2 + 2 + 1  # the bias of three classes is free
 
 
 def test_the_model_keeps_its_mode_its_input_and_the_random_state() -> None:
@@ -543,7 +543,7 @@ CANNOT = {
     ),
     "own kernels": (
         nn.Sequential(OWN, conv(8, 2)),
-        r"layer '0' \(Net\) breaks rot4.*not tied: '0.kernels'; remedy: .* weights of Conv2d",
+        r"the input of layer '1' .*does not rotate.*not tied: '0.kernels'; remedy: .* weights of Conv2d",
     ),
     "tokens": (TOKENS, r"the input of layer 'mix' .*\(8, 49, 8\): keep height and width"),
     "batch norm": (
@@ -625,6 +625,17 @@ def test_named_features_may_be_returned_beside_classes_and_what_is_no_batch() ->
     torch.testing.assert_close(rotated["of"][0], expected)
 
 
+@pytest.mark.parametrize("feature_groups", ["auto", 4])
+def test_hidden_layers_of_a_head_keep_all_their_numbers(feature_groups) -> None:
+    hidden = [nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5)]
+    net = nn.Sequential(conv(1, 32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), *hidden)
+    plan = planned(net, torch.rand(4, 1, 9, 9), feature_groups=feature_groups)
+    assert (plan.layers["4"].before, plan.layers["4"].after) == ("4", "1")
+    assert net[4].weight.unflatten(1, (8, 4)).std(2).max() == 0  # the mean of each feature group
+    assert torch.linalg.matrix_rank(net[4].weight) == 8
+    assert (plan.layers["7"].before, plan.layers["7"].distance) == ("1", 0.0)
+
+
 def test_class_scores_are_permuted_only_if_asked() -> None:
     def net() -> nn.Module:
         return nn.Sequential(conv(1, 8), nn.ReLU(), conv(8, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -649,7 +660,11 @@ def test_vectors_rotate_with_the_image(end, group) -> None:
     x = torch.rand(2, 3, 13, 13, dtype=torch.float64)
     plan = planned(net, x, group, outputs="vector", smooth=True)
     name, layer = list(plan.layers.items())[-1]
-    assert layer.after == "vector" and layer.exact < 1e-20 and plan.outputs == [plan.returned[name]]
+    assert (
+        layer.after == "vector"
+        and layer.exact < 1e-20
+        and plan.outputs == [plan.mixing[net.get_submodule(name)]]
+    )
 
     dx, dy = net(x)[:, ::2], net(x)[:, 1::2]
     turned, flipped = (dy, -dx), (-dx, dy)  # (1, 0) becomes (0, -1): up, as y points down

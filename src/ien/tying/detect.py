@@ -7,8 +7,7 @@ in given feature groups if, for every element g,
     h(g·x) = ρ(g) h(x),
 
 where ρ(g) permutes the members of the feature groups, turns vectors, and rotates pixels. Quarter
-turns and flips are checked to rounding; elements between them resample, and only help to choose
-among sizes.
+turns and flips are checked to rounding; elements between them resample, and are only measured.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..groups.group import Group
-from ..groups.members import Blocks, channel_table, num_channels, regular_sizes
+from ..groups.members import Blocks, channel_table, num_channels
 from ..groups.similarity import permute_pixels
 from ..loss.error import full_precision, image_errors
 from .projection import VECTOR
@@ -41,9 +40,11 @@ ENOUGH_PIXELS = 2**10
 
 
 class Found(NamedTuple):
-    """Feature groups that maps rotate in, and how well."""
+    """How well maps rotate in feature groups."""
 
     blocks: Blocks
+    fits: bool
+    """Whether all channels rotate in them, up to rounding."""
     errors: dict[str, float]
     """The relative error under each element but the identity, by its label."""
     exact: float
@@ -82,48 +83,54 @@ def layouts(x: Tensor) -> list[Tensor]:
     return []
 
 
-def feature_groups_of(
-    h: Tensor, group: Group, expected: Sequence[Blocks], candidates: Sequence[Blocks] = ()
-) -> Found | None:
-    """Return the feature groups that maps of views (elements * B, C, H, W) rotate in, or None.
-
-    Args:
-        h: The maps.
-        group: Rotations and flips.
-        expected: What they should rotate in: the first that fits is taken at its word.
-        candidates: What else they may rotate in. Of several that fit, the one with the smallest
-            error under elements that resample: quarter turns alone cannot tell some sizes apart,
-            such as 2 and 1 under rot8. If none fits, sizes are read off channel by channel.
+def feature_groups_of(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> Found | None:
+    """Return the first candidate that maps of views (elements * B, C, H, W) rotate in, or None.
 
     >>> x = views_of(torch.rand(2, 3, 5, 5), rotation(4))
-    >>> feature_groups_of(x, rotation(4), [((1, 3),)]).blocks
+    >>> feature_groups_of(x, rotation(4), [((4, 4),), ((1, 3),)]).blocks
     ((1, 3),)
     """
     if not comparable(h, group):
         return None
     h = _with_enough_pixels(h, group)
-    variances = _channel_variances(h)
-    best = None
-    for k, blocks in enumerate((*expected, *candidates)):
-        if num_channels(blocks) != h.shape[1]:
-            continue
-        found = _judge(h, group, blocks, variances)
-        if found is None:
-            continue
-        if k < len(expected) or all(group.exact):
-            return found
-        if best is None or _rank(found) < _rank(best):
-            best = found
-    if best is None and candidates:
-        return _read_off(h, group, variances)
-    return best
+    for blocks in candidates:
+        if num_channels(blocks) == h.shape[1]:
+            found = errors_in(h, group, blocks)
+            if found.fits:
+                return found
+    return None
 
 
 def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
-    """Return the errors of maps in these feature groups, however large they are."""
-    found = _judge(h, group, blocks, _channel_variances(h), any_error=True)
-    assert found is not None
-    return found
+    """Return how well maps of views rotate in these feature groups.
+
+    They fit if the errors of each channel are rounding beside its own variance. The errors that are
+    returned are relative to the variance of all channels together, as everywhere else.
+    """
+    variances = _channel_variances(h)  # (C,)
+    h = full_precision(h)
+    variance = variances.mean() + h.mean((0, 2, 3)).var(unbiased=False)
+    original, *others = h.chunk(len(group))  # (B, C, H, W) each
+    fits = True
+    errors: dict[str, float] = {}
+    exact, between = [0.0], []
+    for i in range(1, len(group)):
+        acted = _act_on_channels(original, group, blocks, i)  # (B, C, H, W)
+        if group.exact[i]:
+            expected = permute_pixels(acted, group._similarity(i))  # ρ(g) h(x): (B, C, H, W)
+            squares = _mean_square(others[i - 1] - expected)  # (C,)
+            error = float(squares.mean() / variance)
+            fits = fits and bool((squares / variances).max() < TOLERANCE)
+            exact.append(error)
+        else:
+            element = _element(i, len(original))
+            error = float(image_errors(acted, others[i - 1], group, element).mean() / variance)
+            between.append(error)
+        errors[group.labels[i]] = error
+    largest = float(torch.tensor(exact, device="cpu").max())  # NaN if one of them is
+    if not between:
+        return Found(blocks, fits, errors, largest, None)
+    return Found(blocks, fits, errors, largest, float(torch.tensor(between, device="cpu").nanmean()))
 
 
 def comparable(h: Tensor, group: Group) -> bool:
@@ -137,63 +144,6 @@ def comparable(h: Tensor, group: Group) -> bool:
 def swaps_sides(group: Group) -> bool:
     """Return whether some element turns rows into columns, as quarter turns do and flips do not."""
     return bool(group.matrices[:, 0, 1].any())
-
-
-def _read_off(h: Tensor, group: Group, variances: Tensor) -> Found | None:
-    """Read sizes from the first channel on: each time the one that fits best, or the larger."""
-    blocks: list[tuple[int, int]] = []
-    first = 0
-    while first < h.shape[1]:
-        best = None
-        for size in regular_sizes(group):
-            part = slice(first, first + size)
-            if part.stop > h.shape[1]:
-                continue
-            found = _judge(h[:, part], group, ((size, size),), variances[part])
-            if found is not None and (best is None or _rank(found) < _rank(best)):
-                best = found
-        if best is None:
-            return None
-        ((size, _),) = best.blocks
-        first += size
-        if blocks and blocks[-1][0] == size:  # one more feature group of the same block
-            blocks[-1] = (size, blocks[-1][1] + size)
-        else:
-            blocks.append((size, size))
-    return _judge(h, group, tuple(blocks), variances)
-
-
-def _judge(
-    h: Tensor, group: Group, blocks: Blocks, variances: Tensor, any_error: bool = False
-) -> Found | None:
-    """Return the errors of maps in these feature groups, or None if a channel does not fit.
-
-    A channel fits if its errors are rounding beside its own entry of ``variances`` (C,). What is
-    returned is relative to the variance of all channels together, as everywhere else.
-    """
-    h = full_precision(h)
-    variance = variances.mean() + h.mean((0, 2, 3)).var(unbiased=False)
-    original, *others = h.chunk(len(group))  # (B, C, H, W) each
-    errors: dict[str, float] = {}
-    exact, between = [0.0], []
-    for i in sorted(range(1, len(group)), key=lambda i: not group.exact[i]):  # the cheap ones first
-        element = _element(i, len(original))
-        acted = _act_on_channels(original, group, blocks, i)  # (B, C, H, W)
-        if group.exact[i]:
-            expected = permute_pixels(acted, group._similarity(i))  # ρ(g) h(x): (B, C, H, W)
-            squares = _mean_square(others[i - 1] - expected)  # (C,)
-            if not any_error and not (squares / variances).max() < TOLERANCE:
-                return None
-            error = float(squares.mean() / variance)
-            exact.append(error)
-        else:
-            error = float(image_errors(acted, others[i - 1], group, element).mean() / variance)
-            between.append(error)
-        errors[group.labels[i]] = error
-    largest = float(torch.tensor(exact, device="cpu").max())  # NaN if one of them is
-    if not between:
-        return Found(blocks, errors, largest, None)
-    return Found(blocks, errors, largest, float(torch.tensor(between, device="cpu").nanmean()))
 
 
 def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:
@@ -245,8 +195,3 @@ def _mean_square(h: Tensor) -> Tensor:
     """Return the mean square of each channel, (C,), by a norm, which is much faster."""
     count = h.numel() // h.shape[1]
     return torch.linalg.vector_norm(h, dim=(0, 2, 3)).square() / count
-
-
-def _rank(found: Found) -> float:
-    """Return what decides between sizes that fit: the error under elements that resample."""
-    return max(found.between or 0.0, TOLERANCE)

@@ -107,10 +107,13 @@ def errors_of(
     broken: list[str] = []
 
     def check(name: str, module: nn.Module, output: Any) -> None:
-        if isinstance(module, Mixing) and plan.mixing.get(name) is not module:
+        if not isinstance(module, Mixing):
+            return
+        blocks = plan.mixing.get(module)
+        if module not in plan.mixing:
             broken.append(f"{layer_text(name, module)} is not tied: it was added after make_equivariant")
-        elif isinstance(module, Mixing) and name in plan.returned:
-            if feature_groups_of(maps_of(module, output), plan.group, [plan.returned[name]]) is None:
+        elif blocks is not None:
+            if feature_groups_of(maps_of(module, output), plan.group, [blocks]) is None:
                 broken.append(f"{layer_text(name, module)} breaks {plan.group}")
 
     now = Plan(plan.group)
@@ -318,7 +321,8 @@ def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
     suspects = []
     for name, parameter in model.named_parameters():
         holder = name.rpartition(".")[0]
-        if holder in planner.ran and parameter.numel() > 1 and id(parameter) not in planner.tied:
+        has_run = holder in planner.ran and not isinstance(planner.wiring.modules[holder], Mixing)
+        if has_run and parameter.numel() > 1 and id(parameter) not in planner.tied:
             suspects.append(repr(name))
     if suspects:
         return (

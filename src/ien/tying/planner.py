@@ -27,7 +27,7 @@ from ..loss.feature_groups import FeatureGroups
 from .detect import Found, feature_groups_of, layouts, swaps_sides
 from .parametrized import Projected
 from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
-from .wiring import Mixing, Source, Specs, Wiring, batches_in, has_numbers, is_depthwise, is_named, spread
+from .wiring import Mixing, Source, Specs, Wiring, batches_in, is_depthwise, is_named, spread
 
 __all__ = ["Breaks", "Plan", "Planner", "TiedLayer", "TiedTensor", "layer_text", "maps_of", "sizes_text"]
 
@@ -35,8 +35,6 @@ MAX_ROUNDING = 1e-6
 """Weights at no more than this relative distance from tied ones are tied already."""
 MAX_GAIN = 4.0
 """How far a random weight may grow or shrink to keep a variance: dead maps would need more."""
-REMEMBERED_MAPS = 4
-"""How many of the latest maps are remembered: enough for a residual block."""
 
 
 class TiedTensor(NamedTuple):
@@ -73,10 +71,8 @@ class Plan:
     """What is tied; a shared tensor comes once for each of its modules."""
     norms: list[tuple[nn.Module, Blocks]] = field(default_factory=list)
     """Norms with running statistics, and the feature groups to pool them over."""
-    mixing: dict[str, nn.Module] = field(default_factory=dict)
-    """The layers that mix channels."""
-    returned: dict[str, Blocks] = field(default_factory=dict)
-    """The feature groups that layers returned."""
+    mixing: dict[nn.Module, Blocks | None] = field(default_factory=dict)
+    """Layers that mix channels, and the feature groups that they return, if this was checked."""
     outputs: list[Blocks] = field(default_factory=list)
     """The feature groups of each tensor that the model returns."""
     errors: dict[str, float] = field(default_factory=dict)
@@ -109,8 +105,6 @@ class Planner:
     smooth: bool
     plan: Plan
     ran: set[str] = field(default_factory=set)
-    trusted: set[str] = field(default_factory=set)
-    """Modules whose input does not rotate as a whole."""
     constant: set[str | None] = field(default_factory=set)
     """Layers on what is the same for all views, such as an argument that is broadcast."""
     inputs: dict[str, Blocks] = field(default_factory=dict)
@@ -120,8 +114,8 @@ class Planner:
     changed: bool = False
     outdated: set[nn.Module] = field(default_factory=set)
     """Norms with statistics of other weights."""
-    latest: list[tuple[Tensor, int, Found | None]] = field(default_factory=list)
-    """Maps with their version and what was found in them; as many as a residual block holds."""
+    read: Tensor | None = None
+    """The maps that the layer that runs now has read."""
 
     def tie(self, name: str, module: nn.Module, x: Any) -> None:
         """Tie the weights of a module that is about to run on ``x``."""
@@ -141,26 +135,22 @@ class Planner:
                 f"the input of {called} is {_shape_text(x)}: keep height and width as separate dims, "
                 f"(B, C, H, W) or (B, H, W, C), so that they can rotate"
             )
-        before, _ = self._feature_groups_in(name, [maps_of(module, x)], trusting=True)
-        sources = {source.name for source in self.wiring.sources(name)}
-        if len(x) != self.num_views and sources <= self.constant:
-            self.constant.add(name)
-            before = ((1, x.shape[-1]),)
+        self.read = maps_of(module, x)
+        before = self._feature_groups_in(name, self.read)
         if before is None:
             raise Breaks(f"the input of {called}, {_shape_text(x)}, does not rotate under {self.group}")
         if is_depthwise(module):
             self.chosen[name] = before
         after = self.chosen[name]
         shuffle = self.wiring.shuffles[name]
-        self.plan.mixing[name] = module
+        self.plan.mixing[module] = None
         self.inputs[name] = before
         stored = self._stored(called, module, before, after, shuffle)
         ties = {"weight": Tie(self.group, *stored, self.smooth, shuffle)}
         for key, numbers in _vectors_of(module).items():
             if key != "weight" and numbers.numel() == num_channels(after) * shuffle**2:
                 ties[key] = Tie(self.group, after, shuffle=shuffle)
-        one_pixel = module.weight[0, 0].numel() * shuffle == 1
-        written = self._tie_all(name, module, ties, before, after, one_pixel)
+        written = self._tie_all(name, module, ties, before, after)
         if "weight" in written and self.random:
             self._keep_spread(name, module, x)
 
@@ -219,28 +209,26 @@ class Planner:
                 f"{called} normalises with the statistics of the batch, also in eval mode, so the result for "
                 f"an image depends on how the others are rotated: set track_running_stats=True"
             )
-        vectors = _vectors_of(module)
-        maps = []
+        ties: dict[str, Tie] = {}
+        blocks: Blocks | None = None
         for h in layouts(x):
-            if any(_has_number_per_channel(numbers, h, x) for numbers in vectors.values()):
-                maps.append(h)
-        if isinstance(module, nn.GroupNorm):
-            maps = layouts(x)[:1]
-        first = bool(maps) and (maps[0] is x or x.ndim == 2)  # numbers along a side may look like channels
-        blocks, layout = self._feature_groups_in(name, maps, trusting=first)
-        if blocks is None or layout is None:
+            keys = []
+            for key, numbers in _vectors_of(module).items():
+                if _has_number_per_channel(numbers, h, x):
+                    keys.append(key)
+            if blocks is None and (keys or isinstance(module, nn.GroupNorm)):
+                # channels last may be a side of the maps instead
+                blocks = self._feature_groups_in(name, h, trusting=h is x or x.ndim == 2)
+                ties = dict.fromkeys(keys, Tie(self.group, blocks or ()))
+        if blocks is None:
             return  # the next layer that mixes channels will tell
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, blocks, blocks, self.group):
             raise ValueError(
                 f"{called} cuts through feature groups with num_groups={module.num_groups}: use 1, a number "
                 f'that leaves each feature group in one piece, or feature_groups="auto"'
             )
-        ties = {}
-        for key, numbers in vectors.items():
-            if _has_number_per_channel(numbers, layout, x):
-                ties[key] = Tie(self.group, blocks)
         outdated = self.changed and not self.random  # before this module notes a change of its own
-        self._tie_all(name, module, ties, blocks, blocks, one_pixel=True)
+        self._tie_all(name, module, ties, blocks, blocks)
         if isinstance(module, _NormBase) and has_statistics:
             if outdated:
                 self.outdated.add(module)
@@ -248,16 +236,9 @@ class Planner:
                 self.plan.norms.append((module, blocks))
 
     def _tie_all(
-        self,
-        name: str,
-        module: nn.Module,
-        ties: Mapping[str, Tie],
-        before: Blocks,
-        after: Blocks,
-        one_pixel: bool,
+        self, name: str, module: nn.Module, ties: Mapping[str, Tie], before: Blocks, after: Blocks
     ) -> list[str]:
         """Tie tensors of a module, and return the names of those that were not tied before."""
-        free = one_pixel and {size for size, _ in (*before, *after)} == {1}  # whatever its numbers
         written: list[str] = []
         distances, norms = [0.0], [0.0]
         for key, tie in ties.items():
@@ -275,17 +256,18 @@ class Planner:
                     f"{layer_text(name, module)} shares its {key} with a place that has other feature "
                     f"groups: give both the same, or a {key} of their own"
                 )
-            if free:
+            values = getattr(module, key)
+            if tie.leaves_free(values):
                 continue
-            if not any(each.module is module and each.key == key for each in self.plan.ties):
+            norms.append(float(full_precision(values).norm()))
+            if TiedTensor(module, key, tie) not in self.plan.ties:
                 self.plan.ties.append(TiedTensor(module, key, tie))
-            norms.append(float(full_precision(getattr(module, key)).norm()))
             if is_new:
                 written.append(key)
                 distances.append(self._write(name, module, key, tie))
         distance = math.hypot(*distances) / max(math.hypot(*norms), sys.float_info.min)
-        is_mixing = isinstance(module, Mixing) and name not in self.plan.layers
-        if is_mixing or distance > MAX_ROUNDING:
+        is_first = isinstance(module, Mixing) and name not in self.plan.layers
+        if is_first or distance > MAX_ROUNDING:
             self.plan.layers[name] = TiedLayer(sizes_text(before), sizes_text(after), distance)
             self.changed |= distance > MAX_ROUNDING
         return written
@@ -322,22 +304,31 @@ class Planner:
         buffers["running_var"].copy_(tie.project(variance + (mean - pooled).square()))
 
     def check(self, name: str, module: nn.Module, output: Any) -> None:
-        """Raise :class:`Breaks` if what a layer or the model returned is not equivariant.
+        """Raise :class:`Breaks` if what a mixing layer or the model returned is not equivariant.
 
-        Pads and pools are not asked: of what they return, only what is read later matters.
+        No others are asked: of what they return, only what is read later matters.
         """
         if isinstance(module, Mixing) and name in self.chosen:
             if self.wiring.shuffles[name] == 1 and name not in self.constant:
-                self._check_maps(name, module, [maps_of(module, output)], [self.chosen[name]])
-        elif name and isinstance(output, Tensor) and has_numbers(module) and name not in self.trusted:
-            is_batch = bool(batches_in(output, self.num_views) and layouts(output))
-            if is_batch and not isinstance(module, _NormBase):  # whose numbers are tied
-                expected = self._blocks_of(self.wiring.sources(name))
-                self._check_maps(name, module, layouts(output), expected, others=True)
+                self._check_mixing(name, module, maps_of(module, output))
         if not name:
-            self._check_returned(module, output)
+            self._check_returned(output)
 
-    def _check_returned(self, model: nn.Module, output: Any) -> None:
+    def _check_mixing(self, name: str, module: Mixing, h: Tensor) -> None:
+        """Check the maps that a layer returned, and note their errors."""
+        found = feature_groups_of(h, self.group, [self.chosen[name]])
+        if found is None:
+            what = "its output does not rotate"
+            if self.read is not None and self._detect(self.read, [self.inputs[name]]) is None:
+                what = "neither its input nor its output rotates"
+            raise Breaks(f"{layer_text(name, module)} breaks {self.group}: {what}")
+        self.read = None
+        self.plan.mixing[module] = found.blocks
+        layer = self.plan.layers.get(name)
+        if layer is not None and math.isnan(layer.exact):
+            self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
+
+    def _check_returned(self, output: Any) -> None:
         """Check all that the model returns: feature groups are permuted there only if named."""
         inputs = [each for each in self.wiring.inputs if each.name is None]
         for part, each in zip(batches_in(output, self.num_views), inputs, strict=False):
@@ -348,7 +339,10 @@ class Planner:
             expected = self._blocks_of(each.sources)
             for h in maps:
                 expected.append(((1, h.shape[1]),))
-            found = self._check_maps("", model, maps, expected, others=True)
+            fitting = [self._detect(h, expected) for h in maps]
+            found = fitting[0] or fitting[-1]
+            if found is None:
+                raise Breaks(f"{MODEL_ITSELF} breaks {self.group}: its output does not rotate")
             names = [source.name for source in each.sources if source.name is not None]
             permuted = any(size > 1 for size, _ in found.blocks)
             if permuted and not any(is_named(name, self.specs) for name in names):
@@ -360,63 +354,31 @@ class Planner:
             self.plan.outputs.append(found.blocks)
             self.plan.note_errors(found)
 
-    def _check_maps(
-        self,
-        name: str,
-        module: nn.Module,
-        maps: Sequence[Tensor],
-        expected: Sequence[Blocks],
-        others: bool = False,
-    ) -> Found:
-        """Return the feature groups that maps rotate in, in one of their layouts."""
-        for h in maps:
-            found = self._detect(h, expected, others)
-            if found is None:
-                continue
-            self.plan.returned[name] = found.blocks
-            layer = self.plan.layers.get(name)
-            if layer is not None and math.isnan(layer.exact):
-                self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
-            return found
-        what = "its output does not rotate"
-        if name in self.trusted:
-            what = "neither its input nor its output rotates"
-        raise Breaks(f"{layer_text(name, module)} breaks {self.group}: {what}")
+    def _feature_groups_in(self, name: str, h: Tensor, trusting: bool = True) -> Blocks | None:
+        """Return the feature groups of a module's input.
 
-    def _feature_groups_in(
-        self, name: str, maps: Sequence[Tensor], trusting: bool
-    ) -> tuple[Blocks | None, Tensor | None]:
-        """Return the feature groups of a module's input, and the layout in which it has them.
-
-        If it does not rotate, its sources may be taken at their word: a padded column may never be
-        read, and the check of the output will tell.
+        If all its sources agree, they are taken at their word: the check of the output will tell.
         """
-        expected = self._blocks_of(self.wiring.sources(name))
-        for h in maps:
-            found = self._detect(h, expected, others=True)
-            if found is not None:
-                return found.blocks, h
-        if trusting:
-            words = {blocks for blocks in expected if num_channels(blocks) == maps[0].shape[1]}
-            if len(words) == 1:
-                self.trusted.add(name)
-                return words.pop(), maps[0]
-        return None, None
+        sources = self.wiring.sources(name)
+        if len(h) != self.num_views and self.constant.issuperset(source.name for source in sources):
+            self.constant.add(name)
+            return ((1, h.shape[1]),)
+        expected = self._blocks_of(sources)
+        words = {blocks for blocks in expected if num_channels(blocks) == h.shape[1]}
+        if trusting and len(words) == 1:
+            return words.pop()
+        found = self._detect(h, expected)
+        return found and found.blocks
 
-    def _detect(self, h: Tensor, expected: Sequence[Blocks], others: bool) -> Found | None:
-        """Return the feature groups that maps rotate in: those expected, or any ``others`` too."""
-        for maps, version, found in self.latest:
-            if maps.is_set_to(h) and version == h._version:  # the very same maps, not written to
-                return found
+    def _detect(self, h: Tensor, expected: Sequence[Blocks]) -> Found | None:
+        """Return the feature groups that maps rotate in: expected ones, or others of the model."""
         channels = h.shape[1]
-        candidates: list[Blocks] = []
+        candidates = [*expected]
         for spec in (*self.specs.values(), FeatureGroups.of(1)):
             spec = spec or FeatureGroups.of(len(self.group))
-            if others and spec.nearest(channels) == channels:
+            if spec.nearest(channels) == channels:
                 candidates.append(tuple(spec.blocks(channels)))
-        found = feature_groups_of(h, self.group, expected, candidates)
-        self.latest = [*self.latest[1 - REMEMBERED_MAPS :], (h, h._version, found)]
-        return found
+        return feature_groups_of(h, self.group, candidates)
 
     def _blocks_of(self, sources: Iterable[Source]) -> list[Blocks]:
         """Return the feature groups of each source, and those of all parts concatenated."""
