@@ -411,6 +411,10 @@ def conditioned() -> nn.Module:
     return Conditioned(nn.Linear(2, 16))
 
 
+def embedded() -> nn.Module:
+    return Conditioned(nn.Embedding(10, 16))
+
+
 class Siamese(nn.Module):
     """One trunk, called for each half of the channels; the scores of the two together."""
 
@@ -586,6 +590,7 @@ ZOO: dict[str, Entry] = {
     "dict": Entry(lambda: TwoHeads(named=True)),
     "tuple": Entry(lambda: TwoHeads(named=False)),
     "extra arguments": Entry(conditioned, args=(CONDITION,), kwargs={"softmax": False}),
+    "extra argument for all images": Entry(conditioned, args=(CONDITION[:1],)),
     "siamese": Entry(Siamese, channels=6),
     "module called again": Entry(Recurrent),
     "shared weight": Entry(shared_weights),
@@ -598,6 +603,7 @@ ZOO: dict[str, Entry] = {
     "backbone without gradients": Entry(Backbone, 9),
     "direction": Entry(direction, outputs="vector"),
     "direction rot4xflip": Entry(direction, group="rot4xflip", outputs="vector"),
+    "direction rot8": Entry(direction, group="rot8", outputs="vector"),
     "flow": Entry(flow, outputs="vector"),
 }
 """What can be tied, by name."""
@@ -700,6 +706,9 @@ REFUSED: dict[str, Refused] = {
     "strided unet": Refused(Entry(StridedUNet, 16), ("'down'", "stride 2", "remedy")),
     "positions": Refused(Entry(Positions), ("positions",)),
     "coordinates": Refused(Entry(Coordinates), ("'conv'",)),
+    "parameter of the model": Refused(Entry(ParameterOfModel), ("'gains'", "remedy")),
+    "embedding": Refused(Entry(embedded, args=(torch.tensor([3, 1, 4, 1]),)), ("'embed.weight'", "Linear")),
+    "functional convolution": Refused(Entry(FunctionalConv), ("'kernels'", "Conv2d")),
     "group norm that cuts, explicit": Refused(Entry(group_norm_cuts), ("'1'", "GroupNorm"), 4),
 }
 """What cannot be tied, by name."""

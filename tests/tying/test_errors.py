@@ -40,8 +40,8 @@ def assert_refused(model: nn.Module, *says: str, images: Any, group: Any = "rot4
 @pytest.mark.parametrize("name", zoo.REFUSED)
 def test_a_model_that_cannot_be_tied(name: str) -> None:
     case = zoo.REFUSED[name]
-    model = case.entry.make()
-    assert_refused(model, *case.says, images=case.entry.images(), feature_groups=case.feature_groups)
+    settings = {"feature_groups": case.feature_groups, **case.entry.settings()}
+    assert_refused(case.entry.make(), *case.says, images=case.entry.images(), **settings)
 
 
 def net() -> nn.Module:

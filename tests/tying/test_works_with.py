@@ -195,8 +195,8 @@ def test_bfloat16_autocast(group: str) -> None:
         assert_exact(model, 0.05)
 
 
-def test_tied_without_gradients() -> None:
-    for context in (torch.no_grad(), torch.inference_mode()):
+def test_tied_inside_autocast_or_without_gradients() -> None:
+    for context in (torch.autocast("cpu", torch.bfloat16), torch.no_grad(), torch.inference_mode()):
         model = ENTRY.make()
         with context:
             tied(model=model)
@@ -293,6 +293,15 @@ def test_channels_last() -> None:
     losses = train(model, Adam(model.parameters()))
     assert losses[-1] < losses[0]
     assert_exact(model)
+
+
+def test_models_are_stacked_and_run_as_one() -> None:
+    models = [tied(seed=seed).eval() for seed in range(3)]
+    base = copy.deepcopy(models[0]).to("meta")
+    stacked = torch.func.stack_module_state(models)
+    x = ENTRY.images()
+    found = torch.func.vmap(lambda *state: torch.func.functional_call(base, state, (x,)))(*stacked)
+    torch.testing.assert_close(found, torch.stack([model(x) for model in models]), rtol=1e-4, atol=1e-5)
 
 
 BACKENDS = [
