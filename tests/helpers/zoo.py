@@ -703,10 +703,10 @@ class Refused:
 REFUSED: dict[str, Refused] = {
     "flatten before linear": Refused(Entry(flatten_head), ("'3'", "pool")),
     "vit": Refused(Entry(ViT, 16), ("'block.linear1'", "height and width")),
-    "strided unet": Refused(Entry(StridedUNet, 16), ("'down'", "stride 2", "remedy")),
+    "strided unet": Refused(Entry(StridedUNet, 16), ("'down'", "no other input size", "2×2", "pool")),
     "positions": Refused(Entry(Positions), ("positions",)),
     "coordinates": Refused(Entry(Coordinates), ("'conv'",)),
-    "parameter of the model": Refused(Entry(ParameterOfModel), ("'gains'", "remedy")),
+    "parameter of the model": Refused(Entry(ParameterOfModel), ("'gains'", "module of their own")),
     "embedding": Refused(Entry(embedded, args=(torch.tensor([3, 1, 4, 1]),)), ("'embed.weight'", "Linear")),
     "functional convolution": Refused(Entry(FunctionalConv), ("'kernels'", "Conv2d")),
     "group norm that cuts, explicit": Refused(Entry(group_norm_cuts), ("'1'", "GroupNorm"), 4),

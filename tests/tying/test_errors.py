@@ -113,16 +113,6 @@ def test_a_model_without_values() -> None:
     assert_refused(net().to("meta"), "'0.0.weight'", "meta", "to_empty", images=IMAGES)
 
 
-def test_a_parameter_outside_of_layers_is_the_suspect() -> None:
-    assert_refused(zoo.FunctionalConv(), "'kernels'", "Conv2d", images=IMAGES)
-    assert_refused(zoo.ParameterOfModel(), "'gains'", "module of their own", images=IMAGES)
-
-
-def test_a_strided_unet_is_told_what_to_halve_maps_with() -> None:
-    entry = zoo.REFUSED["strided unet"].entry
-    assert_refused(entry.make(), "'down'", "no other input size", "2×2", "pool", images=entry.images())
-
-
 def test_an_argument_that_is_missing() -> None:
     assert_refused(zoo.conditioned(), "condition", "args", images=IMAGES)
 
