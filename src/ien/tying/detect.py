@@ -12,7 +12,6 @@ turns and flips are checked to rounding; elements between them resample, and are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,8 +34,6 @@ MIN_ROUNDING = 1e-6
 """The variance that rounding may cause in a channel, as a share of the mean square of all."""
 TF32_EPS = 2**-11
 """The rounding of convolutions on a GPU that uses TF32."""
-ENOUGH_PIXELS = 2**10
-"""Pixels of a channel that tell how it rotates: of large maps one image will do."""
 
 
 class Found(NamedTuple):
@@ -92,7 +89,6 @@ def feature_groups_of(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> 
     """
     if not comparable(h, group):
         return None
-    h = _with_enough_pixels(h, group)
     for blocks in candidates:
         if num_channels(blocks) == h.shape[1]:
             found = errors_in(h, group, blocks)
@@ -163,15 +159,6 @@ def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     return torch.cat(parts, 1)  # (B, C, H, W)
-
-
-def _with_enough_pixels(h: Tensor, group: Group) -> Tensor:
-    """Return the views of as many images as are needed to tell how maps rotate."""
-    needed = math.ceil(ENOUGH_PIXELS / h[0, 0].numel())
-    if needed * len(group) >= len(h):
-        return h
-    views = h.unflatten(0, (len(group), -1))  # (elements, B, C, H, W)
-    return views[:, :needed].flatten(0, 1)  # (elements * needed, C, H, W)
 
 
 def _element(i: int, count: int) -> Tensor:

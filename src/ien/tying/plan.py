@@ -248,8 +248,6 @@ def _checked(
     model: nn.Module, group: Group, images: object, feature_groups: Any, weights: str, outputs: str
 ) -> Specs:
     """Check all arguments, and return feature groups by the name of a layer or module."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"make_equivariant needs a torch.nn.Module; got a {type(model).__name__}")
     if weights not in ("random", "project"):
         raise ValueError(f'weights must be "random" or "project"; got {weights!r}')
     if outputs not in ("scalar", "vector"):
@@ -280,11 +278,15 @@ def _checked(
                 f"layers: call make_equivariant before torch.compile, DistributedDataParallel and the like"
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta:
+        if not tensor.is_meta:
+            continue
+        try:
+            tensor.cpu()
+        except RuntimeError:
             raise ValueError(
                 f"{name!r} is on the meta device and has no values yet: call model.to_empty(device=…) and "
                 f"load or initialise its weights first"
-            )
+            ) from None
     if not isinstance(feature_groups, Mapping) or all(isinstance(key, int) for key in feature_groups):
         feature_groups = {"": feature_groups}
     names = [name for name, _, _ in walk(model) if name]

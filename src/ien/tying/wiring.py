@@ -152,11 +152,8 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
             single |= spaces[name] & unnamed
     for cut in _cut(wiring, order):
         single |= spaces[cut] & auto
-    count = -1
-    while len(single) > count:  # one may lead to others
-        count = len(single)
-        for name in _in_heads(wiring, single):
-            single |= spaces[name] & (auto | unnamed)
+    for name in _in_heads(wiring, single):
+        single |= spaces[name] & (auto | unnamed)  # in place: layers that follow see it
 
     chosen: dict[str, Blocks] = {}
     problems = []
