@@ -33,7 +33,7 @@ PRESETS = ("paper", "small", "demo", "smoke")
 """Sizes of a run, from the paper's own down to one that only shows that everything works."""
 
 EQUIVARIANT: dict[str, Any] = {"tie": "smooth", "augment": False, "beta": 0.0}
-"""Weights tied by ``ien.make_equivariant`` in all of training: every row called equivariant.
+"""Weights tied by ``ien.make_equivariant`` throughout training: every row called equivariant.
 
 Images are also transformed if an element resamples. Chosen on validation images of Rot-MNIST at the
 preset small, from this, free kernels, and whole orbits with the loss.
@@ -41,7 +41,7 @@ preset small, from this, free kernels, and whole orbits with the loss.
 
 # Notes that tables print below rows that the paper does not have.
 NOTE_ON_TIED = (
-    "tied: an ordinary network whose weights ien.make_equivariant ties in all of training, with free "
+    "tied: an ordinary network whose weights ien.make_equivariant ties throughout training, with free "
     "kernels; BatchNorm pools its statistics over the members of a feature group"
 )
 NOTE_ON_EQUIVARIANT = (

@@ -1,7 +1,7 @@
 """The modules inside a model, and the tensors inside what it takes and returns.
 
 Names are those of the user's own model: wrappers such as DistributedDataParallel and
-``torch.compile`` are looked through, and parametrizations of weights are no layers.
+``torch.compile`` are looked through, and parametrizations of weights do not count as layers.
 """
 
 from __future__ import annotations

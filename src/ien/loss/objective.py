@@ -207,7 +207,7 @@ class EquivarianceLoss:
             args: What the model takes after the images. A tensor (B, …), also inside lists, tuples
                 and dicts, is repeated for the views; everything else is passed as it is. Nothing
                 is transformed: put a mask into the channels of ``x`` instead.
-            kwargs: What it takes by name, treated alike.
+            kwargs: What it takes by name, treated in the same way.
             g: The elements, instead of drawing them; such as the ``g`` of an earlier result.
             generator: Source of randomness; torch's global one by default.
 

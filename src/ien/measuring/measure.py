@@ -69,7 +69,7 @@ def measure(
         args: What the model takes after the images. If ``images`` is a tensor, tensors (N, …) among
             them, also inside lists, tuples and dicts, are cut into the same batches; everything
             else is passed as it is. Nothing is transformed.
-        kwargs: What it takes by name, treated alike.
+        kwargs: What it takes by name, treated in the same way.
         labels: The class of each image, integers (N,) in the order of the images. Adds the accuracy
             under every element.
         batch_size: Images per batch, if ``images`` is a tensor.

@@ -165,7 +165,7 @@ class Objective(Section):
     tie: Literal["never", "start", "free", "smooth"] = setting(
         "never",
         "Tie the weights of a plain network, which makes it equivariant, exactly for quarter turns and "
-        "flips. start: before the first step only; free or smooth: in all of training, which needs neither "
+        "flips. start: before the first step only; free or smooth: throughout training, which needs neither "
         "the loss nor views. smooth: kernels made of patterns that rotate by any angle, always used where an "
         "element of the group resamples; free: any tied kernels.",
     )
@@ -209,7 +209,7 @@ class Objective(Section):
 
     @property
     def tied(self) -> bool:
-        """Whether the weights are tied in all of training."""
+        """Whether the weights are tied throughout training."""
         return self.tie in ("free", "smooth")
 
     @property

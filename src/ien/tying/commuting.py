@@ -133,20 +133,17 @@ def _vector_rows(group: Group, inner: int, height: int, width: int, only_permute
         identity = torch.eye(sources.shape[1], dtype=torch.float64, device="cpu")
         moved = identity[:, sources].movedim(1, 0)  # (elements, patterns, inner * h * w)
     else:
-        moved = torch.stack(
-            [
-                torch.kron(
-                    torch.eye(inner, dtype=torch.float64, device="cpu")[:, table],
-                    harmonics(height, g).flatten(1),
-                )
-                for g, table in zip(similarities(group), member_table(group, inner), strict=True)
-            ]
-        )  # (elements, inner * patterns, inner * h * w)
+        identity = torch.eye(inner, dtype=torch.float64, device="cpu")
+        moved_by_each = []
+        for g, members in zip(similarities(group), member_table(group, inner), strict=True):
+            patterns = harmonics(height, g).flatten(1)  # (patterns, h * w)
+            moved_by_each.append(torch.kron(identity[:, members], patterns))
+        moved = torch.stack(moved_by_each)  # (elements, inner * patterns, inner * h * w)
     means = moved.new_zeros(2, moved.shape[1], 2, moved.shape[2])
     for g, patterns in zip(similarities(group), moved, strict=True):
         (xx, xy), (yx, yy) = g.matrix  # with y pointing up
-        turned = moved.new_tensor([[xx, -xy], [-yx, yy]])  # with y pointing down
-        means += turned.T[:, None, :, None] * patterns[None, :, None, :]
+        matrix = moved.new_tensor([[xx, -xy], [-yx, yy]])  # with y pointing down
+        means += matrix.T[:, None, :, None] * patterns[None, :, None, :]
     return means.flatten(2).flatten(0, 1)  # (2 * patterns, 2 * inner * h * w)
 
 
