@@ -57,6 +57,16 @@ def test_feature_groups_are_told_from_single_channels(group, blocks) -> None:
     assert errors_in(h, group, single).fits == (single == blocks)
 
 
+def test_feature_groups_are_read_off_if_no_candidate_fits() -> None:
+    for blocks in ([(1, 2), (4, 4), (1, 1), (2, 4)], [(4, 8), (2, 2), (1, 3)], [(1, 3)]):
+        found = feature_groups_of(maps_in(blocks, R4), R4, [], [4, 2, 1])
+        assert found is not None and found.fits and list(found.blocks) == blocks
+    assert feature_groups_of(maps_in([(2, 4)], R4), R4, [], [4, 1]) is None
+    large = torch.cat([2000.0 * maps_in([(1, 1)], R4), maps_in([(4, 8)], R4)], 1)
+    found = feature_groups_of(large, R4, [], [4, 1])
+    assert found is not None and list(found.blocks) == [(1, 1), (4, 8)]
+
+
 def test_the_first_candidate_that_fits_is_taken_and_others_are_passed_over() -> None:
     constant = torch.ones(8, 4, 5, 5)  # fits all of them
     for blocks in ([(4, 4)], [(2, 4)], [(1, 4)]):

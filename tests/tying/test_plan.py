@@ -379,6 +379,31 @@ def test_mixes_of_sizes_are_concatenated() -> None:
     refused(r"'head' has 3 for 4-2-1 \(nearest: 11\).*'head': 1", net, x, {"": "4-2-1", "head": "4-2-1"})
 
 
+class Frozen(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return super().forward(x)
+
+
+HALVES = {  # what is concatenated is not what the layers before it return
+    "half, with the images": (lambda net, x: torch.cat([x, net.a(x).chunk(2, 1)[0]], 1), "1-4"),
+    "half, with all of another": (lambda net, x: torch.cat([net.a(x).chunk(2, 1)[0], net.b(x)], 1), "4-1"),
+    "without gradients": (lambda net, x: torch.cat([x, net.c(x)], 1), "1-4"),
+    "detached": (lambda net, x: torch.cat([net.a(x).detach(), net.b(x)], 1), "4-1"),
+    "gated": (lambda net, x: F.glu(net.a(x), 1), "4"),
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_feature_groups_are_read_off_where_sources_do_not_tell(name) -> None:
+    forward, before = HALVES[name]
+    layers = {"a": conv(3, 16), "b": conv(3, 8), "c": Frozen(3, 8, 3, padding=1)}
+    x = torch.rand(2, 3, 9, 9)
+    net = Net(lambda net, x: net.last(forward(net, x)), **layers, last=nn.LazyConv2d(3, 3))
+    plan = planned(net, x, feature_groups={"": "auto", "b": 1})
+    assert plan.layers["last"].before == before and output_error(net, x, "rot4") < 1e-10
+
+
 def scaled(before: int, after: int) -> nn.Module:
     """A convolution with a number per channel beside it."""
     gamma = nn.Parameter(torch.rand(after, 1, 1))

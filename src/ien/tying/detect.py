@@ -24,7 +24,7 @@ from ..groups.similarity import permute_pixels
 from ..loss.error import full_precision, image_errors
 from .projection import VECTOR
 
-__all__ = ["Found", "comparable", "errors_in", "feature_groups_of", "layouts", "swaps_sides", "views_of"]
+__all__ = ["Found", "errors_in", "feature_groups_of", "layouts", "swaps_sides", "views_of"]
 
 TOLERANCE = 1e-4
 """Relative errors below this are rounding, also with TF32: an inexact grid costs far more."""
@@ -80,30 +80,49 @@ def layouts(x: Tensor) -> list[Tensor]:
     return []
 
 
-def feature_groups_of(h: Tensor, group: Group, candidates: Sequence[Blocks]) -> Found | None:
-    """Return the first candidate that maps of views (elements * B, C, H, W) rotate in, or None.
+def feature_groups_of(
+    h: Tensor, group: Group, candidates: Sequence[Blocks], sizes: Sequence[int] = ()
+) -> Found | None:
+    """Return the first feature groups that maps of views rotate in, or None.
+
+    Args:
+        h: The maps (elements * B, C, H, W).
+        group: Rotations and flips.
+        candidates: Feature groups that they may rotate in.
+        sizes: If no candidate fits, feature groups of these sizes, largest first, are read off.
 
     >>> x = views_of(torch.rand(2, 3, 5, 5), rotation(4))
     >>> feature_groups_of(x, rotation(4), [((4, 4),), ((1, 3),)]).blocks
     ((1, 3),)
     """
-    if not comparable(h, group):
+    height, width = h.shape[2:]
+    if len(h) % len(group) or (height != width and swaps_sides(group)):
         return None
     for blocks in candidates:
         if num_channels(blocks) == h.shape[1]:
             found = errors_in(h, group, blocks)
             if found.fits:
                 return found
-    return None
+    blocks = tuple(_read_off(h, group, sizes))
+    if num_channels(blocks) < h.shape[1]:
+        return None
+    return errors_in(h, group, blocks)
 
 
-def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
+def errors_in(h: Tensor, group: Group, blocks: Blocks, variances: Tensor | None = None) -> Found:
     """Return how well maps of views rotate in these feature groups.
 
     They fit if the errors of each channel are rounding beside its own variance. The errors that are
     returned are relative to the variance of all channels together, as everywhere else.
+
+    Args:
+        h: The maps (elements * B, C, H, W).
+        group: Rotations and flips.
+        blocks: Their feature groups.
+        variances: Of each channel, (C,), if they are known.
     """
-    variances = _channel_variances(h)  # (C,)
+    if variances is None:
+        variances = _channel_variances(h)  # (C,)
     h = full_precision(h)
     variance = variances.mean() + h.mean((0, 2, 3)).var(unbiased=False)
     original, *others = h.chunk(len(group))  # (B, C, H, W) each
@@ -129,17 +148,29 @@ def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
     return Found(blocks, fits, errors, largest, float(torch.tensor(between, device="cpu").nanmean()))
 
 
-def comparable(h: Tensor, group: Group) -> bool:
-    """Return whether maps have a part for every element, and sides that it may swap."""
-    if len(h) % len(group):
-        return False
-    height, width = h.shape[2:]
-    return height == width or not swaps_sides(group)
-
-
 def swaps_sides(group: Group) -> bool:
     """Return whether some element turns rows into columns, as quarter turns do and flips do not."""
     return bool(group.matrices[:, 0, 1].any())
+
+
+def _read_off(h: Tensor, group: Group, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return feature groups from the first channel on, up to the first that does not rotate."""
+    variances = _channel_variances(h)  # (C,)
+    blocks: list[tuple[int, int]] = []
+    first = 0
+    while first < h.shape[1]:
+        for size in sizes:
+            part = slice(first, first + size)
+            if part.stop <= h.shape[1] and errors_in(h[:, part], group, [(size, size)], variances[part]).fits:
+                break
+        else:
+            return blocks
+        first += size
+        channels = size
+        if blocks and blocks[-1][0] == size:  # one more feature group of the same block
+            channels += blocks.pop()[1]
+        blocks.append((size, channels))
+    return blocks
 
 
 def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:

@@ -23,7 +23,6 @@ from .._text import MODEL_ITSELF
 from ..groups.group import Group
 from ..groups.members import Blocks, num_channels
 from ..loss.error import full_precision
-from ..loss.feature_groups import FeatureGroups
 from .detect import Found, feature_groups_of, layouts, swaps_sides
 from .parametrized import Projected
 from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
@@ -363,22 +362,24 @@ class Planner:
         if len(h) != self.num_views and self.constant.issuperset(source.name for source in sources):
             self.constant.add(name)
             return ((1, h.shape[1]),)
-        expected = self._blocks_of(sources)
-        words = {blocks for blocks in expected if num_channels(blocks) == h.shape[1]}
-        if trusting and len(words) == 1:
-            return words.pop()
-        found = self._detect(h, expected)
+        *alone, joined = self._blocks_of(sources)
+        words = set(alone)
+        if len({source.part for source in sources}) > 1:
+            words = {joined}
+        fitting = [blocks for blocks in words if num_channels(blocks) == h.shape[1]]
+        if trusting and len(fitting) == 1:
+            return fitting[0]
+        found = self._detect(h, [*alone, joined])
         return found and found.blocks
 
     def _detect(self, h: Tensor, expected: Sequence[Blocks]) -> Found | None:
         """Return the feature groups that maps rotate in: expected ones, or others of the model."""
-        channels = h.shape[1]
-        candidates = [*expected]
-        for spec in (*self.specs.values(), FeatureGroups.of(1)):
-            spec = spec or FeatureGroups.of(len(self.group))
-            if spec.nearest(channels) == channels:
-                candidates.append(tuple(spec.blocks(channels)))
-        return feature_groups_of(h, self.group, candidates)
+        sizes = {1}
+        for blocks in self.chosen.values():
+            sizes.update(size for size, _ in blocks if size != VECTOR)
+        largest_first = sorted(sizes, reverse=True)
+        uniform = [((size, h.shape[1]),) for size in largest_first if h.shape[1] % size == 0]
+        return feature_groups_of(h, self.group, [*expected, *uniform], largest_first)
 
     def _blocks_of(self, sources: Iterable[Source]) -> list[Blocks]:
         """Return the feature groups of each source, and those of all parts concatenated."""
