@@ -1,4 +1,4 @@
-"""Measures what the loss costs, as ratios, and writes docs/benchmarks.md.
+"""Measures what the loss and tied weights cost, as ratios, and writes docs/benchmarks.md.
 
 Machines are noisy, so the two sides of a ratio take turns and their medians are compared.
 """
@@ -427,7 +427,8 @@ def page(rows: list[tuple[str, str, float, str]]) -> str:
     capability = torch.backends.cpu.get_cpu_capability()
     return f"""# Benchmarks
 
-Written by `make bench`: medians of ratios, measured in turns in one run; 64 images, two views, float32.
+Written by `make bench`: medians of ratios, measured in turns in one run; 64 images, float32. Steps with the
+loss, and the plain ones beside them, see two views of each image, all others one.
 
 {processor()}, {torch.get_num_threads()} threads, {capability}, {platform.system()};
 Python {platform.python_version()}, torch {torch.__version__}; {date.today()}.
@@ -436,12 +437,18 @@ Python {platform.python_version()}, torch {torch.__version__}; {date.today()}.
 |---|---:|---:|---|
 {table}
 
-The step: forward and backward of the six-conv Rot-MNIST net with the loss on all six layers, against the same
-net on the same images with cross-entropy only. The loss is bound by memory: it reads every captured map
-and writes a gradient of its size. By default glibc returns blocks of that size to the system, and the page
-faults of new ones cost as much as the arithmetic. An allocator that keeps them speeds up both sides:
+The step with the loss: forward and backward of the six-conv Rot-MNIST net with the loss on all six layers,
+against the same net on the same images with cross-entropy only. The loss is bound by memory: it reads every
+captured map and writes a gradient of its size. By default glibc returns blocks of that size to the system,
+and the page faults of new ones cost as much as the arithmetic. An allocator that keeps them speeds up both
+sides:
 jemalloc, tcmalloc, or `GLIBC_TUNABLES={KEEPING_MALLOC["GLIBC_TUNABLES"]}`.
 Peak memory counts the tensors alive, without the parameters.
+
+The tied step: forward, backward and fused Adam of the six-conv net, whose weights are computed from fewer
+numbers in every step, against the same net as it is, and against the steerable twin. The operations in a
+step of ResNet-50 are those of `AdamW(foreach=True)` and those that tied weights add to forward and backward,
+without views.
 
 The engine: 60 steps with everything that a run does (random draws, sums, checks, checkpoints, building the
 net), against the same steps in a bare loop. A smoke run spends most of its time importing torch and its
