@@ -10,7 +10,7 @@ import ien
 from ien.tying.parametrized import TiedNorm, TiedWeight, tie_norm, untie_norm
 from ien.tying.projection import Tie
 
-BLOCKS = [((4, 8),), ((1, 6),), ((4, 8), (2, 4), (1, 3))]
+BLOCKS = [((4, 8),), ((1, 6),), ((4, 8), (2, 4), (1, 3)), ((3, 6), (2, 6))]
 
 
 def normalised(x: Tensor, blocks: object, weight: Tensor, bias: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ rates and weight decay mean the same as for plain weights, with SGD as with Adam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -127,7 +128,7 @@ class TiedNorm(nn.Module):
 
     A feature group counts as one channel with the pixels of all its members: maps (B, C, H, W) are
     read as (B, F, size * H, W), and the norm has one mean, variance, weight and bias for each of F
-    feature groups. Of several sizes, the smaller are repeated up to the largest.
+    feature groups. Of several sizes, members are repeated up to a common multiple.
     """
 
     blocks: Blocks
@@ -138,7 +139,7 @@ class TiedNorm(nn.Module):
         if len(set(sizes)) == 1:
             return self._pooled(x, sizes[0])
         repeated, restored = _repeated_members(tuple(self.blocks))
-        return self._pooled(x[:, list(repeated)], max(sizes))[:, list(restored)]  # (B, C, H, W)
+        return self._pooled(x[:, list(repeated)], math.lcm(*sizes))[:, list(restored)]  # (B, C, H, W)
 
     def _pooled(self, x: Tensor, size: int) -> Tensor:
         channels_last = x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1
@@ -155,19 +156,19 @@ class TiedNorm(nn.Module):
 
 @lru_cache(maxsize=64)
 def _repeated_members(blocks: Blocks) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the channels that fill feature groups up to the largest size, and where each one is.
+    """Return the channels that fill all feature groups up to one size, and where each one is.
 
     >>> _repeated_members(((2, 2), (1, 1)))
     ((0, 1, 2, 2), (0, 1, 2))
     """
-    largest = max(size for size, _ in blocks)
+    filled = math.lcm(*[size for size, _ in blocks])
     repeated: list[int] = []
     restored: list[int] = []
     first = 0
     for size, count in blocks:
         for start in range(first, first + count, size):
             restored += range(len(repeated), len(repeated) + size)
-            repeated += list(range(start, start + size)) * (largest // size)
+            repeated += list(range(start, start + size)) * (filled // size)
         first += count
     return tuple(repeated), tuple(restored)
 
