@@ -677,10 +677,13 @@ def test_class_scores_are_permuted_only_if_asked() -> None:
 
 
 @pytest.mark.parametrize("group", ["rot4", "rot4xflip", "rot8"])
-@pytest.mark.parametrize("end", ["maps", "numbers"])
+@pytest.mark.parametrize("end", ["maps", "numbers", "hidden"])
 def test_vectors_rotate_with_the_image(end, group) -> None:
-    bias = group != "rot8"
-    last = [conv(16, 4, bias=bias)] if end == "maps" else [*head(16)[:2], nn.Linear(16, 4, bias=bias)]
+    last = {
+        "maps": [conv(16, 4)],
+        "numbers": head(16),
+        "hidden": [*head(16, 32), nn.Tanh(), nn.Linear(32, 4)],
+    }[end]
     net = nn.Sequential(conv(3, 16, 5), nn.ReLU(), conv(16, 16, 5), *last).double()
     x = torch.rand(2, 3, 13, 13, dtype=torch.float64)
     plan = planned(net, x, group, outputs="vector", smooth=True)
@@ -806,6 +809,13 @@ def test_narrow_networks_are_warned_about_with_the_width_that_would_do(width) ->
     assert f"layer '4' has only {width // 4} independent features" in str(found[0].message)
     assert f"{width} channels" in str(found[0].message) and "6 × 4 = 24 or more" in str(found[0].message)
     assert len(found) == 1 and found[0].filename == __file__
+
+
+def test_narrow_networks_are_warned_about_before_hidden_layers_of_a_head() -> None:
+    hidden = [nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)]
+    net = nn.Sequential(conv(1, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), *hidden)
+    with pytest.warns(UserWarning, match="layer '4' has only 2 independent features .* 24 or more"):
+        ien.make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9))
 
 
 def test_weights_behind_almost_dead_maps_grow_no_more_than_fourfold() -> None:

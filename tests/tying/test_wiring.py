@@ -283,6 +283,9 @@ def test_vectors_leave_the_model_in_pairs() -> None:
     net = nn.Sequential(conv(3, 8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
     assert sizes(net, X, outputs="vector") == {"0": 4, "3": VECTOR}
     assert sizes(net, X, {"": None, **spec(**{"3": 1})}, outputs="vector")["3"] == 1
+    hidden = nn.Sequential(*net[:3], nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    assert sizes(hidden, X) == {"0": 4, "3": 1, "5": 1}
+    assert sizes(hidden, X, outputs="vector") == {"0": 4, "3": 4, "5": VECTOR}
     net[3] = nn.Linear(8, 3)
     with pytest.raises(ValueError, match=r"'3' returns 3, which are not pairs \(dx, dy\)"):
         sizes(net, X, outputs="vector")

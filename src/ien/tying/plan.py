@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -41,7 +41,6 @@ A U-Net with 2 of them before its head learned nothing, one with 4 learned slowl
 """
 MAX_HIDING_WEIGHT = 1e-2
 """Tied weights below this share of usual ones may hide a break in what they multiply."""
-
 MAX_SUSPECTS = 3
 """Parameters that an error names."""
 
@@ -133,12 +132,10 @@ def errors_of(
 @contextmanager
 def _planning(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Run a model in eval mode, without gradients, and in its own precision."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(eval_mode(model))
-        if torch.amp.is_autocast_available(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
+    autocast: Any = nullcontext()
+    if torch.amp.is_autocast_available(device.type):
+        autocast = torch.autocast(device.type, enabled=False)
+    with torch.inference_mode(False), torch.no_grad(), eval_mode(model), autocast:
         yield
 
 
@@ -207,9 +204,9 @@ def _noise(like: Tensor) -> Tensor:
 
 
 def _warn_if_narrow(planner: Planner) -> None:
-    """Warn if a layer makes what the model returns of very few independent features."""
+    """Warn if a head has very few independent features to read."""
     order = len(planner.group)
-    for name in planner.wiring.leaving & set(planner.inputs):
+    for name in (planner.wiring.leaving | planner.wiring.hidden) & set(planner.inputs):
         blocks = planner.inputs[name]
         features = sum(channels // size for size, channels in blocks)
         if features < MIN_FEATURES and any(size > 1 for size, _ in blocks):
@@ -222,12 +219,8 @@ def _warn_if_narrow(planner: Planner) -> None:
 
 
 def _modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of a model by name, without the parametrizations inside them."""
-    modules = {}
-    for name, module, _ in walk(model):
-        if "parametrizations" not in name.split("."):
-            modules[name] = module
-    return modules
+    """Return the modules of a model by name."""
+    return {name: module for name, module, _ in walk(model)}
 
 
 def _runner(

@@ -63,6 +63,18 @@ class Wiring(NamedTuple):
     leaving: set[str]
     """Mixing layers whose channels are those of something that the model returns."""
 
+    @property
+    def hidden(self) -> set[str]:
+        """Linear layers on vectors (B, C) from which nothing goes on to maps: those of a head."""
+        to_maps: set[str | None] = set()
+        found = set()
+        for each in reversed(self.inputs):  # what a layer returns is read after it has run
+            if not each.on_vectors or (each.name is not None and each.name in to_maps):
+                to_maps.update(source.name for source in each.sources)
+            elif each.name is not None and isinstance(self.modules[each.name], nn.Linear):
+                found.add(each.name)
+        return found
+
     def sources(self, name: str) -> list[Source]:
         """Return the sources of a module's input, in the order of concatenated parts."""
         return [source for each in self.inputs if each.name == name for source in each.sources]
@@ -87,7 +99,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
         wiring.inputs.append(Input(name, channels, tuple(sources), on_vectors=x.ndim < 3))
 
     def before(name: str, module: nn.Module, x: Any) -> None:
-        if isinstance(x, Tensor) and x.ndim and (has_numbers(module) or isinstance(module, nn.GroupNorm)):
+        if isinstance(x, Tensor) and x.ndim and (_has_numbers(module) or isinstance(module, nn.GroupNorm)):
             note_input(name, x)
 
     def after(name: str, module: nn.Module, output: Any) -> None:
@@ -123,7 +135,7 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     Automatic ones have the group's order. They are single channels where channels do not divide by
     it, or where conv groups or a group norm would cut through them, in all layers of that space.
     Layers that are not named return single channels, or vectors, if they leave the model, and
-    single numbers if they are linear layers of a head.
+    single numbers if they are linear layers of a head that returns scalars.
 
     Args:
         wiring: How layers are connected.
@@ -133,18 +145,15 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     """
     order = len(group)
     spaces = _spaces(wiring)
-    auto: set[str | None] = set()
-    unnamed: set[str | None] = set()
+    asked = {}
     for name in wiring.channels:
-        if specs[nearest_named(name, specs)] is None:
-            auto.add(name)
-        if not is_named(name, specs):
-            unnamed.add(name)
+        asked[name] = specs[nearest_named(name, specs)]
+    auto: set[str | None] = {name for name, spec in asked.items() if spec is None}
+    unnamed: set[str | None] = {name for name in asked if not is_named(name, specs)}
 
     single = spaces[None] & auto  # what meets the images, whose channels are no members
     for name, channels in wiring.channels.items():
-        spec = specs[nearest_named(name, specs)]
-        if spec is not None and spec.sizes == (1,):
+        if asked[name] == FeatureGroups.of(1):
             single.add(name)
         if channels % order:
             single |= spaces[name] & auto
@@ -152,13 +161,16 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
             single |= spaces[name] & unnamed
     for cut in _cut(wiring, order):
         single |= spaces[cut] & auto
-    for name in _in_heads(wiring, single):
+    if outputs == "scalar":  # vectors can only be made of feature groups
+        for name in wiring.hidden:
+            single |= spaces[name] & unnamed
+    for name in _on_invariant_numbers(wiring, single):
         single |= spaces[name] & (auto | unnamed)  # in place: layers that follow see it
 
     chosen: dict[str, Blocks] = {}
     problems = []
     for name, channels in wiring.channels.items():
-        spec = specs[nearest_named(name, specs)]
+        spec = asked[name]
         chosen[name] = ((1, channels),)
         if outputs == "vector" and name in wiring.leaving & unnamed:
             chosen[name] = ((VECTOR, channels),)
@@ -198,12 +210,6 @@ def is_named(name: str, specs: Specs) -> bool:
     """Return whether feature groups were asked for in this layer, or in a module around it."""
     key = nearest_named(name, specs)
     return bool(key) or (not name and specs[key] is not None)  # a model that is one layer is the rest
-
-
-def has_numbers(module: nn.Module) -> bool:
-    """Return whether a module itself has several numbers; one is the same for all channels."""
-    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    return isinstance(module, Mixing) or any(tensor.numel() > 1 for tensor in tensors)
 
 
 def is_depthwise(module: nn.Module) -> bool:
@@ -254,6 +260,12 @@ def _walk_back(node: Any, layer_of: Mapping[Any, str | None]) -> Iterator[tuple[
                 parts += 1
                 part = parts
             stack.append((parent, part, shuffle))
+
+
+def _has_numbers(module: nn.Module) -> bool:
+    """Return whether a module itself has several numbers; one is the same for all channels."""
+    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    return isinstance(module, Mixing) or any(tensor.numel() > 1 for tensor in tensors)
 
 
 def _channel_dim(module: nn.Module | None, x: Tensor) -> int:
@@ -315,23 +327,17 @@ def _cut(wiring: Wiring, order: int) -> Iterator[str | None]:
             yield from (source.name for source in each.sources)
 
 
-def _in_heads(wiring: Wiring, single: set[str | None]) -> Iterator[str]:
-    """Yield linear layers on vectors (B, C) that need no feature groups.
+def _on_invariant_numbers(wiring: Wiring, single: set[str | None]) -> Iterator[str]:
+    """Yield linear layers on single numbers, as of an argument: members would all be equal.
 
-    Only what is multiplied with maps or added to them, as squeeze-and-excitation does, must hold
-    feature groups. Before that they help only if there are some: all members would be equal.
+    What meets maps, as in squeeze-and-excitation, must hold the feature groups of these instead.
     """
     meets_maps: set[str | None] = set()
     for each in wiring.inputs:
         if not each.on_vectors:
             meets_maps.update(source.name for source in each.sources)
-    leads_to_maps = set(meets_maps)
-    for each in reversed(wiring.inputs):  # from the last layer to the first
-        if each.name is not None and each.name in leads_to_maps:
-            leads_to_maps.update(source.name for source in each.sources)
     for each in wiring.inputs:
-        if each.name is None or each.name in meets_maps or not each.on_vectors:
-            continue
-        on_single = single.issuperset(source.name for source in each.sources)
-        if isinstance(wiring.modules[each.name], nn.Linear) and (on_single or each.name not in leads_to_maps):
-            yield each.name
+        is_single = single.issuperset(source.name for source in each.sources)
+        if each.name is not None and each.on_vectors and is_single and each.name not in meets_maps:
+            if isinstance(wiring.modules[each.name], nn.Linear):
+                yield each.name
