@@ -1,5 +1,8 @@
 """The table that make_equivariant returns."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -58,3 +61,19 @@ def test_nothing_leaves_the_symmetry() -> None:
     (group,) = tied.parameter_groups(lr=0.1)
     assert group["lr"] == 0.1
     assert list(map(id, group["params"])) == list(map(id, model.parameters()))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_a_model_made_plain_without_gradients_can_be_trained(context: Any) -> None:
+    conv = nn.utils.parametrizations.weight_norm(nn.Conv2d(32, 32, 3))
+    model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), conv, nn.Conv2d(32, 2, 3))
+    ien.make_equivariant(model, "rot4", IMAGES)
+    with context():
+        model.eval()(IMAGES)
+        copied = ien.plain_copy(model)
+        ien.make_plain(model)
+    for plain in (copied, model):
+        parameters = dict(plain.named_parameters())
+        assert {"0.weight", "1.weight", "3.weight", "4.weight"} <= set(parameters)
+        plain.train()(IMAGES).square().sum().backward()
+        assert all(parameter.grad is not None for parameter in parameters.values())

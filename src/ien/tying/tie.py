@@ -229,6 +229,34 @@ def make_plain(model: nn.Module) -> nn.Module:
     >>> list(make_plain(net).state_dict())
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """
+    # in inference mode its weights could not be trained again, and without gradients a weight norm
+    # would become a buffer
+    with torch.inference_mode(False), torch.enable_grad():
+        _remove_ties(model)
+    return model
+
+
+def plain_copy(model: M) -> M:
+    """Return a copy of a tied model with ordinary weights, and leave the model as it is.
+
+    For checkpoints, exports and averages of weights while training goes on.
+
+    Args:
+        model: A model that :func:`make_equivariant` changed; any other is only copied.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 2, 3))
+    >>> tied = make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9))
+    >>> list(plain_copy(net).state_dict()), net[0].parametrizations.weight.original.shape
+    (['0.weight', '0.bias', '2.weight', '2.bias'], torch.Size([8, 1, 3, 3]))
+    """
+    with torch.inference_mode(False):
+        copied = copy.deepcopy(model)
+    make_plain(copied)
+    return copied
+
+
+def _remove_ties(model: nn.Module) -> None:
+    """Give all tied tensors and norms of a model ordinary values."""
     tied = list(_tied_tensors(model))
     seen: set[int] = set()
     sharing: list[tuple[nn.Module, str, nn.Parameter]] = []
@@ -253,25 +281,6 @@ def make_plain(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, TiedNorm):
             untie_norm(module)
-    return model
-
-
-def plain_copy(model: M) -> M:
-    """Return a copy of a tied model with ordinary weights, and leave the model as it is.
-
-    For checkpoints, exports and averages of weights while training goes on.
-
-    Args:
-        model: A model that :func:`make_equivariant` changed; any other is only copied.
-
-    >>> net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 2, 3))
-    >>> tied = make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9))
-    >>> list(plain_copy(net).state_dict()), net[0].parametrizations.weight.original.shape
-    (['0.weight', '0.bias', '2.weight', '2.bias'], torch.Size([8, 1, 3, 3]))
-    """
-    copied = copy.deepcopy(model)
-    make_plain(copied)
-    return copied
 
 
 def _tied_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, parametrize.ParametrizationList]]:
