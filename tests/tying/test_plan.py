@@ -570,7 +570,7 @@ CANNOT = {
         nn.Sequential(OWN, conv(8, 2)),
         r"the input of layer '1' .*does not rotate.*not tied: '0.kernels'; remedy: .* weights of Conv2d",
     ),
-    "tokens": (TOKENS, r"the input of layer 'mix' .*\(8, 49, 8\): keep height and width"),
+    "tokens": (TOKENS, r"the input of layer 'mix' .*\(8, 49, 8\), .*: keep height and width"),
     "batch norm": (
         nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8, affine=False, track_running_stats=False)),
         r"layer '1' \(BatchNorm2d\) normalises with the statistics.* track_running_stats=True",

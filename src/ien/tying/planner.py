@@ -131,8 +131,8 @@ class Planner:
         called = layer_text(name, module)
         if not layouts(x):
             raise ValueError(
-                f"the input of {called} is {_shape_text(x)}: keep height and width as separate dims, "
-                f"(B, C, H, W) or (B, H, W, C), so that they can rotate"
+                f"the input of {called} is {_shape_text(x)}, which cannot rotate: keep height and width as "
+                f"dims, (B, C, H, W) or (B, H, W, C)"
             )
         self.read = maps_of(module, x)
         before = self._feature_groups_in(name, self.read)
@@ -200,35 +200,36 @@ class Planner:
             scaled.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
 
     def _tie_numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
-        """Make numbers per channel, such as the weight of a norm, equal within a feature group."""
-        called = layer_text(name, module)
-        has_statistics = getattr(module, "running_mean", None) is not None
-        if isinstance(module, _BatchNorm) and not has_statistics:
+        """Tie the numbers per channel of a module, for channels first or last."""
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
             raise ValueError(
-                f"{called} normalises with the statistics of the batch, also in eval mode, so the result for "
-                f"an image depends on how the others are rotated: set track_running_stats=True"
+                f"{layer_text(name, module)} normalises with the statistics of the batch, also in eval mode, "
+                f"so an image's result depends on how others are rotated: set track_running_stats=True"
             )
-        ties: dict[str, Tie] = {}
-        blocks: Blocks | None = None
         for h in layouts(x):
             keys = []
             for key, numbers in _vectors_of(module).items():
                 if _has_number_per_channel(numbers, h, x):
                     keys.append(key)
-            if blocks is None and (keys or isinstance(module, nn.GroupNorm)):
-                # channels last may be a side of the maps instead
-                blocks = self._feature_groups_in(name, h, trusting=h is x or x.ndim == 2)
-                ties = dict.fromkeys(keys, Tie(self.group, blocks or ()))
-        if blocks is None:
-            return  # the next layer that mixes channels will tell
+            if not keys and not isinstance(module, nn.GroupNorm):
+                continue
+            # the last dim may be a side of the maps instead
+            blocks = self._feature_groups_in(name, h, trusting=h is x or x.ndim == 2)
+            if blocks is not None:
+                self._tie_per_channel(name, module, keys, blocks)
+                return
+        # if none was found, the next layer that mixes channels will tell
+
+    def _tie_per_channel(self, name: str, module: nn.Module, keys: Sequence[str], blocks: Blocks) -> None:
+        """Make numbers per channel, such as the weight of a norm, equal within a feature group."""
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, blocks, blocks, self.group):
             raise ValueError(
-                f"{called} cuts through feature groups with num_groups={module.num_groups}: use 1, a number "
-                f'that leaves each feature group in one piece, or feature_groups="auto"'
+                f"{layer_text(name, module)} cuts through feature groups by num_groups={module.num_groups}: "
+                f'use 1, a number that leaves each feature group in one piece, or feature_groups="auto"'
             )
         outdated = self.changed and not self.random  # before this module notes a change of its own
-        self._tie_all(name, module, ties, blocks, blocks)
-        if isinstance(module, _NormBase) and has_statistics:
+        self._tie_all(name, module, dict.fromkeys(keys, Tie(self.group, blocks)), blocks, blocks)
+        if isinstance(module, _NormBase) and module.running_mean is not None:
             if outdated:
                 self.outdated.add(module)
             if any(size > 1 for size, _ in blocks) and (module, blocks) not in self.plan.norms:

@@ -40,9 +40,10 @@ class Source(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What a module was called with; what the model returned has no name."""
+    """What a module was called with; what the model returned has no name and no module."""
 
     name: str | None
+    module: nn.Module | None
     channels: int
     sources: tuple[Source, ...]
     on_vectors: bool
@@ -69,9 +70,9 @@ class Wiring(NamedTuple):
         to_maps: set[str | None] = set()
         found = set()
         for each in reversed(self.inputs):  # what a layer returns is read after it has run
-            if not each.on_vectors or (each.name is not None and each.name in to_maps):
+            if not each.on_vectors or each.name in to_maps - {None}:
                 to_maps.update(source.name for source in each.sources)
-            elif each.name is not None and isinstance(self.modules[each.name], nn.Linear):
+            elif each.name is not None and isinstance(each.module, nn.Linear):
                 found.add(each.name)
         return found
 
@@ -86,7 +87,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
     layer_of: dict[Any, str | None] = {}  # by autograd's nodes, which are the same ones while held
     clashing: list[str] = []
 
-    def note_input(name: str | None, x: Tensor) -> None:
+    def note_input(name: str | None, module: nn.Module | None, x: Tensor) -> None:
         sources = []
         for source, part, shuffle in _walk_back(x.grad_fn, layer_of):
             channels = images.shape[1]
@@ -95,12 +96,12 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
                 if wiring.shuffles.setdefault(source, shuffle) != shuffle:
                     clashing.append(source)
             sources.append(Source(source, channels // shuffle**2, part))
-        channels = x.shape[_channel_dim(modules.get(name or ""), x)]
-        wiring.inputs.append(Input(name, channels, tuple(sources), on_vectors=x.ndim < 3))
+        channels = x.shape[_channel_dim(module, x)]
+        wiring.inputs.append(Input(name, module, channels, tuple(sources), on_vectors=x.ndim < 3))
 
     def before(name: str, module: nn.Module, x: Any) -> None:
         if isinstance(x, Tensor) and x.ndim and (_has_numbers(module) or isinstance(module, nn.GroupNorm)):
-            note_input(name, x)
+            note_input(name, module, x)
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         if isinstance(module, Mixing) and isinstance(output, Tensor):
@@ -115,7 +116,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
     with saved_tensors_hooks(lambda _: None, lambda _: leaf), hooked(modules, before, after):
         output = run(x)
     for part in batches_in(output, len(images)):
-        note_input(None, part)
+        note_input(None, None, part)
         for source in wiring.inputs[-1].sources:
             if source.name is not None and _may_have_channels(part, source.channels):
                 wiring.leaving.add(source.name)
@@ -212,7 +213,7 @@ def is_named(name: str, specs: Specs) -> bool:
     return bool(key) or (not name and specs[key] is not None)  # a model that is one layer is the rest
 
 
-def is_depthwise(module: nn.Module) -> bool:
+def is_depthwise(module: nn.Module | None) -> bool:
     """Return whether each channel has a kernel of its own, and keeps its place."""
     if not isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
         return False
@@ -290,8 +291,8 @@ def _spaces(wiring: Wiring) -> dict[str | None, set[str | None]]:
         spaces[layer] = {layer}
     for each in wiring.inputs:
         meeting: dict[tuple[int, int], str | None] = {}  # the first layer by part and channels
-        if each.name in wiring.channels and is_depthwise(wiring.modules[each.name]):
-            meeting[0, wiring.channels[each.name]] = each.name
+        if is_depthwise(each.module):
+            meeting[0, each.channels] = each.name
         parts = {source.part for source in each.sources}
         whole = {source.part for source in each.sources if source.channels == each.channels}
         added_to_parts = bool(whole) and len(parts) > len(whole)  # to several, concatenated
@@ -309,17 +310,13 @@ def _spaces(wiring: Wiring) -> dict[str | None, set[str | None]]:
 def _cut(wiring: Wiring, order: int) -> Iterator[str | None]:
     """Yield layers whose feature groups a group norm or conv groups would cut through."""
     for each in wiring.inputs:
-        module = None
-        if each.name is not None:
-            module = wiring.modules[each.name]
+        module = each.module
         cuts_input = False
+        if is_depthwise(module):
+            continue
         if isinstance(module, nn.GroupNorm) and module.num_groups < module.num_channels:
             cuts_input = module.num_channels // module.num_groups % order != 0
-        if (
-            isinstance(module, nn.Conv2d | nn.ConvTranspose2d)
-            and module.groups > 1
-            and not is_depthwise(module)
-        ):
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and module.groups > 1:
             cuts_input = module.in_channels // module.groups % order != 0
             if module.out_channels // module.groups % order:
                 yield each.name
@@ -337,7 +334,8 @@ def _on_invariant_numbers(wiring: Wiring, single: set[str | None]) -> Iterator[s
         if not each.on_vectors:
             meets_maps.update(source.name for source in each.sources)
     for each in wiring.inputs:
+        if each.name is None or each.name in meets_maps:
+            continue
         is_single = single.issuperset(source.name for source in each.sources)
-        if each.name is not None and each.on_vectors and is_single and each.name not in meets_maps:
-            if isinstance(wiring.modules[each.name], nn.Linear):
-                yield each.name
+        if isinstance(each.module, nn.Linear) and each.on_vectors and is_single:
+            yield each.name
