@@ -781,6 +781,25 @@ def test_an_argument_that_is_the_same_for_all_images_is_invariant(name) -> None:
     torch.testing.assert_close(net(x.rot90(1, (2, 3)), condition), net(x, condition).rot90(1, (2, 3)))
 
 
+def test_patches_without_gradients_are_not_taken_for_constants() -> None:
+    """Windows of the images are a larger batch, and nothing tells where they come from."""
+
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head = conv(3, 8), conv(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                patches = x.unfold(2, 5, 4).unfold(3, 5, 4)  # (B, C, 2, 2, 5, 5)
+                h = self.first(patches.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)).relu()  # (B * 4, C, 5, 5)
+                h = self.second(h).mean((2, 3)).unflatten(0, (-1, 4)).mean(1)  # (B, C)
+            return self.head(h)
+
+    net, x = Patches(), torch.rand(2, 3, 9, 9)
+    refused("layer 'first' .*breaks rot4|input of layer 'first' .*does not rotate", net, x)
+
+
 def test_an_embedding_that_is_multiplied_with_maps_is_named() -> None:
     message = "not tied: 'gates.0.weight'; remedy: .*a Linear after an Embedding"
     refused(message, Gated(nn.Embedding(10, 16)), torch.rand(2, 3, 9, 9), args=(torch.tensor([1, 2]),))

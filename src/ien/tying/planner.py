@@ -360,7 +360,8 @@ class Planner:
         If all its sources agree, they are taken at their word: the check of the output will tell.
         """
         sources = self.wiring.sources(name)
-        if len(h) != self.num_views and self.constant.issuperset(source.name for source in sources):
+        same_length = {len(h)} == self.wiring.lengths(name)  # there are more views than images
+        if same_length and self.constant.issuperset(source.name for source in sources):
             self.constant.add(name)
             return ((1, h.shape[1]),)
         *alone, joined = self._blocks_of(sources)

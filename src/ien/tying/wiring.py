@@ -48,6 +48,8 @@ class Input(NamedTuple):
     sources: tuple[Source, ...]
     on_vectors: bool
     """Whether it is (B, C), without pixels."""
+    length: int
+    """Of its first dim."""
 
 
 class Wiring(NamedTuple):
@@ -80,6 +82,10 @@ class Wiring(NamedTuple):
         """Return the sources of a module's input, in the order of concatenated parts."""
         return [source for each in self.inputs if each.name == name for source in each.sources]
 
+    def lengths(self, name: str) -> set[int]:
+        """Return the first dims of a module's inputs."""
+        return {each.length for each in self.inputs if each.name == name}
+
 
 def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images: Tensor) -> Wiring:
     """Return how the layers of a model are connected, from one ``run(images)`` with gradients."""
@@ -97,7 +103,7 @@ def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images:
                     clashing.append(source)
             sources.append(Source(source, channels // shuffle**2, part))
         channels = x.shape[_channel_dim(module, x)]
-        wiring.inputs.append(Input(name, module, channels, tuple(sources), on_vectors=x.ndim < 3))
+        wiring.inputs.append(Input(name, module, channels, tuple(sources), x.ndim < 3, len(x)))
 
     def before(name: str, module: nn.Module, x: Any) -> None:
         if isinstance(x, Tensor) and x.ndim and (_has_numbers(module) or isinstance(module, nn.GroupNorm)):
