@@ -70,10 +70,12 @@ def commuting(group: Group, out: int, inner: int, height: int, width: int, smoot
     """
     # a tensor cached in inference mode could not be used in training later
     with torch.inference_mode(False), torch.no_grad():
-        only_permutes = height * width == 1 or all(group.exact)
+        resamples = not all(group.exact)
         if out == VECTOR:
+            only_permutes = height * width == 1 or not resamples
             return _of_rows(_vector_rows(group, inner, height, width, only_permutes))
-        if not only_permutes:
+        # a single pixel stays, but several orientations of a relative to b have a Fourier transform
+        if resamples and (height * width > 1 or min(out, inner) > 1):
             return _resampled(group, out, inner, height)
         copied = _copied(group, out, inner, height, width)
         if smooth and height == width > 1:
