@@ -77,3 +77,56 @@ def test_a_model_made_plain_without_gradients_can_be_trained(context: Any) -> No
         assert {"0.weight", "1.weight", "3.weight", "4.weight"} <= set(parameters)
         plain.train()(IMAGES).square().sum().backward()
         assert all(parameter.grad is not None for parameter in parameters.values())
+
+
+def strided() -> nn.Sequential:
+    """Exact at odd sizes."""
+    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.rand(2, 3, 16, 16), r"layer '0' \(Conv2d\) breaks rot4; doctor: .* exact input sizes: .*17"),
+        (torch.ones(2, 3, 17, 17, dtype=torch.uint8), r"images must be a batch .*; got torch.uint8"),
+        (torch.full((2, 3, 17, 17), torch.nan), "images hold NaN"),
+        ("images", "images must be a batch .*; got str"),
+    ],
+)
+def test_a_check_that_cannot_pass_says_why(images, message) -> None:
+    net = strided()
+    tied = ien.make_equivariant(net, "rot4", torch.rand(2, 3, 17, 17))
+    assert max(tied.check(torch.rand(3, 3, 21, 21)).values()) < 1e-10
+    with pytest.raises(ValueError, match=message):
+        tied.check(images)
+
+
+def test_a_norm_that_was_replaced_is_noticed_before_it_breaks_anything() -> None:
+    net = strided()
+    tied = ien.make_equivariant(net, "rot4", torch.rand(2, 3, 17, 17))
+    net[1] = nn.BatchNorm2d(32)
+    with pytest.raises(ValueError, match="a BatchNorm2d is no longer tied: it was replaced or converted"):
+        tied.check(torch.rand(2, 3, 17, 17))
+
+
+class WithFeatures(nn.Module):
+    """Returns the features of a residual block beside scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.block = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3, padding=1)
+        self.scores = nn.Linear(32, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.stem(x)
+        h = h + self.block(h.relu())
+        return self.scores(h.mean((2, 3))), h
+
+
+def test_features_that_leave_the_model_are_single_channels_with_a_warning_unless_named() -> None:
+    x = torch.rand(2, 3, 9, 9)
+    with pytest.warns(UserWarning, match=r"returns features that its own layers read, of 'block', 'stem'"):
+        tied = ien.make_equivariant(WithFeatures(), "rot4", x)
+    assert [layer.after for layer in tied.layers.values()] == ["1", "1", "1"]
+    named = ien.make_equivariant(WithFeatures(), "rot4", x, {"": "auto", "stem": 4, "block": 4})
+    assert [layer.after for layer in named.layers.values()] == ["4", "4", "1"]

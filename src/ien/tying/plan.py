@@ -28,7 +28,7 @@ from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import device_of, eval_mode, try_model
 from .detect import errors_in, feature_groups_of, layouts, views_of
 from .planner import Breaks, Plan, Planner, TiedLayer, TiedTensor, layer_text, maps_of, sizes_text
-from .wiring import Mixing, Specs, batches_in, choose, wire
+from .wiring import Mixing, Specs, batches_in, choose, is_named, wire
 
 __all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan"]
 
@@ -86,8 +86,9 @@ def make_plan(
                     run(images)
             _find_untied(planner, model, lambda: run(views, len(group)))
         except Breaks as error:
-            raise ValueError(f"{error}; {_advice(planner, model, images)}") from None
+            raise ValueError(f"{error}{_advice(planner, model, images)}") from None
     _warn_if_narrow(planner)
+    _warn_if_features_leave(planner, outputs)
     for name, module in modules.items():
         lists_others = isinstance(module, nn.ParameterList | nn.ParameterDict)
         if module._parameters and name not in planner.ran and not lists_others:
@@ -103,6 +104,7 @@ def errors_of(
     That is the first layer whose output does not rotate, or that mixes channels and is not tied,
     such as a new head; empty if there is none.
     """
+    _check_images(images)
     broken: list[str] = []
 
     def check(name: str, module: nn.Module, output: Any) -> None:
@@ -126,7 +128,10 @@ def errors_of(
                 if num_channels(blocks) == h.shape[1]:
                     now.note_errors(errors_in(h, plan.group, blocks))
                     break
-    return now.errors, "".join(broken[:1])
+    problem = "".join(broken[:1])
+    if problem.endswith(f"breaks {plan.group}"):
+        problem += _doctors_advice(model, images)
+    return now.errors, problem
 
 
 @contextmanager
@@ -218,6 +223,23 @@ def _warn_if_narrow(planner: Planner) -> None:
             )
 
 
+def _warn_if_features_leave(planner: Planner, outputs: str) -> None:
+    """Warn if layers return single channels only because the model returns what they add up to."""
+    read: set[str | None] = set()
+    for each in planner.wiring.inputs:
+        if each.name in planner.wiring.channels:
+            read.update(source.name for source in each.sources)
+    names = sorted(name for name in planner.wiring.leaving & read if not is_named(name, planner.specs))
+    if names and outputs == "scalar":
+        layers = ", ".join(map(repr, names[:MAX_SUSPECTS]))
+        warnings.warn(
+            f"the model returns features that its own layers read, of {layers}: single channels, so that "
+            f"no output is permuted, whose kernels look the same from all sides; name these layers with "
+            f"their size in feature_groups to allow it, or return only what comes after them",
+            stacklevel=4,
+        )
+
+
 def _modules_of(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules of a model by name."""
     return {name: module for name, module, _ in walk(model)}
@@ -245,20 +267,7 @@ def _checked(
         raise ValueError(f'weights must be "random" or "project"; got {weights!r}')
     if outputs not in ("scalar", "vector"):
         raise ValueError(f'outputs must be "scalar" or "vector"; got {outputs!r}')
-    if (
-        not isinstance(images, Tensor)
-        or images.ndim != 4
-        or not images.is_floating_point()
-        or not len(images)
-    ):
-        given = type(images).__name__
-        if isinstance(images, Tensor):
-            given = f"{images.dtype} {tuple(images.shape)}"
-        raise ValueError(
-            f"images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}"
-        )
-    if not images.isfinite().all():
-        raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
+    _check_images(images)
     if not permutes_members(group) or not any(group.exact[1:]):
         raise ValueError(
             f"make_equivariant needs rotations and flips, among them a half turn, a quarter turn or a flip, "
@@ -296,22 +305,42 @@ def _checked(
     return specs
 
 
-def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
-    """Return what to do about a model that is not equivariant."""
+def _check_images(images: object) -> None:
+    """Raise an error unless these are a batch of images with finite numbers."""
+    given = type(images).__name__
+    if isinstance(images, Tensor):
+        given = f"{images.dtype} {tuple(images.shape)}"
+        if images.ndim == 4 and images.is_floating_point() and len(images):
+            if not images.isfinite().all():
+                raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
+            return
+    raise ValueError(f"images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}")
+
+
+def _doctors_advice(model: nn.Module, images: Tensor) -> str:
+    """Return what the doctor says about a model that is not equivariant, if it finds anything."""
     diagnosis = None
     with suppress(ValueError):
         diagnosis = doctor(model, images)
-    if diagnosis is not None and diagnosis.findings:
-        first = diagnosis.findings[0]
-        advice = f"doctor: {first.module or MODEL_ITSELF}, {first.op}: {first.reason}"
-        if first.kind == "grid" and not diagnosis.grid_sizes:
-            return (
-                f"{advice}, and no other input size is exact; remedy: 2×2 convolutions of stride 2, or a "
-                f"pool of 2, instead of 3×3 convolutions of stride 2"
-            )
-        advice += f"; remedy: {first.remedy}"
-        if diagnosis.exact_sizes:
-            advice += f"; exact input sizes: {', '.join(map(str, diagnosis.exact_sizes))}"
+    if diagnosis is None or not diagnosis.findings:
+        return ""
+    first = diagnosis.findings[0]
+    advice = f"; doctor: {first.module or MODEL_ITSELF}, {first.op}: {first.reason}"
+    if first.kind == "grid" and not diagnosis.grid_sizes:
+        return (
+            f"{advice}, and no other input size is exact; remedy: 2×2 convolutions of stride 2, or a pool "
+            f"of 2, instead of 3×3 convolutions of stride 2"
+        )
+    advice += f"; remedy: {first.remedy}"
+    if diagnosis.exact_sizes:
+        advice += f"; exact input sizes: {', '.join(map(str, diagnosis.exact_sizes))}"
+    return advice
+
+
+def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
+    """Return what to do about a model that is not equivariant."""
+    advice = _doctors_advice(model, images)
+    if advice:
         return advice
     suspects = []
     for name, parameter in model.named_parameters():
@@ -321,11 +350,11 @@ def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
             suspects.append(repr(name))
     if suspects:
         return (
-            f"these parameters are not tied: {', '.join(suspects[:MAX_SUSPECTS])}; remedy: make them weights "
-            f"of Conv2d or Linear, put a Linear after an Embedding, and keep numbers per channel in a module "
-            f"of their own that is called with the maps"
+            f"; these parameters are not tied: {', '.join(suspects[:MAX_SUSPECTS])}; remedy: make them "
+            f"weights of Conv2d or Linear, put a Linear after an Embedding, and keep numbers per channel in "
+            f"a module of their own that is called with the maps"
         )
     return (
-        "only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are tied: "
+        "; only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are tied: "
         "write it with these, or pass the part of the model before it"
     )

@@ -415,7 +415,7 @@ def layer_text(name: str, module: nn.Module) -> str:
     """Describe a layer by its name and type."""
     if not name:
         return MODEL_ITSELF
-    return f"layer {name!r} ({type(module).__name__})"
+    return f"layer {name!r} ({parametrize.type_before_parametrizations(module).__name__})"
 
 
 def _shape_text(x: Tensor) -> str:

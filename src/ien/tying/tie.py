@@ -97,6 +97,13 @@ class Tied:
         Raises:
             ValueError: If the model is no longer equivariant; it names the layer.
         """
+        modules = set(self.model.modules())
+        for norm, _ in self.plan.norms:
+            if norm not in modules or not isinstance(norm, TiedNorm):
+                called = type(norm).__name__.removeprefix("Tied")
+                raise ValueError(
+                    f"a {called} is no longer tied: it was replaced or converted after make_equivariant"
+                )
         errors, problem = errors_of(self.model, self.plan, images, args, kwargs)
         if problem:
             raise ValueError(problem)
