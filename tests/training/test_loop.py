@@ -274,9 +274,9 @@ def test_compiled_blocks_learn_the_same_with_tied_weights(tmp_path, monkeypatch)
 def test_compiled_blocks_learn_the_same(tmp_path, short, monkeypatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # as it is, and shall be afterwards
-    network = trained(tmp_path, **SHORT, compile=True).network
+    # torch's own way: a setting that monkeypatch restores is hidden from then on
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=8):
+        network = trained(tmp_path, **SHORT, compile=True).network
     (metrics,) = run_folder.read_metrics(tmp_path)
     assert losses(metrics) == pytest.approx(losses(short[0]), rel=1e-3)
     assert "forward" in vars(network.conv1) and "forward" not in vars(plain_of(network).conv1)
