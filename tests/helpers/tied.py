@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
@@ -60,3 +61,23 @@ class Net(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.function(self, x)
+
+
+def conv(before: int, after: int, kernel: int = 3, **settings: Any) -> nn.Conv2d:
+    """A convolution that keeps the size of maps, unless another padding is asked for."""
+    return nn.Conv2d(before, after, kernel, **{"padding": kernel // 2, **settings})
+
+
+def residual() -> nn.Module:
+    """A stem, a block whose shortcut is a convolution, and a head that returns maps."""
+    return Net(
+        lambda net, x: net.head(
+            F.relu_(net.norm(net.b(F.relu_(net.a(net.stem(x)))) + net.short(net.stem(x))))
+        ),
+        stem=conv(3, 8),
+        a=conv(8, 8),
+        b=conv(8, 16),
+        short=conv(8, 16, 1),
+        norm=nn.BatchNorm2d(16),
+        head=conv(16, 4, 1),
+    )

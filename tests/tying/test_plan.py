@@ -16,7 +16,7 @@ import ien
 from ien import models
 from ien.loss.modules import tensors_in
 from ien.tying.plan import Plan, errors_of, make_plan
-from tests.helpers.tied import Net, moved, regular_error
+from tests.helpers.tied import Net, conv, moved, regular_error, residual
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -62,26 +62,8 @@ def output_error(net: nn.Module, x: Tensor, group: str) -> float:
     return worst
 
 
-def conv(before: int, after: int, kernel: int = 3, **settings: Any) -> nn.Conv2d:
-    return nn.Conv2d(before, after, kernel, **{"padding": kernel // 2, **settings})
-
-
 def head(channels: int, classes: int = 4) -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
-
-
-def residual() -> nn.Module:
-    return Net(
-        lambda net, x: net.head(
-            F.relu_(net.norm(net.b(F.relu_(net.a(net.stem(x)))) + net.short(net.stem(x))))
-        ),
-        stem=conv(3, 8),
-        a=conv(8, 8),
-        b=conv(8, 16),
-        short=conv(8, 16, 1),
-        norm=nn.BatchNorm2d(16),
-        head=conv(16, 4, 1),
-    )
 
 
 def excited(kind: type, squeezed: int) -> nn.Module:

@@ -9,7 +9,7 @@ import ien
 from ien.loss.modules import walk
 from ien.tying.projection import VECTOR
 from ien.tying.wiring import Wiring, choose, wire
-from tests.helpers.tied import Net
+from tests.helpers.tied import Net, conv, residual
 
 R4 = ien.rotation(4)
 AUTO = {"": None}
@@ -32,24 +32,6 @@ def sizes(net: nn.Module, x: Tensor, specs=AUTO, group=R4, outputs: str = "scala
 
 def spec(**by_name):
     return {name.replace("rest", ""): ien.FeatureGroups.of(each) for name, each in by_name.items()}
-
-
-def conv(before: int, after: int, kernel: int = 3, **settings) -> nn.Conv2d:
-    return nn.Conv2d(before, after, kernel, padding=kernel // 2, **settings)
-
-
-def residual() -> nn.Module:
-    return Net(
-        lambda net, x: net.head(
-            F.relu_(net.norm(net.b(F.relu_(net.a(net.stem(x)))) + net.short(net.stem(x))))
-        ),
-        stem=conv(3, 8),
-        a=conv(8, 8),
-        b=conv(8, 16),
-        short=conv(8, 16, 1),
-        norm=nn.BatchNorm2d(16),
-        head=conv(16, 4, 1),
-    )
 
 
 def excited(**parts) -> nn.Module:

@@ -339,8 +339,6 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
         parameter = module._parameters.get(key)
         if parameter is None:
             continue  # a buffer, which nothing trains, or computed by another parametrization
-        if id(parameter) not in plain_values and tie.leaves_free(parameter):
-            continue
         values = plain_values.setdefault(id(parameter), parameter.detach().clone())
         is_first = values.shape == parameter.shape
         if not is_first:  # registering it for the first module has replaced its values by numbers
