@@ -114,7 +114,7 @@ def doctor(model: nn.Module, input_size: Sequence[int] | Tensor) -> Diagnosis:
     Args:
         model: Any module that takes one batch of images; it may return any container of tensors.
         input_size: (channels, height, width) of one image, or images (N, C, H, W) as
-            :func:`ien.measure` takes them, of which only the size matters.
+            :func:`ien.measure` takes them; only their size matters.
 
     Returns:
         The findings in the order of the forward pass, and the nearest exact input sizes.

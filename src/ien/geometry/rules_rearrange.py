@@ -201,7 +201,7 @@ def _repeat(notes: Notes, call: Call) -> Result:
 
 
 def _repeated(notes: Notes, x: Facts, dims: Sequence[Dim], repetitions: Sequence[Repetition]) -> Facts:
-    """Return ``x`` with the dimensions ``dims``, some of which repeat its rows or columns.
+    """Return ``x`` with the dimensions ``dims``; some may repeat its rows or columns.
 
     Repeated rows count as rows of a larger map, made by a step of the kind ``"repeat"``.
     """
