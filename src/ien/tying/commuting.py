@@ -10,7 +10,8 @@ determine all of W. Written as rows, W (places) and c (numbers),
 Three cases, all in :func:`commuting`:
 
 - Elements only permute places, as quarter turns do: c are the pixels of one kernel of each orbit,
-  M copies them to the others, and R takes means. Smooth kernels then lose what is not smooth.
+  which the others copy, and R takes means over the group. Smooth kernels then lose what is not
+  smooth. No matrix is needed: places are selected by their index.
 - An element resamples: kernels are made of the patterns of ``harmonics.py``, which rotate by any
   angle, because resampled pixels could not be rotated back. c are coefficients of patterns, Fourier
   transformed over the orientation of a relative to b, as in steerable CNNs, because Adam learns
@@ -32,7 +33,7 @@ from ..groups.group import Group
 from ..groups.members import member_table, similarities
 from .harmonics import harmonics, orthonormal, smoothing
 
-__all__ = ["VECTOR", "Commuting", "commuting"]
+__all__ = ["VECTOR", "Combined", "Copied", "commuting"]
 
 VECTOR = -2
 """The size of a feature group that is a vector (dx, dy): dx points right, dy points down."""
@@ -41,19 +42,39 @@ Moves = tuple[tuple[int, ...], ...]
 """For each element: which place of an orbit it carries to each place of it."""
 
 
-class Commuting(NamedTuple):
-    """The matrices M and R of kernels with members out * members in * h * w places."""
+class Copied(NamedTuple):
+    """Kernels whose places are copies of numbers: W[place] = c[copies[place]].
+
+    The nearest such numbers are means over the group: c[n] = mean over g of W[orbits[g, n]].
+    """
+
+    copies: Tensor
+    """The number that each place copies, (places,)."""
+    orbits: Tensor
+    """The places that elements carry to the first place of each number, (elements, numbers)."""
+    smoothing: Tensor | None
+    """S, (n, n): numbers are smoothed n at a time, c S, before they are copied."""
+
+    @property
+    def num_numbers(self) -> int:
+        return self.orbits.shape[1]
+
+
+class Combined(NamedTuple):
+    """Kernels whose places combine several numbers: W = c M."""
 
     expand: Tensor
-    """M, (numbers, places): W = c M."""
+    """M, (numbers, places)."""
     reduce: Tensor
     """R, (places, numbers): c = W R."""
-    copies: Tensor | None
-    """Which number each place is a copy of, (places,); None if places combine several."""
+
+    @property
+    def num_numbers(self) -> int:
+        return len(self.expand)
 
 
 @lru_cache(maxsize=256)
-def commuting(group: Group, out: int, inner: int, height: int, width: int, smooth: bool) -> Commuting:
+def commuting(group: Group, out: int, inner: int, height: int, width: int, smooth: bool) -> Copied | Combined:
     """Return the kernels that commute with ``group`` between two feature groups.
 
     Args:
@@ -64,9 +85,9 @@ def commuting(group: Group, out: int, inner: int, height: int, width: int, smoot
         width: Of the kernel.
         smooth: Whether kernels are made of patterns that rotate by any angle, whatever the group.
 
-    >>> pairs = commuting(rotation(4), 4, 4, 3, 3, smooth=False)
-    >>> pairs.expand.shape  # four kernels of nine pixels determine sixteen
-    torch.Size([36, 144])
+    >>> kernels = commuting(rotation(4), 4, 4, 3, 3, smooth=False)
+    >>> kernels.num_numbers, len(kernels.copies)  # four kernels of nine pixels determine sixteen
+    (36, 144)
     """
     # a tensor cached in inference mode could not be used in training later
     with torch.inference_mode(False), torch.no_grad():
@@ -79,24 +100,37 @@ def commuting(group: Group, out: int, inner: int, height: int, width: int, smoot
             return _resampled(group, out, inner, height)
         copied = _copied(group, out, inner, height, width)
         if smooth and height == width > 1:
-            pixels = smoothing(height)  # (h * w, h * w)
-            smooth_all = torch.kron(
-                torch.eye(out * inner, dtype=torch.float64, device="cpu"), pixels
-            )  # (places, places)
-            return Commuting(copied.expand @ smooth_all, smooth_all @ copied.reduce, None)
+            return copied._replace(smoothing=_smoothed_numbers(copied, out * inner, height))
         return copied
 
 
-def _copied(group: Group, out: int, inner: int, height: int, width: int) -> Commuting:
+def _copied(group: Group, out: int, inner: int, height: int, width: int) -> Copied:
     """Return the kernels whose places are only permuted: P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
-    So each place of P W holds the mean of its orbit.
+    So each place of P W holds the mean of its orbit; the first place of an orbit stands for it.
     """
     sources = _sources(group, out, inner, height, width)  # (elements, places)
-    # the columns of places in one orbit hold the same places, so they are equal once sorted
-    orbits, orbit_of = sources.sort(0).values.unique(dim=1, return_inverse=True)
-    one_hot = torch.nn.functional.one_hot(orbit_of, orbits.shape[1]).double()  # (places, orbits)
-    return Commuting(one_hot.T.contiguous(), one_hot / one_hot.sum(0), orbit_of)
+    first_of_orbit = sources.min(0).values  # (places,)
+    firsts, copies = first_of_orbit.unique(return_inverse=True)  # (numbers,), (places,)
+    return Copied(copies, sources[:, firsts], None)
+
+
+def _smoothed_numbers(kernels: Copied, num_kernels: int, size: int) -> Tensor:
+    """Return S, which takes numbers to those of the nearest smooth kernels.
+
+    Copied to all places, smoothed there and averaged over orbits; P commutes with smoothing. If
+    numbers are whole kernels, all of them are smoothed alike: then S is that of a single kernel.
+    """
+    identity = torch.eye(kernels.num_numbers, dtype=torch.float64, device="cpu")
+    places = identity[:, kernels.copies]  # (numbers, places)
+    pixels = places.unflatten(1, (num_kernels, -1)) @ smoothing(size)  # (numbers, kernels, h * w)
+    smoothed = pixels.flatten(1)[:, kernels.orbits].mean(1)  # (numbers, numbers)
+    one_kernel = smoothed[: size**2, : size**2]
+    if kernels.num_numbers % size**2 == 0:
+        repeats = torch.eye(kernels.num_numbers // size**2, dtype=torch.float64, device="cpu")
+        if torch.allclose(torch.kron(repeats, one_kernel), smoothed):
+            return one_kernel.contiguous()
+    return smoothed
 
 
 def _sources(group: Group, out: int, inner: int, height: int, width: int) -> Tensor:
@@ -114,14 +148,14 @@ def _sources(group: Group, out: int, inner: int, height: int, width: int) -> Ten
     return torch.cat(moved).flatten(1).round().long()  # (elements, places)
 
 
-def _of_rows(rows: Tensor) -> Commuting:
+def _of_rows(rows: Tensor) -> Combined:
     """Return the combinations of given rows (numbers, places), with orthonormal ones as basis B.
 
     W = c B and c = W Bᵀ, scaled so that numbers and weights have the same root mean square.
     """
     basis = orthonormal(rows)
     ratio = math.sqrt(basis.shape[1] / max(len(basis), 1))  # no bias of a vector commutes
-    return Commuting(basis * ratio, basis.T / ratio, None)
+    return Combined(basis * ratio, basis.T / ratio)
 
 
 def _vector_rows(group: Group, inner: int, height: int, width: int, only_permutes: bool) -> Tensor:
@@ -149,7 +183,7 @@ def _vector_rows(group: Group, inner: int, height: int, width: int, only_permute
     return means.flatten(2).flatten(0, 1)  # (2 * patterns, 2 * inner * h * w)
 
 
-def _resampled(group: Group, out: int, inner: int, size: int) -> Commuting:
+def _resampled(group: Group, out: int, inner: int, size: int) -> Combined:
     """Return the kernels whose elements resample pixels, as combinations of rotated patterns.
 
     For orbits that the group moves in the same way, let B hold the orthonormal rows of one orbit
@@ -170,7 +204,7 @@ def _resampled(group: Group, out: int, inner: int, size: int) -> Commuting:
         ratio = math.sqrt(basis.shape[1] / len(basis))
         expand.append(rows * ratio)
         reduce.append(rows.T / ratio)
-    return Commuting(torch.cat(expand), torch.cat(reduce, 1), None)
+    return Combined(torch.cat(expand), torch.cat(reduce, 1))
 
 
 def _fourier(count: int) -> Tensor:

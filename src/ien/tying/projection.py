@@ -10,7 +10,7 @@ and the nearest such weight is the mean over the group, an orthogonal projection
 
     P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
-``commuting.py`` computes it between two feature groups, as independent numbers c = W R and
+``commuting.py`` says how between two feature groups: independent numbers c = W R determine
 commuting kernels W = c M, so P W = W R M. Here the same is done for all feature groups of a weight
 at once. A bias or a norm has one number for each output channel: a 1×1 kernel of one input.
 """
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..groups.group import Group
 from ..groups.members import Blocks, channel_table, num_channels
-from .commuting import VECTOR, commuting
+from .commuting import VECTOR, Combined, Copied, commuting
 
 __all__ = ["MIN_SHARE", "VECTOR", "Part", "Tie", "cuts", "grouped"]
 
@@ -55,17 +55,16 @@ class Part(NamedTuple):
     """Feature groups in the output."""
     groups_in: int
     """Feature groups in the input."""
-    expand: Tensor
-    """M, (numbers, places): how kernels between two feature groups follow from numbers."""
-    reduce: Tensor
-    """R, (places, numbers)."""
-    copied: Tensor | None
-    """Which of the numbers (groups in * numbers) each place (out, I, h, w) copies, if it does."""
+    kernels: Copied | Combined
+    """How those between two feature groups follow from numbers; if copied, all of a row at once."""
 
     @property
     def num_numbers(self) -> int:
         """How many independent numbers there are."""
-        return self.groups_out * self.groups_in * len(self.expand)
+        numbers = self.groups_out * self.kernels.num_numbers
+        if isinstance(self.kernels, Copied):
+            return numbers
+        return numbers * self.groups_in
 
 
 @dataclass(frozen=True)
@@ -147,20 +146,15 @@ class Tie:
                 kernels = commuting(self.group, out, inner, height, width, smooth)
                 members = abs(out)
                 groups_in = columns // inner
-                copied = None
-                if kernels.copies is not None:
-                    copies = kernels.copies.view(members, 1, -1)  # (out, 1, inner * h * w)
-                    first = len(kernels.expand) * torch.arange(groups_in, device="cpu").view(1, -1, 1)
-                    copied = (copies + first).flatten().to(like.device)  # (out * I * h * w,)
+                if isinstance(kernels, Copied):
+                    kernels = _side_by_side(kernels, members, groups_in)
                 part = Part(
                     rows=slice(first_row, first_row + rows),
                     columns=slice(first_column, first_column + columns),
                     out=members,
                     groups_out=rows // members,
                     groups_in=groups_in,
-                    expand=kernels.expand.to(like.device, dtype),
-                    reduce=kernels.reduce.to(like.device, dtype),
-                    copied=copied,
+                    kernels=_moved(kernels, like.device, dtype),
                 )
                 found.append(part)
                 first_column += columns
@@ -243,15 +237,16 @@ class _Expand(torch.autograd.Function):
 
     @staticmethod
     def forward(numbers: Tensor, part: Part) -> Tensor:
-        if part.copied is not None:
-            rows = numbers.reshape(part.groups_out, -1)  # (groups out, groups in * numbers)
-            kernels = rows.gather(1, part.copied.expand(part.groups_out, -1))
-            return kernels.view(part.groups_out * part.out, -1)  # (O, I * h * w)
-        rows = numbers.reshape(part.groups_out * part.groups_in, len(part.expand))
-        kernels = _product(rows, part.expand)  # (groups out * groups in, places)
-        kernels = kernels.view(part.groups_out, part.groups_in, part.out, -1)
-        kernels = kernels.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
-        return kernels.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
+        kernels = part.kernels
+        if isinstance(kernels, Copied):
+            rows = _smoothed(numbers, kernels).reshape(part.groups_out, -1)  # (groups out, numbers)
+            copies = rows.index_select(1, kernels.copies)  # (groups out, out * I * h * w)
+            return copies.view(part.groups_out * part.out, -1)  # (O, I * h * w)
+        rows = numbers.reshape(part.groups_out * part.groups_in, len(kernels.expand))
+        places = _product(rows, kernels.expand)  # (groups out * groups in, places)
+        places = places.view(part.groups_out, part.groups_in, part.out, -1)
+        places = places.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
+        return places.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Part], output: Tensor) -> None:
@@ -263,12 +258,47 @@ class _Expand(torch.autograd.Function):
         return _reduced(grad, ctx.part).reshape(ctx.shape), None
 
 
-def _reduced(kernels: Tensor, part: Part) -> Tensor:
+def _reduced(weight: Tensor, part: Part) -> Tensor:
     """Return the numbers c = W R, (groups out, groups in * numbers), of kernels (O, I * h * w)."""
-    kernels = kernels.reshape(part.groups_out, part.out, part.groups_in, -1)
-    kernels = kernels.transpose(1, 2)  # (groups out, groups in, out, inner * h * w)
-    numbers = _product(kernels.reshape(-1, len(part.reduce)), part.reduce)
-    return numbers.view(part.groups_out, part.groups_in * part.reduce.shape[1])
+    kernels = part.kernels
+    if isinstance(kernels, Copied):
+        rows = weight.reshape(part.groups_out, -1)  # (groups out, out * I * h * w)
+        moved = rows.index_select(1, kernels.orbits.flatten())  # (groups out, elements * numbers)
+        moved = moved.view(part.groups_out, *kernels.orbits.shape)
+        return _smoothed(moved.mean(1), kernels)  # mean over g of ρ_out(g) W ρ_in(g)⁻¹
+    places = weight.reshape(part.groups_out, part.out, part.groups_in, -1)
+    places = places.transpose(1, 2)  # (groups out, groups in, out, inner * h * w)
+    numbers = _product(places.reshape(-1, len(kernels.reduce)), kernels.reduce)
+    return numbers.view(part.groups_out, -1)
+
+
+def _smoothed(numbers: Tensor, kernels: Copied) -> Tensor:
+    """Return c S if kernels are smooth, in the shape of c."""
+    if kernels.smoothing is None:
+        return numbers
+    together = numbers.reshape(-1, len(kernels.smoothing))  # (all / n, n)
+    return _product(together, kernels.smoothing).view(numbers.shape)
+
+
+def _side_by_side(kernels: Copied, out: int, count: int) -> Copied:
+    """Return the kernels from ``count`` feature groups in a row to one with ``out`` members."""
+    group_in = torch.arange(count, device="cpu").view(1, -1, 1)
+    copies = kernels.copies.view(out, 1, -1)  # (out, 1, inner * h * w)
+    copies = copies + kernels.num_numbers * group_in  # (out, groups in, inner * h * w)
+    places = len(kernels.copies) // out  # of a member
+    member, place = kernels.orbits // places, kernels.orbits % places  # (elements, numbers) both
+    orbits = (member * count * places + place)[:, None] + places * group_in  # (elements, groups in, numbers)
+    return Copied(copies.flatten(), orbits.flatten(1), kernels.smoothing)
+
+
+def _moved(kernels: Copied | Combined, device: torch.device, dtype: torch.dtype) -> Copied | Combined:
+    """Return the same kernels on a device, with matrices of this dtype."""
+    if isinstance(kernels, Combined):
+        return Combined(kernels.expand.to(device, dtype), kernels.reduce.to(device, dtype))
+    matrix = kernels.smoothing
+    if matrix is not None:
+        matrix = matrix.to(device, dtype)
+    return Copied(kernels.copies.to(device), kernels.orbits.to(device), matrix)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
