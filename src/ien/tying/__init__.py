@@ -6,6 +6,7 @@ In reading order:
     commuting.py      kernels between two feature groups that commute, from few numbers
     projection.py     any weight to the nearest that commutes; the formula stands here
     parametrized.py   what a tied layer is made of: parametrizations, norms that pool statistics
+    slack.py          the free remainder of a weight, and when it may open
     detect.py         which feature groups a map rotates in: a pure function of maps
     wiring.py         which layers feed which, and the feature groups to choose for them
     planner.py        tie each layer just before it runs, and check what it returns

@@ -74,7 +74,9 @@ class Combined(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def commuting(group: Group, out: int, inner: int, height: int, width: int, smooth: bool) -> Copied | Combined:
+def commuting(
+    group: Group, out: int, inner: int, height: int, width: int, smooth: bool, exact: bool = False
+) -> Copied | Combined:
     """Return the kernels that commute with ``group`` between two feature groups.
 
     Args:
@@ -84,6 +86,7 @@ def commuting(group: Group, out: int, inner: int, height: int, width: int, smoot
         height: Of the kernel; 1 for a linear layer, a bias or a norm.
         width: Of the kernel.
         smooth: Whether kernels are made of patterns that rotate by any angle, whatever the group.
+        exact: Whether only elements that permute pixels count, so that none resamples.
 
     >>> kernels = commuting(rotation(4), 4, 4, 3, 3, smooth=False)
     >>> kernels.num_numbers, len(kernels.copies)  # four kernels of nine pixels determine sixteen
@@ -91,25 +94,25 @@ def commuting(group: Group, out: int, inner: int, height: int, width: int, smoot
     """
     # a tensor cached in inference mode could not be used in training later
     with torch.inference_mode(False), torch.no_grad():
-        resamples = not all(group.exact)
+        resamples = not (exact or all(group.exact))
         if out == VECTOR:
             only_permutes = height * width == 1 or not resamples
             return _of_rows(_vector_rows(group, inner, height, width, only_permutes))
         # a single pixel stays, but several orientations of a relative to b have a Fourier transform
         if resamples and (height * width > 1 or min(out, inner) > 1):
             return _resampled(group, out, inner, height)
-        copied = _copied(group, out, inner, height, width)
+        copied = _copied(group, out, inner, height, width, exact)
         if smooth and height == width > 1:
             return copied._replace(smoothing=_smoothed_numbers(copied, out * inner, height))
         return copied
 
 
-def _copied(group: Group, out: int, inner: int, height: int, width: int) -> Copied:
+def _copied(group: Group, out: int, inner: int, height: int, width: int, exact: bool) -> Copied:
     """Return the kernels whose places are only permuted: P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
     So each place of P W holds the mean of its orbit; the first place of an orbit stands for it.
     """
-    sources = _sources(group, out, inner, height, width)  # (elements, places)
+    sources = _sources(group, out, inner, height, width, exact)  # (elements, places)
     first_of_orbit = sources.min(0).values  # (places,)
     firsts, copies = first_of_orbit.unique(return_inverse=True)  # (numbers,), (places,)
     return Copied(copies, sources[:, firsts], None)
@@ -133,7 +136,7 @@ def _smoothed_numbers(kernels: Copied, num_kernels: int, size: int) -> Tensor:
     return smoothed
 
 
-def _sources(group: Group, out: int, inner: int, height: int, width: int) -> Tensor:
+def _sources(group: Group, out: int, inner: int, height: int, width: int, exact: bool = False) -> Tensor:
     """Return which place each element moves to each place of W, (elements, places)."""
     count = out * inner * height * width
     places = torch.arange(count, dtype=torch.float64, device="cpu")
@@ -142,6 +145,8 @@ def _sources(group: Group, out: int, inner: int, height: int, width: int) -> Ten
     members_in = member_table(group, inner)  # (elements, inner)
     moved = []  # ρ_out(g) W ρ_in(g)⁻¹ of a weight W that holds the number of each place
     for i in range(len(group)):
+        if exact and not group.exact[i]:
+            continue
         permuted = places[members_out[i]][:, members_in[i]]  # (out, inner, h, w)
         permuted = permuted.view(1, -1, height, width)  # (1, out * inner, h, w)
         moved.append(group.act(permuted, torch.tensor([i], device="cpu")))  # (1, out * inner, h, w)

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..groups.members import Blocks, num_channels
-from .projection import Tie
+from .projection import Part, Tie
 
 __all__ = [
+    "OnDevice",
     "Projected",
     "TiedNorm",
     "TiedWeight",
@@ -38,7 +39,37 @@ NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
 """What a norm has one number for each channel of, if it has it at all."""
 
 
-class TiedWeight(nn.Module):
+class OnDevice(nn.Module):
+    """A parametrization whose matrices go along to the device and precision of its tensor."""
+
+    def __init__(self, tie: Tie, values: Tensor) -> None:
+        """Prepare to compute tensors like ``values``.
+
+        Args:
+            tie: How feature groups tie them.
+            values: A tensor of their shape, device and dtype.
+        """
+        super().__init__()
+        self.tie = tie
+        self.shape = values.shape
+        self.place = values.detach().new_empty(0)
+        """An empty tensor with the device and dtype of the values."""
+        self.parts = tie.parts(self.place, self.shape)
+
+    def parts_for(self, like: Tensor) -> list[Part] | None:
+        """Return the prepared parts if they fit this tensor; otherwise they are computed again."""
+        if (like.device, like.dtype) == (self.place.device, self.place.dtype):
+            return self.parts
+        return None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OnDevice:
+        """Move the matrices along; they stay in float32 for weights in half precision."""
+        self.place = fn(self.place)
+        self.parts = self.tie.parts(self.place, self.shape)
+        return super()._apply(fn, recurse)
+
+
+class TiedWeight(OnDevice):
     """The parametrization of a tied weight, bias or other tensor with numbers per channel.
 
     In eval mode the weight is computed once, and again when the numbers have changed.
@@ -52,13 +83,8 @@ class TiedWeight(nn.Module):
             values: A tensor of their shape, device and dtype.
             order: The names of the module's parameters, for :func:`make_plain` to restore.
         """
-        super().__init__()
-        self.tie = tie
-        self.shape = values.shape
+        super().__init__(tie, values)
         self.order = order
-        self.place = values.detach().new_empty(0)
-        """An empty tensor with the device and dtype of the numbers."""
-        self.parts = tie.parts(self.place, self.shape)
         self.kept: tuple[Any, Tensor] | None = None
         """Which numbers a weight was computed from, and the weight."""
 
@@ -83,21 +109,16 @@ class TiedWeight(nn.Module):
         return weight
 
     def _values(self, numbers: Tensor) -> Tensor:
-        parts = None
-        if (numbers.device, numbers.dtype) == (self.place.device, self.place.dtype):
-            parts = self.parts
-        return self.tie.values(numbers, self.shape, parts)
+        return self.tie.values(numbers, self.shape, self.parts_for(numbers))
 
     def train(self, mode: bool = True) -> TiedWeight:
         """Forget the weight that was kept."""
         self.kept = None
         return super().train(mode)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TiedWeight:
-        """Move the matrices along; they stay in float32 for weights in half precision."""
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OnDevice:
+        """Forget the weight that was kept: it is somewhere else."""
         self.kept = None
-        self.place = fn(self.place)
-        self.parts = self.tie.parts(self.place, self.shape)
         return super()._apply(fn, recurse)
 
     def extra_repr(self) -> str:

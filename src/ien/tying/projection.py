@@ -18,7 +18,7 @@ at once. A bias or a norm has one number for each output channel: a 1×1 kernel 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..groups.group import Group
 from ..groups.members import Blocks, channel_table, num_channels
+from ..groups.similarity import permute_pixels
 from .commuting import VECTOR, Combined, Copied, commuting
 
 __all__ = ["MIN_SHARE", "VECTOR", "Part", "Tie", "cuts", "grouped"]
@@ -86,16 +87,40 @@ class Tie:
     """Whether kernels are made of patterns that rotate by any angle, whatever the group."""
     shuffle: int = 1
     """The factor of a pixel shuffle that follows; ``after`` is then what the shuffle returns."""
+    exact: bool = False
+    """Whether only elements that permute pixels count: quarter turns and flips."""
 
-    def project(self, values: Tensor) -> Tensor:
+    def exactly(self) -> Tie:
+        """Return the tie to all kernels, rough ones too, that quarter turns and flips leave alone."""
+        return replace(self, smooth=False, exact=True)
+
+    def moved(self, values: Tensor, i: int) -> Tensor:
+        """Return ρ_out(g) W ρ_in(g)⁻¹ for element ``i``, which permutes pixels.
+
+        >>> kernels = torch.rand(4, 1, 3, 3)
+        >>> tie = Tie(rotation(4), after=((4, 4),), before=((1, 1),))
+        >>> mean = sum(tie.moved(kernels, i) for i in range(4)) / 4
+        >>> torch.allclose(mean, tie.project(kernels))
+        True
+        """
+        weight = self._as_weight(values)
+        rows = channel_table(self.group, self.after)[i].to(values.device)
+        columns = channel_table(self.group, self.before)[i].to(values.device)
+        permuted = weight[rows][:, columns]  # (O, I, h, w)
+        rotated = permute_pixels(permuted, self.group._similarity(i))  # (O, I, h, w)
+        return self._from_weight(rotated, values.shape)
+
+    def project(self, values: Tensor, parts: Sequence[Part] | None = None) -> Tensor:
         """Return P ``values``: the nearest tied values, on the same device, of the same dtype."""
-        return self.values(self.numbers(values), values.shape)
+        return self.values(self.numbers(values, parts), values.shape, parts)
 
-    def numbers(self, values: Tensor) -> Tensor:
+    def numbers(self, values: Tensor, parts: Sequence[Part] | None = None) -> Tensor:
         """Return the independent numbers c = W R of the nearest tied values."""
+        if parts is None:
+            parts = self.parts(values, values.shape)
         weight = self._as_weight(values)
         found = []
-        for part in self.parts(values, values.shape):
+        for part in parts:
             kernels = weight[part.rows, part.columns].flatten(1)  # (O, I * h * w)
             found.append(_reduced(kernels, part))  # (groups out, groups in * numbers)
         numbers = found[0]
@@ -143,7 +168,7 @@ class Tie:
         for out, rows in self.after:
             first_column = 0
             for inner, columns in self.before:
-                kernels = commuting(self.group, out, inner, height, width, smooth)
+                kernels = commuting(self.group, out, inner, height, width, smooth, self.exact)
                 members = abs(out)
                 groups_in = columns // inner
                 if isinstance(kernels, Copied):

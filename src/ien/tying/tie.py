@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .._text import MODEL_ITSELF, columns, number, short_count
+from .._text import MODEL_ITSELF, columns, nearest, number, short_count
 from ..groups.group import Group
 from ..loss.feature_groups import Spec
 from .parametrized import (
@@ -23,6 +24,9 @@ from .parametrized import (
     untie_norm,
 )
 from .plan import Plan, TiedLayer, TiedTensor, errors_of, make_plan
+from .projection import VECTOR
+from .slack import RATE, Evidence, Listener, Remainder
+from .wiring import nearest_named
 
 __all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy"]
 
@@ -30,6 +34,8 @@ M = TypeVar("M", bound=nn.Module)
 Weights = Literal["random", "project"]
 Kernels = Literal["smooth", "free"]
 Outputs = Literal["scalar", "vector"]
+Slack = float | Literal["auto"]
+"""How far weights may leave the symmetry: 0 is not at all."""
 
 
 class Tied:
@@ -43,17 +49,31 @@ class Tied:
     True
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, plain_count: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        plain_count: int,
+        slack: Mapping[str, tuple[Callable[[], Tensor], Remainder]] | None = None,
+        listening: Collection[str] = (),
+    ) -> None:
         """Describe a model that was just tied.
 
         Args:
             model: The model.
             plan: What was tied in it.
             plain_count: How many parameters it had before.
+            slack: The tied part of weights and their remainder, by the name of their layer.
+            listening: The layers among these whose remainder may learn once the data ask for it.
         """
         self.model = model
         self.plan = plan
         self.plain_count = plain_count
+        self._with_slack = dict(slack or {})
+        self._versions: dict[str, int] = {}
+        self._listener = None
+        if listening:
+            self._listener = Listener({name: self._with_slack[name][1] for name in listening})
 
     @property
     def layers(self) -> dict[str, TiedLayer]:
@@ -67,20 +87,110 @@ class Tied:
 
     @property
     def share(self) -> float:
-        """The numbers that are stored and trained, as a share of the plain model's parameters."""
-        return _count(self.model) / self.plain_count
+        """The numbers that tied weights are made of, as a share of the plain model's parameters."""
+        return self._stored / self.plain_count
+
+    @property
+    def _stored(self) -> int:
+        """How many numbers are stored and trained, besides the remainders."""
+        remainders = sum(remainder.free.numel() for _, remainder in self._with_slack.values())
+        return _count(self.model) - remainders
 
     def penalty(self) -> Tensor:
-        """Return what to add to the loss for weights that leave the symmetry: 0, they cannot."""
-        return next(self.model.parameters()).new_zeros(())
+        """Return what to add to the loss: Σ over layers of ‖r‖² / (s ‖P W‖²), with slack s.
+
+        It is 0 for a model without slack, and with ``slack="auto"`` until the remainders learn.
+        """
+        penalty = next(self.model.parameters()).new_zeros(())
+        for name, (tied, remainder) in self._with_slack.items():
+            if self._listener is not None and name in self._listener.remainders:
+                if not self._listener.opened:
+                    self._check_closed(name, remainder)
+                    continue
+            with torch.no_grad():
+                size = tied().square().sum()
+            penalty = penalty + remainder.value().square().sum() / (remainder.slack * size)
+        return penalty
+
+    def listen(self, epoch: int) -> None:
+        """Let the remainders learn as soon as images say that they break the symmetry.
+
+        For ``slack="auto"``: call it in every step, between ``loss.backward()`` and
+        ``optimizer.step()``. Under a gradient scaler, unscale the gradients first.
+
+        Args:
+            epoch: Its number. Within an epoch no image may be seen twice.
+        """
+        listener = self._listener
+        if listener is None:
+            raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
+        if listener.opened:
+            return
+        gradients = {}
+        for name, remainder in listener.remainders.items():
+            if remainder.free.grad is None:
+                raise RuntimeError(
+                    f"layer {name!r} has no gradient: call tied.listen(epoch) after loss.backward() and "
+                    f"before optimizer.zero_grad()"
+                )
+            gradients[name] = remainder.free.grad
+        listener.hear(gradients, epoch)
+        if not listener.opened:
+            for remainder in listener.remainders.values():
+                remainder.free.grad = None  # the optimizer leaves it as it is
+
+    def evidence(self) -> dict[str, Evidence]:
+        """Return what was heard in this epoch: of each layer by name, and of all of them as ``""``.
+
+        After the remainders began to learn, it is what was heard until then.
+        """
+        if self._listener is None:
+            return {}
+        names = ["", *self._listener.remainders]
+        return {name: self._listener.evidence(name) for name in names}
 
     def slack(self) -> dict[str, float]:
-        """Return the share of each layer's weights outside of the symmetry: 0, there is none."""
-        return dict.fromkeys(self.layers, 0.0)
+        """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?"""
+        ratios = dict.fromkeys(self.layers, 0.0)
+        with torch.no_grad():
+            for name, (tied, remainder) in self._with_slack.items():
+                ratios[name] = float(remainder.value().norm() / tied().norm())
+        return ratios
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return parameter groups for an optimizer: one, with all parameters and this rate."""
-        return [{"params": list(self.model.parameters()), "lr": lr}]
+        """Return parameter groups for an optimizer: remainders learn at a tenth of the rate.
+
+        Args:
+            lr: The learning rate of all other parameters.
+        """
+        remainders = [remainder.free for _, remainder in self._with_slack.values()]
+        slow = {id(parameter) for parameter in remainders}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in slow]
+        groups: list[dict[str, Any]] = [{"params": others, "lr": lr}]
+        if remainders:
+            groups.append({"params": remainders, "lr": RATE * lr, "weight_decay": 0.0})
+        return groups
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what ``slack="auto"`` has heard, to be saved beside the model's own state."""
+        if self._listener is None:
+            return {}
+        return self._listener.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on listening from what :meth:`state_dict` returned."""
+        if self._listener is not None:
+            self._listener.load_state_dict(state)
+
+    def _check_closed(self, name: str, remainder: Remainder) -> None:
+        """Raise an error if an optimizer has changed a remainder that must not learn yet."""
+        if remainder.free._version != self._versions.get(name) and remainder.free.any():
+            raise RuntimeError(
+                f"the remainder of layer {name!r} has changed before the data asked for it: call "
+                f"tied.listen(epoch) between loss.backward() and optimizer.step(), and to resume, load "
+                f"tied.state_dict() beside the model's"
+            )
+        self._versions[name] = remainder.free._version
 
     def check(
         self, images: Tensor, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -110,12 +220,13 @@ class Tied:
         return errors
 
     def __repr__(self) -> str:
-        stored = _count(self.model)
         title = (
-            f"equivariant to {self.plan.group}: stores {short_count(stored)} of "
+            f"equivariant to {self.plan.group}: stores {short_count(self._stored)} of "
             f"{short_count(self.plain_count)} numbers ({self.share:.0%})"
         )
         notes = []
+        if self._with_slack:
+            notes.append("slack: ‖r‖ / ‖P W‖, how far a weight has left the symmetry")
         if self.plan.unused:
             notes.append(f"did not run, and were not changed: {', '.join(self.plan.unused)}")
         if self.plan.untied:
@@ -128,12 +239,17 @@ class Tied:
         resamples = any(layer.between is not None for layer in self.layers.values())
         if resamples:
             header.append("between")
+        if self._with_slack:
+            header.append("slack")
+            slack = self.slack()
         rows = [header]
         for name, layer in self.layers.items():
             row = [name or MODEL_ITSELF, layer.before, layer.after]
             row += [number(layer.distance), number(layer.exact)]
             if resamples:
                 row.append(number(layer.between))
+            if self._with_slack:
+                row.append(number(slack[name]))
             rows.append(row)
         return rows
 
@@ -145,7 +261,7 @@ def make_equivariant(
     feature_groups: Spec | Mapping[str, Spec] = "auto",
     weights: Weights = "random",
     kernels: Kernels = "smooth",
-    slack: float = 0.0,
+    slack: Slack | Mapping[str, Slack] = 0.0,
     outputs: Outputs = "scalar",
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -157,8 +273,8 @@ def make_equivariant(
     turns and flips are exact, other rotations as good as the pixels allow. Train it with any loop
     and any optimizer, then call :func:`make_plain`.
 
-    Not for data whose orientation matters, such as 6 and 9: a tied model cannot learn to break a
-    symmetry. :class:`EquivarianceLoss` with a small weight can.
+    Without slack it is not for data whose orientation matters, such as 6 and 9: a tied model cannot
+    learn to break a symmetry. With ``slack="auto"`` it can, as far as the data ask for it.
 
     Args:
         model: A module of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel.
@@ -176,7 +292,11 @@ def make_equivariant(
         kernels: ``"smooth"`` makes them of patterns that rotate by any angle, as in steerable CNNs,
             which learn more from images in all orientations; ``"free"`` leaves each pixel to
             itself. Where an element resamples, they are always smooth.
-        slack: How far weights may leave the symmetry; only 0, not at all.
+        slack: How far weights may leave the symmetry, if the data want it: 0 is not at all, 1 a
+            good start. Add ``tied.penalty()`` to the loss and give the optimizer
+            ``tied.parameter_groups(lr)``. ``"auto"`` stays tied until the images say that they
+            prefer an orientation: call ``tied.listen(epoch)`` between backward and step. Or by the
+            name of a layer or a module around it, with ``""`` for the rest.
         outputs: ``"scalar"`` if each number or map that the model returns stays itself;
             ``"vector"`` for pairs (dx, dy) that rotate with the image: dx points right, dy down.
         args: What the model is called with after the images. Tensors whose first dim is the number
@@ -202,8 +322,7 @@ def make_equivariant(
         raise ValueError("the model is tied already: call ien.make_plain(model) first")
     if kernels not in get_args(Kernels):
         raise ValueError(f'kernels must be "smooth" or "free"; got {kernels!r}')
-    if slack != 0:
-        raise ValueError(f"slack must be 0; got {slack!r}")
+    slacks = _slack_by_name(model, slack)
     smooth = kernels == "smooth"
     with restored_on_error(model):
         plan = make_plan(model, group, images, feature_groups, weights, smooth, outputs, args, kwargs)
@@ -214,7 +333,8 @@ def make_equivariant(
             _tie_tensors(tensors)
             for module, blocks in plan.norms:
                 tie_norm(module, blocks)
-    return Tied(model, plan, plain_count)
+            with_slack, listening = _add_remainders(model, tensors, slacks)
+    return Tied(model, plan, plain_count, with_slack, listening)
 
 
 def make_plain(model: nn.Module) -> nn.Module:
@@ -294,7 +414,7 @@ def _tied_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, parametriz
     """Yield each tensor that is tied: its module, its name and its parametrizations."""
     for module in model.modules():
         for key, parametrizations in _parametrizations_of(module).items():
-            if isinstance(parametrizations[-1], TiedWeight | Projected):
+            if isinstance(parametrizations[-1], TiedWeight | Projected | Remainder):
                 yield module, key, parametrizations
 
 
@@ -353,6 +473,67 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
         tied_class: Any = type(module)
         tied_class.__getstate__ = _refuse_pickling
         tied_class._load_from_state_dict = _refuse_plain_weights
+
+
+def _slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict[str, Slack]:
+    """Return the slack of layers and modules by name, with ``""`` for the rest."""
+    if not isinstance(slack, Mapping):
+        slack = {"": slack}
+    names = [name for name, _ in model.named_modules()]
+    for name, value in slack.items():
+        if name not in names:
+            raise KeyError(f"slack names {name!r}, which the model does not have; {nearest(name, names)}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value != "auto" and not (is_number and 0 <= value < math.inf):
+            raise ValueError(f'slack must be a number of 0 or more, or "auto"; got {value!r}')
+    return {"": 0.0, **slack}
+
+
+def _add_remainders(
+    model: nn.Module, tensors: Sequence[TiedTensor], slacks: Mapping[str, Slack]
+) -> tuple[dict[str, tuple[Callable[[], Tensor], Remainder]], list[str]]:
+    """Give weights with slack a remainder; return these by layer, and the layers that listen.
+
+    Vectors have none, nor have numbers per channel, nor weights that no element moves.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    remainders: dict[int, Remainder] = {}  # by the id of a tensor that modules may share
+    found: dict[str, tuple[Callable[[], Tensor], Remainder]] = {}
+    listening = []
+    for module, key, tie in tensors:
+        name = names[id(module)]
+        slack = slacks[nearest_named(name, slacks)]
+        values: Tensor = getattr(module, key)
+        is_vector = VECTOR in dict(tie.after)
+        if slack == 0 or values.ndim < 2 or is_vector or tie.exactly().leaves_free(values):
+            continue
+        parametrizations: Any = module.get_submodule(f"parametrizations.{key}")
+        shared = id(next(parametrizations.parameters()))
+        is_first = shared not in remainders
+        if is_first:
+            number = 1.0 if slack == "auto" else float(slack)
+            remainders[shared] = Remainder(tie, values, number)
+            found[name] = (_tied_part(parametrizations), remainders[shared])
+        parametrize.register_parametrization(module, key, remainders[shared], unsafe=True)
+        if is_first and slack == "auto":
+            listening.append(name)
+    return found, listening
+
+
+def _tied_part(parametrizations: Any) -> Callable[[], Tensor]:
+    """Return a function that computes a tied weight as it is without a remainder."""
+    steps = list(parametrizations)
+
+    def compute() -> Tensor:
+        originals = [parametrizations.original]
+        if not parametrizations.is_tensor:  # those of a weight norm
+            originals = [parametrizations.original0, parametrizations.original1]
+        value = steps[0](*originals)
+        for step in steps[1:]:
+            value = step(value)
+        return value
+
+    return compute
 
 
 def _refuse_pickling(module: nn.Module) -> Any:

@@ -1,0 +1,196 @@
+"""Slack: the free remainder of a tied weight, and what images in training say about it.
+
+A weight with slack is a tied one plus a remainder that no element leaves as it is,
+
+    W = P W + r,    with r - P r in place of r, so that r is orthogonal to the tied weights,
+
+and the task's loss is given a penalty that keeps r small: Σ over layers of ‖r‖² / (s ‖P W‖²), with
+the slack s of each layer.
+
+**Do the data break the symmetry?** While r is 0, the network is equivariant: an image and its
+rotated version have the same loss, and teach the tied weights the same. So training cannot tell how
+an image is oriented, and neither can it remember it. What does know is the gradient in r: if x
+gives the gradient h, then g·x gives ρ(g) h, whose mean over the group is 0. Hence, if every image
+is as likely in one orientation as in another, the gradients of two disjoint batches are
+uncorrelated, however long the network has been trained on both:
+
+    T = Σ_t <h_1 + … + h_(t-1), h_t>    has mean 0 and variance
+    V = Σ_t mean over g of <h_1 + … + h_(t-1), ρ(g) h_t>².
+
+No images need to be held out. If the data prefer an orientation, all gradients have a common part μ
+and T grows as n² ‖μ‖² / 2. The number T / √V says how certain that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .parametrized import OnDevice
+from .projection import Tie
+
+__all__ = ["RATE", "Evidence", "Listener", "Remainder"]
+
+RATE = 0.1
+"""The learning rate of remainders, as a share of that of other weights."""
+MIN_CERTAINTY = 4.0
+"""T / √V from which on remainders may learn: chance alone reaches it once in 30,000 trials."""
+MIN_STEPS = 16
+"""Steps before anything is decided: fewer say little about the variance of a gradient."""
+
+
+class Remainder(OnDevice):
+    """The parametrization that adds a remainder to what one before it computes."""
+
+    def __init__(self, tie: Tie, like: Tensor, slack: float) -> None:
+        """Start with a remainder of 0.
+
+        Args:
+            tie: How the weight is tied.
+            like: A weight of its shape, device and dtype.
+            slack: How large the remainder may become: its penalty is divided by this.
+        """
+        # what only smoothness or resampling rules out breaks no symmetry: it is no part of r
+        super().__init__(tie.exactly(), like)
+        self.slack = slack
+        self.free = nn.Parameter(torch.zeros_like(like))
+        """r, before its tied part is taken away."""
+
+    def value(self) -> Tensor:
+        """Return r - P r."""
+        return self.free - self.tie.project(self.free, self.parts_for(self.free))
+
+    def forward(self, tied: Tensor) -> Tensor:
+        """Return W = P W + r."""
+        return tied + self.value()
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Return the tied weight; the remainder stays what it is."""
+        return weight - self.value()
+
+    def extra_repr(self) -> str:
+        return f"slack={self.slack:g}"
+
+
+class Evidence(NamedTuple):
+    """What the gradients of an epoch say about a layer, or about all of them together."""
+
+    steps: int
+    certainty: float
+    """T / √V: above 4 the data prefer an orientation; between -2 and 2 it may be chance."""
+    signal: float
+    """n ‖μ‖² / tr Σ: how large the common part of n gradients is beside the noise of their mean."""
+
+
+class Listener:
+    """Adds up the gradients in the remainders, step by step, within an epoch.
+
+    >>> tie = Tie(rotation(4), ((4, 4),), ((1, 1),))
+    >>> remainder = Remainder(tie, torch.zeros(4, 1, 3, 3), slack=1.0)
+    >>> listener = Listener({"conv": remainder})
+    >>> for step in range(20):  # the same gradient in every step
+    ...     listener.hear({"conv": torch.arange(36.0).view(4, 1, 3, 3)}, epoch=0)
+    >>> listener.evidence().certainty > 4
+    True
+    """
+
+    def __init__(self, remainders: Mapping[str, Remainder]) -> None:
+        self.remainders = remainders
+        self.epoch = 0
+        self.opened = False
+        """Whether remainders may learn; once they do, gradients depend on how images lie."""
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin again: an image that is seen twice would agree with itself."""
+        self.steps = 0
+        self.sums: dict[str, Tensor] = {}
+        """Σ h of each layer."""
+        self.squares = dict.fromkeys(self.remainders, 0.0)
+        """Σ ‖h‖² of each layer."""
+        self.agreement = dict.fromkeys([*self.remainders, ""], 0.0)
+        """T of each layer, and of all layers together."""
+        self.variance = dict.fromkeys([*self.remainders, ""], 0.0)
+        """V of each layer, and of all layers together."""
+
+    @torch.no_grad()
+    def hear(self, gradients: Mapping[str, Tensor], epoch: int) -> None:
+        """Add the gradients of one step.
+
+        Args:
+            gradients: Those in each remainder, by the name of its layer.
+            epoch: In which images are seen again.
+        """
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._forget()
+        products = []
+        for name, h in gradients.items():
+            total = self.sums.setdefault(name, torch.zeros_like(h, dtype=torch.float32))
+            products.append(_products(self.remainders[name].tie, total, h.float()))
+        numbers = torch.stack(products).tolist()  # (layers, 1 + elements), fetched at once
+        if not math.isfinite(sum(map(sum, numbers))):
+            return  # a step that a gradient scaler skips too
+        self.steps += 1
+        together = [0.0] * (len(numbers[0]) - 1)
+        for (name, h), (square, *products_of_layer) in zip(gradients.items(), numbers, strict=True):
+            self.sums[name] += h
+            self.squares[name] += square
+            self._note(name, products_of_layer)
+            for i, product in enumerate(products_of_layer):
+                together[i] += product / max(self.squares[name], 1e-30)
+        self._note("", together)
+        if self.steps >= MIN_STEPS and self.evidence().certainty > MIN_CERTAINTY:
+            self.opened = True
+
+    def _note(self, name: str, products: list[float]) -> None:
+        """Add a step's <Σ h, ρ(g) h> to T and V; the first element is the identity."""
+        self.agreement[name] += products[0]
+        self.variance[name] += sum(product**2 for product in products) / len(products)
+
+    def evidence(self, name: str = "") -> Evidence:
+        """Return what has been heard about a layer in this epoch, or about all of them."""
+        certainty = self.agreement[name] / math.sqrt(max(self.variance[name], 1e-300))
+        layers = [name] if name else list(self.remainders)
+        signals = [self._signal(layer) for layer in layers]
+        return Evidence(self.steps, certainty, sum(signals) / max(len(signals), 1))
+
+    def _signal(self, name: str) -> float:
+        """Return n ‖μ‖² / tr Σ of a layer.
+
+        On average, T is n (n - 1) ‖μ‖² / 2, and Σ ‖h‖² is n (‖μ‖² + tr Σ).
+        """
+        n = self.steps
+        if n < 2:
+            return math.nan
+        common = 2 * self.agreement[name] / (n * (n - 1))
+        noise = self.squares[name] / n - common
+        return n * common / max(noise, 1e-30)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run that is resumed needs."""
+        state = {key: value for key, value in vars(self).items() if key != "remainders"}
+        state["sums"] = {name: total.clone() for name, total in self.sums.items()}
+        for key in ("squares", "agreement", "variance"):
+            state[key] = dict(state[key])
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        expected = self.state_dict()
+        if state.keys() != expected.keys() or state["squares"].keys() != expected["squares"].keys():
+            raise ValueError("this state belongs to a model with other layers, or to another version")
+        vars(self).update(state)
+
+
+def _products(tie: Tie, total: Tensor, h: Tensor) -> Tensor:
+    """Return ‖h‖² and <total, ρ(g) h> for every quarter turn and flip g: (1 + elements,)."""
+    found = [h.square().sum()]
+    for i in range(len(tie.group)):
+        if tie.group.exact[i]:
+            found.append((total * tie.moved(h, i)).sum())
+    return torch.stack(found)

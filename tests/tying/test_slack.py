@@ -1,0 +1,309 @@
+"""Slack: against the formulas, a brute-force loop over pairs of steps, and chance itself."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+from ien.groups.members import num_channels
+from ien.tying.projection import Tie
+from ien.tying.slack import Listener, Remainder
+
+BLOCKS = [
+    ("rot4", ((4, 8),), ((4, 4), (1, 2))),
+    ("rot4xflip", ((8, 8), (1, 2)), ((1, 3),)),
+    ("rot8", ((8, 16),), ((8, 8),)),
+    ("flip", ((2, 4),), ((2, 4),)),
+]
+
+
+def weights(group: str, after, before, count: int = 1) -> tuple[Tie, Tensor]:
+    tie = Tie(ien.group(group), after, before, smooth=True)
+    shape = (count, num_channels(after), num_channels(before), 3, 3)
+    return tie, torch.randn(shape, dtype=torch.float64)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 24, 3, padding=1, bias=False),
+        nn.BatchNorm2d(24),
+        nn.ReLU(),
+        nn.Conv2d(24, 24, 3, padding=1),
+        nn.BatchNorm2d(24),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(24, 3),
+    )
+
+
+def arrows(count: int, seed: int, every_way: bool) -> tuple[Tensor, Tensor]:
+    """Blurred bars whose class is where they lie; in every orientation this cannot be told."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (count,), generator=rng)
+    x = torch.rand(count, 1, 9, 9, generator=rng)
+    for i, label in enumerate(y.tolist()):
+        x[i, 0, 1 + 3 * label] += 2.0
+    if every_way:
+        x = ien.rotation(4).act(x, torch.randint(4, (count,), generator=rng))
+    return x, y
+
+
+@pytest.mark.parametrize(("group", "after", "before"), BLOCKS)
+def test_a_projection_is_the_mean_of_what_elements_make_of_a_weight(group, after, before) -> None:
+    tie, (weight,) = weights(group, after, before)
+    exact = [i for i, is_exact in enumerate(tie.group.exact) if is_exact]
+    mean = sum(tie.moved(weight, i) for i in exact) / len(exact)
+    torch.testing.assert_close(tie.exactly().project(weight), mean)
+
+
+@pytest.mark.parametrize(("group", "after", "before"), BLOCKS)
+def test_a_remainder_is_orthogonal_to_every_tied_weight(group, after, before) -> None:
+    tie, (free, any_weight) = weights(group, after, before, 2)
+    remainder = Remainder(tie, free, slack=1.0)
+    with torch.no_grad():
+        remainder.free.copy_(free)
+        r = remainder.value()
+        tied = tie.project(any_weight)
+        assert abs(float((r * tied).sum())) < 1e-10 * float(r.norm() * tied.norm())
+        torch.testing.assert_close(remainder(tied), tied + r)
+        torch.testing.assert_close(remainder.right_inverse(remainder(tied)), tied)
+    assert float(r.norm()) > 0.5 * float(free.norm())
+
+
+def test_the_penalty_is_the_sum_over_layers_and_leaves_the_tied_part_alone() -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"": 2.0, "3": 0.5, "8": 0})
+    assert tied.penalty() == 0
+    expected = 0.0
+    with torch.no_grad():
+        for name, slack in (("0", 2.0), ("3", 0.5)):
+            parametrizations = model.get_submodule(name).parametrizations.weight
+            remainder = parametrizations[1]
+            without = parametrizations[0](parametrizations.original)
+            remainder.free.normal_()
+            r = model.get_submodule(name).weight - without
+            expected += float(r.square().sum() / without.square().sum()) / slack
+            assert tied.slack()[name] == pytest.approx(float(r.norm() / without.norm()))
+    penalty = tied.penalty()
+    assert penalty.item() == pytest.approx(expected)
+    penalty.backward()
+    assert model[3].parametrizations.weight.original.grad is None
+    assert model[3].parametrizations.weight[1].free.grad.any()
+
+
+@pytest.mark.parametrize("slack", [0, 0.0, {"": 0.0}, {}])
+def test_without_slack_there_is_no_remainder(slack) -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack=slack)
+    assert not [module for module in model.modules() if isinstance(module, Remainder)]
+    assert tied.penalty() == 0 and set(tied.slack().values()) == {0.0}
+    assert len(tied.parameter_groups(0.1)) == 1
+
+
+def test_remainders_learn_at_a_tenth_of_the_rate_and_without_decay() -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack=1.0)
+    others, remainders = tied.parameter_groups(0.1)
+    assert others["lr"] == 0.1 and remainders["lr"] == pytest.approx(0.01)
+    assert remainders["weight_decay"] == 0
+    assert [tuple(p.shape) for p in remainders["params"]] == [(24, 1, 3, 3), (24, 24, 3, 3), (3, 24)]
+    both = [id(p) for p in (*others["params"], *remainders["params"])]
+    assert sorted(both) == sorted(id(p) for p in model.parameters())
+
+
+def test_what_is_heard_equals_a_loop_over_pairs_of_steps() -> None:
+    tie, gradients = weights("rot4", ((4, 8),), ((4, 4),), 6)
+    listener = Listener({"a": Remainder(tie, gradients[0], 1.0), "b": Remainder(tie, gradients[0], 1.0)})
+    for h in gradients.float():
+        listener.hear({"a": h, "b": 2 * h}, epoch=0)
+    agreement = variance = 0.0
+    for t in range(6):
+        before = gradients[:t].sum(0)
+        products = [float((before * tie.moved(gradients[t], i)).sum()) for i in range(4)]
+        agreement += products[0]
+        variance += statistics.mean(product**2 for product in products)
+    evidence = listener.evidence("a")
+    assert evidence.certainty == pytest.approx(agreement / math.sqrt(variance), rel=1e-4)
+    assert listener.evidence("b").certainty == pytest.approx(evidence.certainty)
+    common = 2 * agreement / 30
+    noise = float(gradients.square().sum()) / 6 - common
+    assert evidence.signal == pytest.approx(6 * common / noise, rel=1e-4)
+    listener.hear({"a": h, "b": h}, epoch=1)  # images come again: what was heard is forgotten
+    assert listener.evidence("a").steps == 1
+
+
+def heard(common: float, seed: int) -> float:
+    """The certainty after 20 steps of random gradients, each under a random element."""
+    rng = torch.Generator().manual_seed(seed)
+    tie = Tie(ien.rotation(4), ((4, 8),), ((4, 4),))
+    remainder = Remainder(tie, torch.zeros(8, 4, 3, 3), 1.0)
+    listener = Listener({"conv": remainder})
+    shared = torch.randn(8, 4, 3, 3, generator=rng)
+    for _ in range(20):
+        scale = 10 ** torch.randn(8, 1, 1, 1, generator=rng)  # some channels dominate some steps
+        h = scale * torch.randn(8, 4, 3, 3, generator=rng)
+        h = tie.moved(h - tie.project(h), int(torch.randint(4, (), generator=rng)))
+        listener.hear({"conv": h + common * shared}, epoch=0)
+    return listener.evidence().certainty
+
+
+def test_chance_has_mean_0_and_variance_1() -> None:
+    found = [heard(0.0, seed) for seed in range(200)]
+    assert abs(statistics.mean(found)) < 3 / math.sqrt(200)
+    assert 0.8 < statistics.stdev(found) < 1.2
+    assert max(found) < 4  # once in 30,000 trials
+
+
+def test_a_common_part_is_heard() -> None:
+    assert min(heard(30.0, seed) for seed in range(5)) > 4
+
+
+def test_a_tied_network_learns_the_same_from_images_in_other_orientations() -> None:
+    # what the test of symmetry rests on: training is blind to how an image lies
+    x, y = arrows(32, 0, every_way=False)
+    rotated = ien.rotation(4).act(x, torch.randint(4, (32,), generator=torch.Generator().manual_seed(1)))
+    torch.manual_seed(0)
+    first = net().double()
+    ien.make_equivariant(first, "rot4", x[:4].double())
+    second = copy.deepcopy(first)
+    for model, images in ((first, x), (second, rotated)):
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(10):
+            F.cross_entropy(model(images.double()), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-7, rtol=1e-7)
+
+
+def trained(every_way: bool, epochs: int = 4) -> tuple[nn.Module, ien.Tied]:
+    torch.manual_seed(0)
+    x, y = arrows(512, 3, every_way)
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", x[:4], slack="auto")
+    optimizer = torch.optim.Adam(tied.parameter_groups(1e-2))
+    model.train()
+    for epoch in range(epochs):
+        for batch in torch.randperm(512).split(16):
+            loss = F.cross_entropy(model(x[batch]), y[batch]) + tied.penalty()
+            loss.backward()
+            tied.listen(epoch)
+            optimizer.step()
+            optimizer.zero_grad()
+    return model, tied
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_symmetric_images_leave_a_network_tied_and_others_open_it() -> None:
+    model, tied = trained(every_way=True)
+    assert set(tied.slack().values()) == {0.0}
+    x = torch.rand(4, 1, 9, 9)
+    torch.testing.assert_close(model.eval()(x.rot90(1, (2, 3))), model(x))
+    assert tied.evidence()[""].certainty < 4
+    model, tied = trained(every_way=False)
+    assert tied.slack()["3"] > 0.05
+    assert tied.evidence()[""].certainty > 4
+    x, y = arrows(256, 4, every_way=False)
+    accuracy = float((model.eval()(x).argmax(1) == y).float().mean())
+    assert accuracy > 0.9  # a tied network cannot tell the first class from the last
+    plain = ien.plain_copy(model)
+    assert torch.equal(plain(x), model(x))
+    assert list(plain.state_dict()) == list(net().state_dict())
+
+
+def test_what_was_heard_is_saved_and_loaded() -> None:
+    gradients = torch.randn(30, 24, 1, 3, 3)
+    models = [net() for _ in range(2)]
+    heard_by = []
+    for model in models:
+        torch.manual_seed(0)
+        heard_by.append(ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"0": "auto"}))
+    whole, resumed = heard_by
+
+    def hear(tied: ien.Tied, model: nn.Module, h: Tensor) -> None:
+        model[0].parametrizations.weight[1].free.grad = h.clone()
+        tied.listen(0)
+
+    for h in gradients:
+        hear(whole, models[0], h)
+    for h in gradients[:12]:
+        hear(resumed, models[1], h)
+    state = copy.deepcopy(resumed.state_dict())
+    other_model = net()
+    other = ien.make_equivariant(other_model, "rot4", torch.rand(4, 1, 9, 9), slack={"0": "auto"})
+    other.load_state_dict(state)
+    for h in gradients[12:]:
+        hear(other, other_model, h)
+    assert other.evidence() == whole.evidence()
+    with pytest.raises(ValueError, match="other layers"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack="auto").load_state_dict(state)
+
+
+def test_a_loop_without_listening_is_stopped() -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    optimizer = torch.optim.SGD(tied.parameter_groups(0.1))
+    x, y = arrows(16, 0, every_way=False)
+    (F.cross_entropy(model(x), y) + tied.penalty()).backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match=r"call tied\.listen\(epoch\) between"):
+        tied.penalty()
+
+
+def test_listening_needs_gradients_and_auto() -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    with pytest.raises(RuntimeError, match=r"layer '0' has no gradient.*before optimizer\.zero_grad"):
+        tied.listen(0)
+    tied = ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=1.0)
+    with pytest.raises(ValueError, match=r'slack="auto"'):
+        tied.listen(0)
+
+
+@pytest.mark.parametrize("slack", [-1.0, math.nan, math.inf, "some", True, None])
+def test_other_slack_is_refused(slack) -> None:
+    with pytest.raises(ValueError, match='slack must be a number of 0 or more, or "auto"'):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=slack)
+
+
+def test_slack_of_an_unknown_layer_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(KeyError, match="slack names 'conv3'"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"conv3": 1.0})
+
+
+def test_two_modules_that_share_a_weight_share_its_remainder() -> None:
+    first, second = (nn.Conv2d(24, 24, 3, padding=1) for _ in range(2))
+    second.weight = first.weight
+    model = nn.Sequential(nn.Conv2d(1, 24, 3), first, nn.ReLU(), second, nn.Conv2d(24, 2, 1))
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack=1.0)
+    with torch.no_grad():
+        first.parametrizations.weight[1].free.normal_()
+    assert torch.equal(first.weight, second.weight)
+    assert tied.penalty().item() == pytest.approx(tied.slack()["1"] ** 2)
+    ien.make_plain(model)
+    assert model[1].weight is model[3].weight
+
+
+@pytest.mark.parametrize("slack", [1.0, "auto"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning:torch")
+def test_a_compiled_model_with_slack_learns_as_the_model_itself(slack) -> None:
+    x, y = arrows(16, 0, every_way=False)
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", x[:4], slack=slack)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for run in (model, compiled):
+        model.zero_grad()
+        F.cross_entropy(run(x), y).backward()
+        gradients = [remainder.free.grad.clone() for _, remainder in tied._with_slack.values()]
+        if run is model:
+            expected = gradients
+    torch.testing.assert_close(gradients, expected)
