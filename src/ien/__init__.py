@@ -31,6 +31,7 @@ from .loss.feature_groups import FeatureGroups, GroupPool, group_pool
 from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
 from .measuring.measure import measure
 from .measuring.report import ElementReport, LayerReport, OutputReport, Report
+from .tying.symmetry import Symmetry, symmetry
 from .tying.tie import Tied, make_equivariant, make_plain, plain_copy
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "LayerReport",
     "OutputReport",
     "Report",
+    "Symmetry",
     "Tied",
     "baselines",
     "capture",
@@ -63,6 +65,7 @@ __all__ = [
     "reflection",
     "rotation",
     "scale",
+    "symmetry",
     "tracking",
 ]
 __version__ = "0.1.0"

@@ -12,4 +12,5 @@ In reading order:
     planner.py        tie each layer just before it runs, and check what it returns
     plan.py           run the model once with a planner, and see what could still break
     tie.py            make_equivariant, make_plain, plain_copy
+    symmetry.py       do these data have this symmetry?
 """

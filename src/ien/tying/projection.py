@@ -91,7 +91,7 @@ class Tie:
     """Whether only elements that permute pixels count: quarter turns and flips."""
 
     def exactly(self) -> Tie:
-        """Return the tie to all kernels, rough ones too, that quarter turns and flips leave alone."""
+        """Return the tie to all kernels, smooth or not, that quarter turns and flips preserve."""
         return replace(self, smooth=False, exact=True)
 
     def moved(self, values: Tensor, i: int) -> Tensor:

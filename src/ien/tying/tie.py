@@ -73,7 +73,7 @@ class Tied:
         self._versions: dict[str, int] = {}
         self._listener = None
         if listening:
-            self._listener = Listener({name: self._with_slack[name][1] for name in listening})
+            self._listener = Listener({name: self.remainders[name] for name in listening})
 
     @property
     def layers(self) -> dict[str, TiedLayer]:
@@ -93,7 +93,7 @@ class Tied:
     @property
     def _stored(self) -> int:
         """How many numbers are stored and trained, besides the remainders."""
-        remainders = sum(remainder.free.numel() for _, remainder in self._with_slack.values())
+        remainders = sum(remainder.free.numel() for remainder in self.remainders.values())
         return _count(self.model) - remainders
 
     def penalty(self) -> Tensor:
@@ -126,18 +126,28 @@ class Tied:
             raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
         if listener.opened:
             return
-        gradients = {}
-        for name, remainder in listener.remainders.items():
+        gradients = self.gradients()
+        listener.hear({name: gradients[name] for name in listener.remainders}, epoch)
+        if not listener.opened:
+            for remainder in listener.remainders.values():
+                remainder.free.grad = None  # the optimizer leaves it as it is
+
+    @property
+    def remainders(self) -> dict[str, Remainder]:
+        """The remainders of weights with slack, by the name of their layer."""
+        return {name: remainder for name, (_, remainder) in self._with_slack.items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients in the remainders after ``loss.backward()``, by layer."""
+        found = {}
+        for name, remainder in self.remainders.items():
             if remainder.free.grad is None:
                 raise RuntimeError(
                     f"layer {name!r} has no gradient: call tied.listen(epoch) after loss.backward() and "
                     f"before optimizer.zero_grad()"
                 )
-            gradients[name] = remainder.free.grad
-        listener.hear(gradients, epoch)
-        if not listener.opened:
-            for remainder in listener.remainders.values():
-                remainder.free.grad = None  # the optimizer leaves it as it is
+            found[name] = remainder.free.grad
+        return found
 
     def evidence(self) -> dict[str, Evidence]:
         """Return what was heard in this epoch: of each layer by name, and of all of them as ``""``.
@@ -163,7 +173,7 @@ class Tied:
         Args:
             lr: The learning rate of all other parameters.
         """
-        remainders = [remainder.free for _, remainder in self._with_slack.values()]
+        remainders = [remainder.free for remainder in self.remainders.values()]
         slow = {id(parameter) for parameter in remainders}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in slow]
         groups: list[dict[str, Any]] = [{"params": others, "lr": lr}]

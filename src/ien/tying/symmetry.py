@@ -1,0 +1,193 @@
+"""Do these data have this symmetry? A small tied network finds out, without held-out images.
+
+It is trained on the labels while its weights stay tied, and listens to the gradients in its
+remainders (``slack.py`` says why that is a test). The certainty of each epoch has mean 0 and
+variance 1 if every image is as likely in one orientation as in another, so the mean over epochs has
+at most that variance. Above 4, chance is ruled out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .._files import generator, seed_of
+from .._text import columns, progress_bar
+from ..groups.families import group as parse_group
+from ..groups.group import Group
+from ..loss.feature_groups import GroupPool
+from .slack import MIN_CERTAINTY, Listener
+from .tie import make_equivariant
+
+__all__ = ["Symmetry", "symmetry"]
+
+SIZE = 32
+"""Pixels along a side that images are scaled to: even, so that pools of 2 stay exact."""
+WIDTHS = (8, 16, 16, 32)
+"""Feature groups after each convolution."""
+BATCH = 32
+MIN_IMAGES = 20 * BATCH
+"""Fewer images make too few steps an epoch to tell anything."""
+FIRST_EPOCHS = 1
+"""Epochs that are left out of the mean: a network that has learned nothing asks for nothing."""
+MAX_DOUBT = 2.0
+"""A certainty below this may well be chance."""
+LEARNING_RATE = 3e-3
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """What a set of labelled images says about a group; prints as a table."""
+
+    group: Group
+    certainty: float
+    """The mean over epochs of T / √V: about 0 for symmetric data, above 4 for others."""
+    by_epoch: tuple[float, ...]
+    by_layer: dict[str, float]
+    images: int
+
+    @property
+    def verdict(self) -> str:
+        """``"exact"``, as far as these images tell, ``"unclear"`` or ``"broken"``."""
+        if self.certainty > MIN_CERTAINTY:
+            return "broken"
+        if self.certainty > MAX_DOUBT:
+            return "unclear"
+        return "exact"
+
+    @property
+    def advice(self) -> str:
+        """What to pick."""
+        return {
+            "exact": f'make_equivariant(model, "{self.group}", images): nothing speaks against it',
+            "unclear": f'make_equivariant(model, "{self.group}", images, slack="auto"), or more images',
+            "broken": f'make_equivariant(model, "{self.group}", images, slack="auto"), or another group',
+        }[self.verdict]
+
+    def __repr__(self) -> str:
+        title = {
+            "exact": f"{self.group} is a symmetry, as far as {self.images:,} images tell",
+            "unclear": f"{self.group} may not be a symmetry of these {self.images:,} images",
+            "broken": f"{self.group} is not a symmetry: these {self.images:,} images prefer orientations",
+        }[self.verdict]
+        rows = [["layer", "certainty"]]
+        for name, certainty in self.by_layer.items():
+            rows.append([name, f"{certainty:.1f}"])
+        rows.append(["all together", f"{self.certainty:.1f}"])
+        return "\n".join([title, *columns(rows), f"pick: {self.advice}"])
+
+
+def symmetry(
+    images: Tensor,
+    labels: Tensor,
+    group: Group | str,
+    epochs: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Symmetry:
+    """Test whether the labels of images depend on how they are rotated or mirrored.
+
+    A small equivariant network learns the labels, which takes a minute or two. Needs no held-out
+    images: an equivariant network cannot remember how an image is oriented.
+
+    Not for labels that cannot be learned from the images: of these nothing depends on anything, so
+    any group looks like a symmetry.
+
+    Args:
+        images: Images (N, C, H, W), 640 or more; they are cut to squares and scaled to 32 pixels.
+        labels: Their classes (N,), whole numbers from 0.
+        group: Rotations and flips, such as ``"rot4"``, ``"flip"`` or ``"rot2"``.
+        epochs: How often each image is seen; by default as often as makes about 600 steps.
+        seed: Of the network's first weights and of the order of the images.
+        progress: Show a progress bar.
+
+    Returns:
+        The certainty that orientation matters, and what to pick; ``print`` it for a table.
+
+    >>> images = torch.rand(640, 1, 32, 32)
+    >>> labels = (images[:, 0, 0].mean(-1) > 0.5).long()  # the upper row decides
+    >>> result = symmetry(images, labels, "rot4", epochs=3)
+    >>> result.verdict
+    'broken'
+    """
+    parsed = parse_group(group)
+    x = _prepared(images, labels)
+    y = labels.long()
+    if epochs is None:
+        epochs = max(4, math.ceil(600 * BATCH / len(x)))
+    elif epochs <= FIRST_EPOCHS:
+        raise ValueError(f"epochs must be {FIRST_EPOCHS + 1} or more; got {epochs}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "weights"))
+        net = _small_network(x.shape[1], len(parsed), int(y.max()) + 1)
+    tied = make_equivariant(net, parsed, x[:8], slack=1.0)  # whose remainders never learn here
+    listener = Listener(tied.remainders)
+    tied_weights, _ = tied.parameter_groups(LEARNING_RATE)
+    optimizer = torch.optim.Adam([tied_weights])
+    net.train()
+    steps = len(x) // BATCH
+    heard: list[dict[str, float]] = []
+    bar: Any = nullcontext(lambda count=1: None)
+    if progress:
+        bar = progress_bar(f"listening for {parsed}", epochs * steps)
+    with bar as advance:
+        for epoch in range(epochs):
+            order = torch.randperm(len(x), generator=generator(seed, "order", epoch))
+            for batch in order[: steps * BATCH].split(BATCH):
+                net.zero_grad()
+                F.cross_entropy(net(x[batch]), y[batch]).backward()
+                listener.hear(tied.gradients(), epoch)
+                optimizer.step()
+                advance()
+            heard.append({name: listener.evidence(name).certainty for name in ("", *tied.remainders)})
+    means = {}
+    for name in heard[0]:
+        means[name] = statistics.mean(each[name] for each in heard[FIRST_EPOCHS:])
+    together = means.pop("")
+    return Symmetry(parsed, together, tuple(each[""] for each in heard), means, len(x))
+
+
+def _small_network(channels: int, members: int, classes: int) -> nn.Sequential:
+    """Return four convolutions with norms, two pools, and a linear layer on means of maps."""
+    layers: list[nn.Module] = []
+    before = channels
+    for i, groups in enumerate(WIDTHS):
+        after = groups * members
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        if i < 2:
+            layers.append(nn.AvgPool2d(2))
+        before = after
+    pooled = [GroupPool(members), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, *pooled, nn.Linear(WIDTHS[-1], classes))
+
+
+def _prepared(images: Tensor, labels: Tensor) -> Tensor:
+    """Check images and labels, and return the images as squares of 32 pixels."""
+    given = type(images).__name__
+    if isinstance(images, Tensor):
+        given = f"{images.dtype} {tuple(images.shape)}"
+    if not isinstance(images, Tensor) or images.ndim != 4:
+        raise ValueError(f"images must be a batch (N, C, H, W); got {given}")
+    if not isinstance(labels, Tensor) or labels.shape != images.shape[:1] or labels.is_floating_point():
+        raise ValueError(f"labels must be {len(images)} whole numbers, one for each image; got {labels!r}")
+    if len(images) < MIN_IMAGES:
+        raise ValueError(f"{len(images)} images are too few to tell: use {MIN_IMAGES} or more")
+    if len(labels.unique()) < 2 or int(labels.min()) < 0:
+        raise ValueError("labels must be whole numbers from 0, of two classes or more")
+    x = images.float()
+    if not x.isfinite().all():
+        raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
+    side = min(x.shape[-2:])
+    top, left = (x.shape[-2] - side) // 2, (x.shape[-1] - side) // 2
+    x = x[..., top : top + side, left : left + side]  # (N, C, side, side)
+    if side != SIZE:
+        x = F.interpolate(x, (SIZE, SIZE), mode="bilinear", antialias=True)  # (N, C, 32, 32)
+    x = x - x.mean((0, 2, 3), keepdim=True)
+    return x / x.std((0, 2, 3), keepdim=True).clamp(min=1e-6)
