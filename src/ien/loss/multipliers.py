@@ -11,7 +11,7 @@ logarithmic scale, and by a bounded share per step however far away the error is
     r̄_i      ←  0.9 r̄_i + 0.1 r_i                               running mean
     gap_i    =  log( r̄_i / t_i ), at most 1 either way
     log λ_i  ←  log λ_i + 0.02 gap_i                            within bounds
-    weight_i =  λ_i · exp( gap_i / 2 )                          0 at the lower bound
+    weight_i =  λ_i · exp( gap_i )                              0 at the lower bound
 
 The last line acts at once where λ acts late, which keeps the two from chasing each other. A larger
 step would press a network that has learnt nothing yet into maps that are equivariant because they
@@ -21,6 +21,7 @@ show nothing, and it does not come back from there.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -39,12 +40,12 @@ SMALLEST, LARGEST = 1e-4, 100.0
 """Bounds of every weight; at the lower one it counts as 0."""
 RATE = 0.02
 """By how much log λ changes in a step, at most."""
-DAMPING = 0.5
-"""Share of the gap that acts on the weight at once."""
 MEMORY = 0.9
 """Of the running mean: it forgets an error after about ten steps."""
 WARM_UP = 20
 """Steps in which the running means settle and every λ stays as it is."""
+CHECKED_EVERY = 100
+"""Steps between two looks at whether the targets can be reached."""
 
 
 def targets_of(target: float | Mapping[str, float], layers: Sequence[str]) -> dict[str, float]:
@@ -92,13 +93,14 @@ class Multipliers:
         self.logs = torch.full_like(self.wanted, math.log(FIRST))  # (K,) log λ
         self.means = self.wanted.clone()  # (K,) running means of the errors
         self.steps = 0
+        self.warned = False
 
     @property
     def weights(self) -> Tensor:
-        """What each error is multiplied by in the next step, (K,): the λ, damped."""
+        """What each error is multiplied by in the next step, (K,)."""
         damped = self.logs
         if self.steps > WARM_UP:
-            damped = damped + DAMPING * self._gaps
+            damped = damped + self._gaps
         low, high = math.log(SMALLEST), math.log(LARGEST)
         return damped.clamp(max=high).exp().masked_fill(damped <= low, 0)
 
@@ -130,6 +132,23 @@ class Multipliers:
         if self.steps > WARM_UP:
             logs = self.logs + RATE * self._gaps
             self.logs = logs.clamp(math.log(SMALLEST), math.log(LARGEST))
+        # now and then: reading from a GPU makes it wait
+        if self.steps % CHECKED_EVERY == 0:
+            self._warn_if_out_of_reach()
+
+    def _warn_if_out_of_reach(self) -> None:
+        """Say once if the largest multiplier does not bring an error down to its target."""
+        if self.warned or not bool((self.logs >= math.log(LARGEST)).any()):
+            return
+        worst = int(self.logs.argmax())
+        group, layer = self.keys[worst]
+        warnings.warn(
+            f"layer {layer!r} stays at a relative error of {float(self.means[worst]):.3g} under {group}, "
+            f"above its target {self.targets[group, layer]:g}, with the largest multiplier: ask for more "
+            f"than the floor that ien.measure prints",
+            stacklevel=4,  # who called the objective
+        )
+        self.warned = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must hold."""
