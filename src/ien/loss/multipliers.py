@@ -10,12 +10,12 @@ logarithmic scale, and by a bounded share per step however far away the error is
 
     r̄_i      ←  0.9 r̄_i + 0.1 r_i                               running mean
     gap_i    =  log( r̄_i / t_i ), at most 1 either way
-    log λ_i  ←  log λ_i + 0.02 gap_i                            within bounds
+    log λ_i  ←  log λ_i + 0.02 gap_i, or 0.05 gap_i below 0     within bounds
     weight_i =  λ_i · exp( gap_i )                              0 at the lower bound
 
-The last line acts at once where λ acts late, which keeps the two from chasing each other. A larger
-step would press a network that has learnt nothing yet into maps that are equivariant because they
-show nothing, and it does not come back from there.
+The last line acts at once where λ acts late, which keeps the two from chasing each other. Larger
+steps up would press a network that has learnt nothing yet into maps that are equivariant because
+they show nothing, and it does not come back from there; letting go quickly does no harm.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ FIRST = 0.01
 """Every λ at first: too little to shape a network."""
 SMALLEST, LARGEST = 1e-4, 100.0
 """Bounds of every weight; at the lower one it counts as 0."""
-RATE = 0.02
-"""By how much log λ changes in a step, at most."""
+RISE, FALL = 0.02, 0.05
+"""By how much log λ changes in a step, at most, above the target and below it."""
 MEMORY = 0.9
 """Of the running mean: it forgets an error after about ten steps."""
 WARM_UP = 20
@@ -130,7 +130,8 @@ class Multipliers:
         else:
             self.means = MEMORY * self.means + (1 - MEMORY) * errors
         if self.steps > WARM_UP:
-            logs = self.logs + RATE * self._gaps
+            gaps = self._gaps
+            logs = self.logs + torch.where(gaps > 0, RISE * gaps, FALL * gaps)
             self.logs = logs.clamp(math.log(SMALLEST), math.log(LARGEST))
         # now and then: reading from a GPU makes it wait
         if self.steps % CHECKED_EVERY == 0:

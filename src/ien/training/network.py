@@ -27,6 +27,7 @@ __all__ = [
     "autocast",
     "build",
     "channels_last",
+    "check_target",
     "compile_blocks",
     "count_parameters",
     "count_views",
@@ -94,7 +95,7 @@ def trainable(config: Config, device: torch.device, processes: Processes, some: 
     network = processes.synchronise_norms(network, device)
     tie_weights(config, network, some.to(device))
     _check_measurable(config, network, some[:2].to(device))
-    _check_target(config, network, some.to(device))
+    check_target(config, network, some.to(device))
     network.train()
     if config.machine.channels_last:
         channels_last(network)
@@ -238,7 +239,7 @@ def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
                 )
 
 
-def _check_target(config: Config, network: nn.Module, x: Tensor) -> None:
+def check_target(config: Config, network: nn.Module, x: Tensor) -> None:
     """Fail before training if no training could bring the errors down to the target."""
     target = config.objective.target
     if target is None:

@@ -229,8 +229,8 @@ class Objective(Section):
             )
         if self.beta != DEFAULT_BETA:
             raise ValueError(
-                f"target takes the place of beta, which must stay at {DEFAULT_BETA:g}; got target "
-                f"{self.target:g} and beta {self.beta:g}"
+                f"target {self.target:g} takes the place of beta {self.beta:g}: give one of them, with "
+                f"beta={DEFAULT_BETA:g} beside a target"
             )
         for group, weight in self.groups.items():
             if weight not in (0, 1):
