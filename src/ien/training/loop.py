@@ -269,7 +269,10 @@ def _check_config(folder: Path, task: Task, state: dict[str, Any]) -> None:
 
 
 def _config_digest(config: Config) -> str:
-    return digest(json.dumps(config.to_json(), sort_keys=True).encode())
+    content = config.to_json()
+    if config.objective.target is None:
+        del content["objective"]["target"]  # so that checkpoints from before there were targets go on
+    return digest(json.dumps(content, sort_keys=True).encode())
 
 
 class _Pace:
