@@ -210,8 +210,9 @@ def test_multipliers_of_other_layers_are_refused() -> None:
 
 @pytest.mark.parametrize("target", [0, -0.1, math.nan, math.inf, True, "0.05", {"1": 0.1, "3": math.nan}])
 def test_targets_that_are_no_errors_are_refused(target) -> None:
-    with pytest.raises(ValueError, match=r"target of layer '.' must be a relative error above 0.*got"):
-        objective(target)
+    for samples in (1, 0):  # 0: nothing is compared
+        with pytest.raises(ValueError, match=r"target of layer '.' must be a relative error above 0.*got"):
+            objective(target, samples=samples)
 
 
 def test_a_mapping_has_an_entry_for_each_layer_and_no_other() -> None:

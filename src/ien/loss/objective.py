@@ -422,9 +422,10 @@ class EquivarianceLoss:
                         f"target takes the place of weights, so list {kind}s without them (0 leaves one "
                         f"out); got weight {weight:g} for {kind} {str(name)!r}"
                     )
+        wanted = targets_of(target, [name for name, weight in self.layers.items() if weight])
         targets = {}
         for group in self._compared_groups:
-            for name, value in targets_of(target, self._compared_layers).items():
+            for name, value in wanted.items():
                 targets[str(group), name] = value
         return Multipliers(targets)
 
