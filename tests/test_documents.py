@@ -80,8 +80,12 @@ def test_the_first_snippet_of_the_readme_leaves_an_ordinary_model_that_is_equiva
 
 @pytest.mark.usefixtures("elsewhere")
 def test_the_page_on_the_method_runs(capsys) -> None:
-    names = run_blocks("docs/method.md", readme_names() | {"ien": ien}, 3)
-    assert "equivariant to rot4: stores" in capsys.readouterr().out
+    names = run_blocks("docs/method.md", readme_names() | {"ien": ien}, 4)
+    printed = capsys.readouterr().out
+    assert "{('rot4', 'layer1'): 0.01, ('rot4', 'layer2'): 0.01}" in printed
+    assert "equivariant to rot4: stores" in printed
+    *_, multipliers = torch.load("training.pt")
+    names["objective"].load_state_dict(multipliers)
     plain = readme_names()["model"]
     plain.load_state_dict(torch.load("weights.pt"))
     torch.testing.assert_close(plain(names["images"]), names["model"](names["images"]))

@@ -201,6 +201,20 @@ def test_training_curves_hold_the_metrics(tmp_path) -> None:
     assert list(loss.lines[0].get_xdata()) == [1, 2, 3]
 
 
+def test_targets_and_multipliers_are_drawn_below_the_terms(tmp_path) -> None:
+    run = trained(tmp_path / "a", epochs=2, target=0.05)
+    epochs = run_folder.read_metrics(run)
+    (run / "metrics.jsonl").unlink()
+    for epoch in epochs:
+        weights = {"conv1": 0.02 * epoch["epoch"], "conv2": 0.0}
+        run_folder.append_metrics(run, epoch | {"multipliers": weights})
+    *_, first, second, weights = plot_training({"with": run, "other": trained(tmp_path / "b")}).axes
+    assert 0.05 in [line.get_ydata()[0] for line in first.lines]
+    assert len(second.lines) == 2  # no target, so no line for it
+    assert np.allclose(lines(weights)["conv1"], [0.02, 0.04])
+    assert weights.get_title(loc="left") == "multipliers of with"
+
+
 def test_folders_without_names_are_named_by_their_last_two_parts(tmp_path) -> None:
     figure = plot_training([trained(tmp_path / "row" / "seed1"), trained(tmp_path / "row" / "seed2")])
     assert {"row/seed1", "row/seed2"} <= set(lines(figure.axes[0]))

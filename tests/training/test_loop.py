@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("toy_data")
 SHORT = {"epochs": 1, "cycle_epochs": 1, "batch_size": 20}
 ORBITS = {"orbits": True, "action": "regular", "tie": "start", "subset": 20}
 FREE = {"tie": "free", "beta": 0.0}
+TARGET = {"target": 0.05, "batch_size": 3, "subset": 20}  # many steps: multipliers move after 20
 SMOOTH = {"tie": "smooth", "beta": 0.0, "augment": False, "decay_weights_only": True}
 
 
@@ -106,6 +107,23 @@ def test_steps_are_those_of_a_bare_loop() -> None:
         optimizer.zero_grad()
     for name, weight in setup.network.named_parameters():
         torch.testing.assert_close(weight, twin.network.get_parameter(name), rtol=0, atol=1e-6)
+
+
+def test_a_run_with_a_target_takes_the_steps_of_a_bare_loop() -> None:
+    setup, twin = task(**TARGET), task(**TARGET)
+    batch = torch.arange(5, 21)
+    objective = ien.EquivarianceLoss("rot4", [f"conv{i}" for i in range(1, 7)], 4, target=0.05)
+    optimizer = torch.optim.Adam(twin.network.parameters(), weight_decay=1e-7)
+    x, y = twin.x[batch].float() / 255, twin.y[batch]
+    for step in range(25):
+        take_step(setup, batch, 0, step)
+        optimizer.param_groups[0]["lr"] = setup.optimizer.param_groups[0]["lr"]
+        out = objective(twin.network, x, generator=generator(1, "elements", 0, step))
+        (F.cross_entropy(out.output, out.repeat(y)) + out.loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert setup.objective.multipliers == pytest.approx(objective.multipliers, rel=1e-3)
+    assert min(objective.multipliers.values()) > 0.01
 
 
 # --- killed
@@ -281,6 +299,40 @@ def test_compiled_blocks_learn_the_same(tmp_path, short, monkeypatch) -> None:
     assert losses(metrics) == pytest.approx(losses(short[0]), rel=1e-3)
     assert "forward" in vars(network.conv1) and "forward" not in vars(plain_of(network).conv1)
     torch._dynamo.reset()
+
+
+def test_multipliers_are_in_metrics_and_checkpoints_and_resume_to_the_bit(tmp_path, monkeypatch) -> None:
+    settings = {**TARGET, "epochs": 2, "cycle_epochs": 1, "max_lr": 1e-3}
+    whole = trained(tmp_path / "whole", **settings)
+    stopped_at(24, monkeypatch, tmp_path / "cut", **settings)  # after some have moved
+    state = run_folder.load_checkpoint(tmp_path / "cut")
+    assert state["multipliers"]["steps"] == 24 and state["multipliers"]["names"][0] == "rot4 conv1"
+    resumed = trained(tmp_path / "cut", **settings)
+    cut, uncut = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("cut", "whole"))
+    assert cut == uncut
+    toy.assert_same(whole.network, resumed.network)
+    states = [run_folder.load_checkpoint(tmp_path / name)["multipliers"] for name in ("cut", "whole")]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in ("logs", "means"))
+    first, last = run_folder.read_metrics(tmp_path / "whole")
+    assert list(first["multipliers"]) == list(first["terms"])
+    assert first["multipliers"] != last["multipliers"]
+    # the checkpoint of a run with other layers, or of none, does not pass for this one
+    del state["multipliers"]
+    run_folder.save_checkpoint(tmp_path / "cut", state)
+    with pytest.raises(
+        ValueError, match=r"does not fit this network \(these are the multipliers of no layer"
+    ):
+        trained(tmp_path / "cut", **settings)
+
+
+def test_checkpoints_from_before_multipliers_go_on(tmp_path, monkeypatch) -> None:
+    stopped_at(2, monkeypatch, tmp_path, **SHORT)
+    state = run_folder.load_checkpoint(tmp_path)
+    assert state.pop("multipliers") == {}
+    run_folder.save_checkpoint(tmp_path, state)
+    trained(tmp_path, **SHORT)
+    (metrics,) = run_folder.read_metrics(tmp_path)
+    assert "multipliers" not in metrics
 
 
 def stopped_at(number: int, monkeypatch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> None:

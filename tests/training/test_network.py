@@ -12,7 +12,7 @@ import ien
 from ien.experiments import config
 from ien.training.evaluate import evaluate
 from ien.training.loop import take_step
-from ien.training.network import compile_blocks, count_parameters, objective_of, plain_of
+from ien.training.network import check_target, compile_blocks, count_parameters, objective_of, plain_of
 from tests.helpers import toy
 from tests.helpers.configs import network, with_values
 from tests.helpers.shell import error_of
@@ -144,6 +144,22 @@ def test_several_groups_train_together_and_are_measured_together() -> None:
             assert layer[measure] == pytest.approx(sum(part[measure] for part in parts) / 2)
         assert layer["per_element"] == parts[0]["per_element"] | parts[1]["per_element"]
         assert set(layer["per_element"]) == {"90°", "180°", "270°", "×0.8", "×1.25"}
+
+
+def test_a_target_that_no_training_can_reach_is_told_before_it() -> None:
+    net = task().network.eval()
+    x = toy.dataset().train_x[:8].float() / 255
+    floor = ien.measure(net, x, "rot8", "conv1", net.feature_groups).layers["conv1"].floor
+    assert floor > 0.01
+    said = (
+        rf"target 1e-05 is out of reach: .* 24×24 map of layer 'conv1' .* {floor:.2g} under rot8, its floor"
+    )
+    with pytest.raises(ValueError, match=said):
+        check_target(toy.config(group="rot8", target=1e-5), net, x)
+    # training may lower a floor; quarter turns have none on this grid
+    check_target(toy.config(group="rot8", target=floor / 2), net, x)
+    check_target(toy.config(group="rot4", target=1e-5), net, x)
+    check_target(toy.config(group="rot8"), net, x)
 
 
 @pytest.mark.usefixtures("elsewhere")

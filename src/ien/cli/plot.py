@@ -142,6 +142,8 @@ def training(
 ) -> None:
     """Draw training curves: task loss, accuracy and each layer's term.
 
+    Runs with a target also show it, and the multipliers that led there.
+
     Example: ien plot training runs/rot-mnist/ien-r4*/small-seed1
     """
     from ..report.plots.training import plot_training

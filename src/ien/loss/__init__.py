@@ -6,5 +6,6 @@ modules.py           modules inside a model, tensors inside what it takes and re
 arguments.py         what a model takes besides images, repeated for their views
 capture.py           a layer's output during one forward pass
 error.py             maps of an image and of its view -> how far they are apart
+multipliers.py       targets in place of weights, reached by dual ascent
 objective.py         equivariance_loss, EquivarianceLoss
 """

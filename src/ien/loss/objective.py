@@ -6,7 +6,8 @@
 
 ĥ_i are the pooled maps of layer i (``feature_groups.py``), φ_g is what an element does to images
 and maps (``groups/``), and the squared norm is averaged over valid pixels and channels
-(``error.py``).
+(``error.py``). In place of weights one can give targets, from which the weights follow
+(``multipliers.py``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .error import check_pixels, compared_maps, mean_error
 from .feature_groups import FeatureGroups, Spec
 from .layers import check_regular_layers, per_layer, weights_of
 from .modules import map_leaves
+from .multipliers import Multipliers, targets_of
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
 
@@ -87,7 +89,8 @@ class Equivariance:
     output: Any
     """What the model returned for all views, those of the original images first."""
     loss: Tensor
-    """Σ α β term over groups and layers: add it to the task loss of the output."""
+    """Σ α β term over groups and layers: add it to the task loss of the output. With targets it is
+    Σ λ (term - target), which is negative below them."""
     terms: dict[tuple[str, str], Tensor]
     """(group, layer) → the unweighted L_G of each layer with a positive weight, with gradient."""
     g: Tensor
@@ -150,12 +153,26 @@ class EquivarianceLoss:
             group; ``"regular"`` compares every member with the one that the element moves to its
             place, which keeps orientation. Scalings and custom groups permute no members: beside
             rotations or flips they are compared pooled.
+        target: The relative error wanted at each layer, such as 0.05, in place of weights: one for
+            all layers, or layer → its own. Each group and layer gets a multiplier, which grows
+            while the error is above the target and shrinks while it is below
+            (:mod:`ien.loss.multipliers`), once for each call with gradients on a model in training
+            mode. Terms are relative errors then, as with ``normalize``. The multipliers belong in
+            your checkpoints: :meth:`state_dict`. Do not use a target in runs of fewer than a few
+            hundred steps, nor one below the floor that ``ien.measure`` prints.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
     >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4)
     >>> out = objective(net, torch.rand(2, 1, 9, 9), g=torch.tensor([1, 2]))
     >>> out.output.shape, out.views, list(out.terms)
     (torch.Size([4, 8, 7, 7]), 2, [('rot4', '1')])
+
+    With a target, the loop is the same:
+
+    >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4, target=0.05)
+    >>> loss = objective(net, torch.rand(2, 1, 9, 9)).loss  # add the loss of your task
+    >>> objective.multipliers
+    {('rot4', '1'): 0.01}
     """
 
     def __init__(
@@ -166,6 +183,7 @@ class EquivarianceLoss:
         samples: int | Literal["all"] = 1,
         normalize: bool = False,
         action: FeatureAction = "pooled",
+        target: float | Mapping[str, float] | None = None,
     ) -> None:
         check_action(action)
         self.groups = _distinct_groups(weights_of(groups, "group"))
@@ -183,6 +201,44 @@ class EquivarianceLoss:
                 warnings.warn(message, stacklevel=2)
         if action == "regular":
             self._check_regular()
+        self._multipliers: Multipliers | None = None
+        if target is not None:
+            self.normalize = True  # a target is a relative error
+            self._multipliers = self._make_multipliers(target)
+
+    @property
+    def multipliers(self) -> dict[tuple[str, str], float]:
+        """(group, layer) → the weight of its term in the next step; empty without targets."""
+        if self._multipliers is None:
+            return {}
+        return dict(zip(self._multipliers.keys, self._multipliers.rounded(), strict=True))
+
+    @property
+    def targets(self) -> dict[tuple[str, str], float]:
+        """(group, layer) → the relative error wanted; empty without targets."""
+        if self._multipliers is None:
+            return {}
+        return dict(self._multipliers.targets)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the multipliers for a checkpoint; empty without targets."""
+        if self._multipliers is None:
+            return {}
+        return self._multipliers.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the multipliers of a checkpoint.
+
+        Args:
+            state: What :meth:`state_dict` gave, for the same groups and layers.
+
+        Raises:
+            ValueError: They belong to other groups or layers.
+        """
+        if self._multipliers is not None:
+            self._multipliers.load_state_dict(state)
+        elif state:
+            raise ValueError("these are multipliers, but this objective has no target: give it one")
 
     @property
     def views(self) -> int:
@@ -270,7 +326,13 @@ class EquivarianceLoss:
             for name in layers:
                 term = by_layer[name][group]
                 terms[str(group), name] = term
-                loss = loss + self.groups[group] * self.layers[name] * term.to(x.device)
+                if self._multipliers is None:
+                    loss = loss + self.groups[group] * self.layers[name] * term.to(x.device)
+        if self._multipliers is not None and terms:
+            errors = torch.stack([term.to(x.device) for term in terms.values()])  # (K,)
+            loss = self._multipliers.penalty(errors)
+            if model.training and with_gradient:
+                self._multipliers.update(errors.detach(), batch_size)
         return Equivariance(output, loss, terms, elements, self.views, batch_size)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
@@ -315,6 +377,9 @@ class EquivarianceLoss:
             for group in self._compared_groups:
                 if self._actions[group] != self.action:
                     action += f", {group}: pooled"
+        if self._multipliers is not None:
+            wanted = {f"{value:g}": None for value in self.targets.values()}  # each once, in order
+            action += f", target={'/'.join(wanted)}"
         return (
             f"{type(self).__name__}(groups {{{', '.join(groups)}}}, layers {{{', '.join(layers)}}}, "
             f"views={self.views}{action})"
@@ -347,6 +412,22 @@ class EquivarianceLoss:
         for group, samples in self.samples.items():
             groups += [group] * samples
         return list(zip(groups, g.split(batch_size), strict=True))
+
+    def _make_multipliers(self, target: float | Mapping[str, float]) -> Multipliers:
+        """One multiplier for each group and layer that is compared."""
+        for kind, weights in (("group", self.groups), ("layer", self.layers)):
+            for name, weight in weights.items():
+                if weight not in (0, 1):
+                    raise ValueError(
+                        f"target takes the place of weights, so list {kind}s without them (0 leaves one "
+                        f"out); got weight {weight:g} for {kind} {str(name)!r}"
+                    )
+        wanted = targets_of(target, [name for name, weight in self.layers.items() if weight])
+        targets = {}
+        for group in self._compared_groups:
+            for name, value in wanted.items():
+                targets[str(group), name] = value
+        return Multipliers(targets)
 
     def _layer_terms(
         self, name: str, h: Tensor, batch_size: int, views: list[tuple[Group, Tensor]]

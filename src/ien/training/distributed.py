@@ -1,4 +1,4 @@
-"""Several processes that share each batch: the only place that knows torch.distributed."""
+"""Several processes that share each batch: all that training knows of torch.distributed."""
 
 from __future__ import annotations
 

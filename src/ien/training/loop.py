@@ -116,6 +116,7 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
             "config": _config_digest(config),
             "model": network.state_dict(),
             "optimizer": task.optimizer.state_dict(),
+            "multipliers": _multipliers(task),
             "seconds": seconds_before + pace.seconds,
         }
         run_folder.save_checkpoint(folder, state)
@@ -214,13 +215,24 @@ def _means(task: Task, sums: Tensor) -> dict[str, float]:
 
 def _metrics(task: Task, epoch: int, sums: Tensor) -> dict[str, Any]:
     means = _means(task, sums)
-    return {
+    metrics = {
         "epoch": epoch,
         "learning_rate": task.optimizer.param_groups[0]["lr"],
         "task_loss": means.pop("task_loss"),
         "train_accuracy": float(sums[-2] / sums[-1]),
         "terms": means,
     }
+    if task.objective is not None and task.objective.multipliers:
+        # as the terms are named: those of weight 0 have neither
+        metrics["multipliers"] = dict(zip(means, task.objective.multipliers.values(), strict=True))
+    return metrics
+
+
+def _multipliers(task: Task) -> dict[str, Any]:
+    """Return those of the equivariance loss for a checkpoint; empty without targets."""
+    if task.objective is None:
+        return {}
+    return task.objective.state_dict()
 
 
 def _restore(folder: Path, task: Task) -> _Progress:
@@ -232,6 +244,9 @@ def _restore(folder: Path, task: Task) -> _Progress:
         try:
             task.network.load_state_dict(state["model"])
             task.optimizer.load_state_dict(state["optimizer"])
+            if task.objective is not None:
+                # checkpoints of runs without targets may be older than multipliers
+                task.objective.load_state_dict(state.get("multipliers", {}))
         except (RuntimeError, ValueError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(
@@ -254,7 +269,10 @@ def _check_config(folder: Path, task: Task, state: dict[str, Any]) -> None:
 
 
 def _config_digest(config: Config) -> str:
-    return digest(json.dumps(config.to_json(), sort_keys=True).encode())
+    content = config.to_json()
+    if config.objective.target is None:
+        del content["objective"]["target"]  # so that checkpoints from before there were targets go on
+    return digest(json.dumps(content, sort_keys=True).encode())
 
 
 class _Pace:

@@ -27,6 +27,7 @@ __all__ = [
     "autocast",
     "build",
     "channels_last",
+    "check_target",
     "compile_blocks",
     "count_parameters",
     "count_views",
@@ -42,6 +43,8 @@ __all__ = [
 
 MAX_EXPORT_ERROR = 1e-3
 """By how much the outputs of an exported network may differ, relative to the largest of them."""
+MAX_SMOOTHING = 100
+"""How far training can lower a floor, by making maps smooth: 40-fold in trials under rot8."""
 MAX_COMPILED_PROGRAMS = 64
 """One limit for all blocks, and each has a program for every size of a batch."""
 
@@ -92,6 +95,7 @@ def trainable(config: Config, device: torch.device, processes: Processes, some: 
     network = processes.synchronise_norms(network, device)
     tie_weights(config, network, some.to(device))
     _check_measurable(config, network, some[:2].to(device))
+    check_target(config, network, some.to(device))
     network.train()
     if config.machine.channels_last:
         channels_last(network)
@@ -118,6 +122,7 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
         samples=samples,
         normalize=objective.normalize,
         action=objective.action,
+        target=objective.target,
     )
 
 
@@ -231,6 +236,26 @@ def _check_measurable(config: Config, network: nn.Module, x: Tensor) -> None:
                 raise ValueError(
                     f"{group} {', '.join(empty)} leaves no valid pixel to compare on the {size} map of layer "
                     f"{name!r}: use elements that leave some, or larger images"
+                )
+
+
+def check_target(config: Config, network: nn.Module, x: Tensor) -> None:
+    """Fail before training if no training could bring the errors down to the target."""
+    target = config.objective.target
+    if target is None:
+        return
+    network.eval()
+    taps: Any = (network.taps, network.feature_groups)
+    for group in config.objective.groups:
+        report = measure(network, x, group, *taps)
+        for name, layer in report.layers.items():
+            # None for custom transformations, NaN on maps too small to tell: no floor is known
+            if layer.floor is not None and target < layer.floor / MAX_SMOOTHING:
+                size = "×".join(map(str, layer.size))
+                raise ValueError(
+                    f"target {target:g} is out of reach: the grid of the {size} map of layer {name!r} alone "
+                    f"causes an error of {layer.floor:.2g} under {group}, its floor, which training lowers "
+                    f"{MAX_SMOOTHING}-fold at best; choose a target nearer to {layer.floor:.2g}"
                 )
 
 

@@ -23,6 +23,8 @@ MAX_SEED = 2**63
 """More is a typing error: seeds are hashed before they are used."""
 MAX_COUNT = 1e6
 """Of epochs, images in a batch and processes: more is a typing error."""
+DEFAULT_BETA = 1.0
+"""Weight of the loss in every layer, which a target replaces."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,17 @@ class Objective(Section):
         "images and an epoch has half of the images; the next epoch has the other half.",
     )
     beta: float = setting(
-        1.0, "Weight of the equivariance loss in every layer; 0 is the augmented CNN.", low=0, high=1e9
+        DEFAULT_BETA,
+        "Weight of the equivariance loss in every layer; 0 is the augmented CNN.",
+        low=0,
+        high=1e9,
+    )
+    target: float | None = setting(
+        None,
+        "The relative error wanted in every layer, such as 0.05, in place of beta: the weight of each layer "
+        "grows while its error is above it, and shrinks while it is below; none: beta.",
+        low=1e-9,
+        high=2,
     )
     action: Literal["pooled", "regular"] = setting(
         "pooled",
@@ -188,6 +200,7 @@ class Objective(Section):
             raise ValueError(
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their views"
             )
+        self._check_target()
         # views of an image are different, and none of them is the image itself
         most = min(len(group) - 1 for group in self.groups)
         if self.samples > most:
@@ -206,6 +219,24 @@ class Objective(Section):
                 f"average=true needs a single group, such as {first}, and measures under it; "
                 f"got group {self.group}, measured {self.measured or self.group}"
             )
+
+    def _check_target(self) -> None:
+        if self.target is None:
+            return
+        if not self.augment:
+            raise ValueError(
+                f"target {self.target:g} needs augment=true: the loss compares images with their views"
+            )
+        if self.beta != DEFAULT_BETA:
+            raise ValueError(
+                f"target {self.target:g} takes the place of beta {self.beta:g}: give one of them, with "
+                f"beta={DEFAULT_BETA:g} beside a target"
+            )
+        for group, weight in self.groups.items():
+            if weight not in (0, 1):
+                raise ValueError(
+                    f"target takes the place of weights: write {group} without one; got {self.group}"
+                )
 
     @property
     def tied(self) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._text import nearest
+from ..loss.objective import EquivarianceLoss
 from .config import Config
 from .distributed import Processes
 
@@ -71,6 +72,8 @@ class Task(Protocol):
     def network(self) -> nn.Module: ...
     @property
     def optimizer(self) -> torch.optim.Optimizer: ...
+    @property
+    def objective(self) -> EquivarianceLoss | None: ...
     @property
     def steps(self) -> int:
         """Steps in an epoch."""

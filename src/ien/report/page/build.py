@@ -188,7 +188,7 @@ def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[st
         if (run.folder / "metrics.jsonl").exists():  # not for runs with the weights of another
             trained[run.name] = run.folder
     if trained:
-        caption = "Loss, accuracy and each layer's term, by epoch."
+        caption = "Loss, accuracy and each layer's term, by epoch; with a target, its multipliers."
         plots.append(Plot("Training", caption, _as_address(plot_training(trained))))
     if len(runs) > 1:
         rows = summarise([run.record for run in runs])

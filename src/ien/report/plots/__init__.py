@@ -6,6 +6,6 @@ labels.py      names of lines and points
 features.py    feature maps of an image in all orientations
 errors.py      the relative error of each layer
 angles.py      error and accuracy against the angle, or the factor
-training.py    loss, accuracy and terms by epoch
+training.py    loss, accuracy, terms and multipliers by epoch
 costs.py       accuracy against multiply-accumulates
 """

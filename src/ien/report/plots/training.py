@@ -1,4 +1,4 @@
-"""Training curves: loss, accuracy and learning rate by epoch, and the terms of each layer."""
+"""Training curves: loss, accuracy, learning rate, terms and multipliers by epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ MAX_TICKS = 6
 def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
     """Draw task loss, training accuracy and learning rate by epoch, and each layer's term.
 
-    Every run with the equivariance loss has its own panel of terms, all on one scale.
+    Every run with the equivariance loss has its own panel of terms, all on one scale. A run with a
+    target has it as a dotted line there, and below it a panel of its multipliers.
 
     Args:
         folders: Run folders, finished or not, by name; else their last two parts are the names.
@@ -41,13 +42,23 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
 
     runs: dict[str, Epochs] = {}
     with_terms: dict[str, Epochs] = {}
+    with_multipliers: dict[str, Epochs] = {}
+    targets: dict[str, float] = {}
     for name, folder in _named(folders).items():
         runs[name] = _read_epochs(folder)
         if any(epoch["terms"] for epoch in runs[name]):
             with_terms[name] = runs[name]
+        if any(epoch.get("multipliers") for epoch in runs[name]):
+            with_multipliers[name] = runs[name]
+        target = read_config(folder).objective.target
+        if target is not None:
+            targets[name] = target
     looks = looks_of(runs)
+    # one column for both: a run with multipliers has terms
     across = max(1, min(len(with_terms), MAX_PANELS_ACROSS))
-    down = math.ceil(len(with_terms) / across)
+    rows_of_terms = math.ceil(len(with_terms) / across)
+    rows_of_multipliers = math.ceil(len(with_multipliers) / across)
+    down = rows_of_terms + rows_of_multipliers
 
     figure = Figure(figsize=(9, 2.9 + 2.6 * down), layout="constrained")
     grid = figure.add_gridspec(1 + down, 1, hspace=0.12)
@@ -57,7 +68,11 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
         panels = []
         for i in range(len(with_terms)):
             panels.append(figure.add_subplot(below[i // across, i % across]))
-        _draw_terms(panels, with_terms)
+        _draw_layers(panels, with_terms, "terms", targets)
+        panels = []
+        for i in range(len(with_multipliers)):
+            panels.append(figure.add_subplot(below[rows_of_terms + i // across, i % across]))
+        _draw_layers(panels, with_multipliers, "multipliers", {})
     if len(runs) > 1:  # a single run is named above its terms
         legend_below(figure, looks)
     return figure
@@ -111,28 +126,33 @@ def _draw_curves(figure: Figure, cells: Any, runs: Mapping[str, Epochs], looks: 
             _make_logarithmic(axes, everything)
 
 
-def _draw_terms(panels: Sequence[Axes], runs: Mapping[str, Epochs]) -> None:
-    """Draw the layers of each run from light to dark."""
+def _draw_layers(
+    panels: Sequence[Axes], runs: Mapping[str, Epochs], key: str, targets: Mapping[str, float]
+) -> None:
+    """Draw the terms or multipliers of each run, layers from light to dark; targets are dotted."""
     everything: list[float] = []
     ends_of_panels = []
     for axes, (name, epochs) in zip(panels, runs.items(), strict=True):
         title = plain(name, 54 // len(runs))
-        if len(runs) == 1:
-            title = f"terms of {plain(name, 24)}"
+        if len(runs) == 1 or key != "terms":
+            title = f"{key} of {plain(name, max(12, 24 // len(runs)))}"
         axes.set_title(title)
         layers: dict[str, None] = {}
         for epoch in epochs:
-            layers |= dict.fromkeys(epoch["terms"])
-            everything += epoch["terms"].values()
+            layers |= dict.fromkeys(epoch[key])
+            everything += epoch[key].values()
+        if name in targets:
+            axes.axhline(targets[name], color="black", linewidth=1, linestyle=":")
+            everything.append(targets[name])
         ends = []
         for layer, look in zip(layers, _layer_looks(len(layers)), strict=True):
             # a layer may come in later, when its weight is no longer 0
-            line = [epoch["terms"].get(layer, math.nan) for epoch in epochs]
+            line = [epoch[key].get(layer, math.nan) for epoch in epochs]
             _draw_line(axes, epochs, line, look, layer, linewidth=1.3)
             if math.isfinite(line[-1]) and line[-1] > 0:
                 ends.append((plain(layer, 12), line[-1], look))
         ends_of_panels.append(ends)
-    # one scale for all runs, so that their terms can be compared
+    # one scale for all runs, so that they can be compared
     for axes, ends in zip(panels, ends_of_panels, strict=True):
         _make_logarithmic(axes, everything)
         legend_beside(axes, ends, size=8)
