@@ -143,7 +143,10 @@ def find(folder: str | os.PathLike[str], seed: int = 0) -> ClassFolders:
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder} with a subfolder for each class")
     train_folder = folder / "train"
+    test_folder = folder / "test"
     if not train_folder.is_dir():
+        if test_folder.is_dir():
+            raise FileNotFoundError(f"{folder} has a folder test and no folder train: add it")
         train_folder = folder
     of_classes = _classes(train_folder)
     if len(of_classes) < 2:
@@ -154,8 +157,7 @@ def find(folder: str | os.PathLike[str], seed: int = 0) -> ClassFolders:
     classes = tuple(of_classes)
     train: list[tuple[Path, int]] = []
     test: list[tuple[Path, int]] = []
-    test_folder = folder / "test"
-    if train_folder != folder and test_folder.is_dir():
+    if test_folder.is_dir():
         train = _labelled(of_classes, classes)
         test = _labelled(_checked(_classes(test_folder), test_folder, classes), classes)
     else:

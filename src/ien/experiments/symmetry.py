@@ -8,13 +8,13 @@ and see as many training images.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import rot_mnist
 from .rows import EQUIVARIANT, Settings, Table
 
-__all__ = ["DATA", "LABELS", "METHODS", "NOTES", "SYMMETRY", "Source"]
+__all__ = ["DATA", "METHODS", "NOTES", "SYMMETRY", "Source"]
 
 NAME = "symmetry"
 
@@ -87,7 +87,6 @@ METHODS: dict[str, Settings] = {
 """The second part of a row's name → what sets it apart."""
 ON_A_TENTH = ("free", "cnn-aug", "tied")
 """Methods that are also trained on a tenth of the images, in as many steps."""
-TENTH = "-tenth"
 
 SIZES: dict[str, dict[str, Any]] = {
     "paper": {"image_size": 65, "batch_size": 32},
@@ -112,9 +111,12 @@ NOTE_ON_COMPUTE = (
     "all rows of a data set see as many training images; ien-beta0.1 sees two views of each, and so has half "
     "of the epochs and steps"
 )
-NOTE_ON_FREE = "free: the network as it is, neither copies nor augmentation"
 NOTES = (
-    NOTE_ON_FREE,
+    "accuracy: mean ± sample standard deviation over the seeds; agreement: share of test images whose "
+    "predicted class is the same under all elements of the group; under group: accuracy on the test images "
+    "under all elements, averaged; worst error: relative error of the layer where it is largest, mean over "
+    "the seeds; training s: on a machine that did other things too; 0: the weights of another row are tested",
+    "free: the network as it is, neither copies nor augmentation",
     "cnn-aug: each training image is replaced by itself under a random element, drawn again in every epoch",
     "cnn-aug-tta: the weights of cnn-aug, softmax averaged over the group at test time",
     "e2cnn: the steerable twin with the same channels at inference, each image seen once; there is none for "
@@ -138,20 +140,9 @@ class _Row:
 
     @property
     def name(self) -> str:
-        return self.of(self.data, self.method)
-
-    @property
-    def label(self) -> str:
-        return self.of("", self.method)
-
-    def of(self, data: str, method: str) -> str:
-        """Name the row of other data or another method."""
-        parts = [method]
-        if data:
-            parts = [data, method]
-        name = "-".join(parts)
+        name = f"{self.data}-{self.method}"
         if self.tenth:
-            name += TENTH
+            name += "-tenth"
         return name
 
 
@@ -169,8 +160,6 @@ def _all_rows() -> dict[str, _Row]:
 
 
 ROWS = _all_rows()
-LABELS = {f"{NAME}/{name}": row.label for name, row in ROWS.items()}
-"""What the table of a data set calls its rows."""
 
 
 def _row_settings(row: _Row) -> Settings:
@@ -181,10 +170,10 @@ def _row_settings(row: _Row) -> Settings:
     if row.method == "e2cnn":
         settings["model"] = f"e2cnn-{settings['model']}"
     if row.method == "cnn-aug-tta":
-        settings["weights_of"] = f"{NAME}/{row.of(row.data, 'cnn-aug')}"
+        settings["weights_of"] = f"{NAME}/{replace(row, method='cnn-aug').name}"
     if row.method == "free" and row.data == "neu-steel-rot2xflip":
         # without views the group plays no part in training: train once, measure under both
-        settings["weights_of"] = f"{NAME}/{row.of('neu-steel-rot4', 'free')}"
+        settings["weights_of"] = f"{NAME}/{replace(row, data='neu-steel-rot4').name}"
     return settings
 
 

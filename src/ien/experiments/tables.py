@@ -76,7 +76,6 @@ def _of_data() -> list[TablePart]:
             layers=(),
             notes=symmetry.NOTES,
             kind=Agreement(),
-            labels=symmetry.LABELS,
         )
         parts.append(part)
     return parts
@@ -158,8 +157,11 @@ def print_table(name: str, results: Path, preset: str | None = None, console: Co
     if not parts:
         raise ValueError(f"no records of preset {preset!r} in {results}")
     console = console or Console()
+    said: list[str] = []
     for part in parts:
-        console.print(as_rich(part, _paper_rows(name), console.width))
+        new = [note for note in part.notes if note not in said]  # parts may share notes
+        said += new
+        console.print(as_rich(replace(part, notes=new), _paper_rows(name), console.width))
 
 
 def write_page(path: Path, name: str, results: Path) -> None:

@@ -13,14 +13,6 @@ from .columns import NAME_COLUMNS, Column, PaperRow, Table, counts, table_of, wi
 
 __all__ = ["Agreement"]
 
-MEASURES = (
-    "accuracy: mean ± sample standard deviation over the seeds; agreement: share of test images whose "
-    "predicted class is the same under all elements of the group; under group: accuracy on the test images "
-    "under all elements, averaged; worst error: relative error of the layer where it is largest; all means "
-    "over the seeds; training s: on a machine that did other things too, 0 where weights of another row are "
-    "tested; – where a record does not have the number"
-)
-
 
 @dataclass(frozen=True)
 class Agreement:
@@ -37,14 +29,13 @@ class Agreement:
             Column("under group %", _percent(lambda record: record.accuracy_under_group, ".2f")),
             Column("worst error", _mean(_worst_error), ".1e"),
             Column("MACs", counts(lambda record: record.macs)),
-            Column("training images seen", counts(lambda record: record.images_seen)),
             Column("training s", _mean(lambda record: record.seconds), ",.0f"),
         ]
         return [table_of(f"{title}Accuracy and agreement", rows, columns)]
 
     def notes(self, named: Sequence[tuple[str, Row]]) -> list[str]:
-        """Say how the rows were measured."""
-        return [MEASURES]
+        """Say nothing: notes are too long for every data set, so the table has them once."""
+        return []
 
 
 def _percent(value: Callable[[Record], float], form: str) -> Callable[[Row], str]:
