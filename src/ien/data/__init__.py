@@ -58,9 +58,6 @@ DATASETS = {
 }
 """The data sets of images, by name."""
 
-SETTINGS = {name: loader.settings for name, loader in DATASETS.items()}
-"""Name → what :func:`load` takes for it, besides a folder and a seed."""
-
 CLIP_SETS = ("got10k", "synthetic-clips")
 """Names of the sets of clips, which ``ien.tracking`` loads."""
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .. import baselines, models
 from .._files import digest, generator
 from ..data import (
-    SETTINGS,
+    DATASETS,
     Dataset,
     class_folders,
     data_folder,
@@ -66,8 +66,10 @@ class Classify(TaskKind[Config, Dataset]):
 
     def load(self, config: Config, folder: str | None = None) -> Dataset:
         data = config.data
-        taken = SETTINGS.get(data.dataset, ())
-        settings = {name: getattr(data, name) for name in taken}
+        settings = {}
+        if data.dataset in DATASETS:  # load_dataset() has something to say if it is not
+            for name in DATASETS[data.dataset].settings:
+                settings[name] = getattr(data, name)
         return load_dataset(data.dataset, folder, config.seed_of_data, **settings)
 
     def source(self, config: Config, folder: str | None) -> str | None:
