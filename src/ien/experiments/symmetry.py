@@ -44,7 +44,7 @@ def _digits(max_angle: float, title: str, group: str = "rot4", feature_groups: i
 def _pictures(
     dataset: str, title: str, classes: int, group: str, feature_groups: int, train: int, epochs: int
 ) -> Source:
-    settings = {"dataset": dataset, "classes": classes, "model": "resnet18"}
+    settings = {"dataset": dataset, "classes": classes, "model": "resnet18", "validation_images": train // 5}
     if dataset == "neu-steel":
         settings["channels"] = 1
     # 33 -> 33, 17, 9, 5: strides of 2 commute with quarter turns on odd sizes only
@@ -53,7 +53,6 @@ def _pictures(
         small["image_size"] = 17  # -> 17, 9, 5, 3: five times as many pictures as the others
     # about the same channels: 16, 32, 64, 128 with feature groups of 8; 16, 32, 68, 136 with 4
     small["width"] = {4: 1 / 8, 8: 1 / 12}[feature_groups]
-    small["validation_images"] = train // 5
     return Source(title, settings, group, feature_groups, train // 10, small)
 
 
