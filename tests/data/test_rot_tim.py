@@ -56,6 +56,15 @@ def test_images_are_those_that_pillow_rotates_each_with_its_label(size, folder, 
         labels |= dict.fromkeys(source.train[name] + source.val[name], k)
     assert torch.cat([data.train_y, data.test_y]).tolist() == [labels[path] for path in paths]
     assert data.test_y.dtype == torch.int64 and len(data.train_y[-6:].unique()) > 1  # classes are mixed
+    upright = load("tiny-imagenet", folder, 5, classes=CLASSES, image_size=size)
+    assert upright.source == "subset" and upright.name == "tiny-imagenet"
+    assert torch.equal(upright.train_y, data.train_y) and torch.equal(upright.test_y, data.test_y[:12])
+    for image, path in zip(torch.cat([upright.train_x, upright.test_x]), paths[:36], strict=True):
+        with Image.open(path) as file:
+            expected = np.asarray(file.convert("RGB").resize((size, size), bilinear)).astype(int)
+        difference = np.abs(image.permute(1, 2, 0).numpy() - expected)  # corners and all
+        assert difference.max() <= 1
+
     train, once, again = paths[:24], paths[24:36], paths[36:]
     assert sorted(train + once) == sorted(labels) and once == again
     assert all(a != b for a, b in zip(degrees[24:36], degrees[36:], strict=True))

@@ -1,4 +1,4 @@
-"""Folders like those of Tiny ImageNet, MNIST and STL-10, with few and simple images."""
+"""Folders like those of Tiny ImageNet, MNIST, STL-10 and others, with few and simple images."""
 
 from __future__ import annotations
 
@@ -120,6 +120,31 @@ def make_stl10(folder: Path, train: int = 7, test: int = 5) -> dict[str, tuple[l
         (place / f"{part}_y.bin").write_bytes(bytes(labels))
         made[part] = (images, labels)
     (place / "class_names.txt").write_text("airplane\nbird\n")
+    return made
+
+
+def make_class_folders(
+    place: Path,
+    classes: int = 4,
+    counts: Mapping[str, int] | None = None,
+    shape: tuple[int, ...] = (12, 12, 3),
+) -> dict[Path, np.ndarray]:
+    """Noise in ``train/<class>`` and ``test/<class>``; returns the pixels of each file.
+
+    ``counts`` are the pictures of each class by part; an empty name puts classes into ``place`` itself.
+    """
+    from PIL import Image
+
+    rng = np.random.default_rng(classes)
+    made = {}
+    for part, count in (counts or {"train": 5, "test": 3}).items():
+        for k in range(classes):
+            folder = place / part / f"class {k}"
+            folder.mkdir(parents=True)
+            for i in range(count):
+                path = folder / f"{i}.png"
+                made[path] = rng.integers(0, 256, shape, dtype=np.uint8)
+                Image.fromarray(made[path]).save(path)
     return made
 
 

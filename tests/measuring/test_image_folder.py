@@ -78,6 +78,13 @@ def test_bad_pictures_are_named_with_the_remedy(tmp_path, content, size, match) 
         list(image_batches(find_images(tmp_path), size))
 
 
+def test_a_picture_that_unpacks_to_more_than_memory_holds_is_refused(tmp_path, monkeypatch) -> None:
+    picture(tmp_path / "a.png", 30, 30)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match=r"a\.png is refused \(.*900 pixels.*\): scale it down or remove it"):
+        list(image_batches(find_images(tmp_path)))
+
+
 def test_missing_folders_and_files_are_named(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere with images"):
         find_images(tmp_path / "nowhere")

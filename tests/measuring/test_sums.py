@@ -86,17 +86,21 @@ def test_flips_and_logit_errors_equal_a_loop(classes) -> None:
         model[-1].bias -= model(x).mean(0)  # a single score changes its sign for some images
         plain = model(x).numpy()
         output = ien.measure(model, x, R8, ["1"], 4, batch_size=7).output
+        agreeing = np.ones(20, dtype=bool)
         for i, label in enumerate(R8.labels[1:], start=1):
             changed, squares = 0, []
-            for image, before in zip(x, plain, strict=True):
+            for k, (image, before) in enumerate(zip(x, plain, strict=True)):
+                so_far = changed
                 scores = model(R8.act(image[None], torch.tensor([i])))[0].numpy()
                 if classes > 1:
                     changed += int(scores.argmax() != before.argmax())
                 else:
                     changed += int((scores[0] > 0) != (before[0] > 0))
+                agreeing[k] &= changed == so_far
                 squares.append(np.mean((scores - before) ** 2))
             element = output.elements[label]
             assert abs(element.flip_rate - changed / 20) < 1e-12
             assert element.interval[0] <= element.flip_rate <= element.interval[1]
             np.testing.assert_allclose(element.logit_error, np.mean(squares) / plain.var(), rtol=1e-9)
+    assert abs(output.agreement - agreeing.mean()) < 1e-12
     assert 0 < output.flip_rate < 1

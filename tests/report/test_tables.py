@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ien.experiments.tables import write_page
 from ien.report import PaperRow, Part, Row, as_markdown, as_rich, collect, summarise
+from ien.report.tables.agreement import Agreement
 from ien.training.evaluate import REGULAR_IMAGES
 from tests.helpers.records import LAYERS, content, parse, write_records
 
@@ -132,6 +133,21 @@ def test_a_value_that_was_not_measured_is_a_dash(tmp_path, missing) -> None:
     (line,) = table_of(rows, "Accuracy")
     assert line["with copies %"] == line["images/s"] == "–"
     assert not re.search(r"\bnan\b", printed(rows) + markdown_of(rows))
+
+
+def test_agreement_stands_beside_accuracy_and_older_records_have_a_dash(tmp_path) -> None:
+    records = []
+    for seed in (1, 2):
+        measured = {"agreement": 0.5 + seed / 10, "accuracy_under_group": 0.25, "seconds": 100.0 * seed}
+        records.append({**content("cnn", seed), **measured})
+    rows = rows_of(tmp_path, *records, content("ien-r4", 1))
+    new, old = parse(as_markdown([Part("", rows, (), kind=Agreement())], {}))["Accuracy and agreement"]
+    assert (new["agreement %"], new["under group %"]) == ("65.0 ± 7.1", "25.00 ± 0.00")
+    assert new["training s"] == "150" and new["MACs"] == "12.3 M" and new["seeds"] == "1–2"
+    worst = [max(layer["relative"] for layer in record["layers"].values()) for record in records]
+    assert new["worst error"] == f"{statistics.mean(worst):.1e}"
+    assert old["agreement %"] == old["under group %"] == "–" and old["training s"] == "201"
+    assert "Relative error" not in as_markdown([Part("", rows, (), kind=Agreement())], {})
 
 
 def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path) -> None:

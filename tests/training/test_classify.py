@@ -174,6 +174,7 @@ def test_validation_images_are_the_last_of_the_training_set(tmp_path) -> None:
         ({"test_images": 41}, "test_images is 41, but random toy has 40 of them"),
         ({"test_on": "validation", "validation_images": 95}, r"validation_images \(95\) leaves none of 96"),
         ({"classes": 7}, "toy has 10 classes; the configuration says 7"),
+        ({"channels": 3}, "images of toy have 1 channels, the configuration says 3: --set channels=1"),
     ],
 )
 def test_more_images_than_there_are_is_an_error_at_once(tmp_path, changes, match) -> None:

@@ -26,11 +26,12 @@ def classifier(n: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 def test_accuracies_equal_a_loop_over_images_and_elements() -> None:
     model, x, y = classifier(300)  # more than a batch of the evaluation
-    clean = copies = averaged = 0
+    clean = copies = averaged = agreeing = 0
     with torch.no_grad():
         for image, label in zip(x, y, strict=True):
             scores = model(torch.stack([torch.rot90(image / 255, k, (-2, -1)) for k in range(4)]))
             hits = (scores.argmax(1) == label).tolist()
+            agreeing += len(set(scores.argmax(1).tolist())) == 1
             clean += hits[0]
             copies += sum(hits[1:])
             averaged += bool(scores.softmax(1).mean(0).argmax() == label)
@@ -38,7 +39,10 @@ def test_accuracies_equal_a_loop_over_images_and_elements() -> None:
     once, mean = (evaluate(toy.config(average=average), model, x, y) for average in (False, True))
     assert abs(once["accuracy"] - clean / 300) < 1e-12
     assert abs(once["accuracy_with_copies"] - (clean / 300 + copies / 900) / 2) < 1e-12
+    assert abs(once["accuracy_under_group"] - (clean + copies) / 1200) < 1e-12
+    assert abs(once["agreement"] - agreeing / 300) < 1e-12 and 0 < agreeing < 300
     assert abs(mean["accuracy"] - averaged / 300) < 1e-12
+    assert (mean["accuracy_under_group"], mean["agreement"]) == (mean["accuracy"], 1)
     assert mean["accuracy_with_copies"] == mean["accuracy"] and mean["layers"] == once["layers"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from ..data import digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
+from ..data import class_folders, digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
 from ..data.cache import cache_folder
 from ..data.download import RemoteFile, md5
 from .clips import clip_lines
@@ -35,6 +35,7 @@ def lines_of_all(folder: Path) -> Iterator[Line]:
     yield from _scale_mnist_lines(folder)
     yield from _tiny_imagenet_lines(folder)
     yield from _stl10_lines(folder)
+    yield from _class_folder_lines(folder)
     yield from clip_lines(folder)
     yield from _embedded_lines()
 
@@ -116,6 +117,8 @@ def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
     else:
         yield "tiny-imagenet", size_text(archive.size), f"{source} in {source.folder}"
 
+    if source is not None:
+        yield from _cached_lines("tiny-imagenet", f"tiny-imagenet-*-{rot_tim.digest(source)}")
     # these two are made from it
     for name in ("rot-tim", "r2-tim"):
         yield name, "generated", _made_from("tiny-imagenet", source is not None)
@@ -132,6 +135,17 @@ def _stl10_lines(folder: Path) -> Iterator[Line]:
         return
     yield "stl10", size_text(archive.size), f"{found} in {found.folder}"
     yield from _cached_lines("stl10", stl10.cache_name(found, "*"))
+
+
+def _class_folder_lines(folder: Path) -> Iterator[Line]:
+    for name in class_folders.NAMED:
+        try:
+            found = class_folders.find(class_folders.place_in(folder, name))
+        except (ValueError, OSError) as error:
+            yield name, "pictures by class", f"missing: {error}"
+            continue
+        yield name, "pictures by class", f"{found} in {found.folder}"
+        yield from _cached_lines(name, class_folders.cache_name(name, found, "*", "*"))
 
 
 def _embedded_lines() -> Iterator[Line]:

@@ -155,7 +155,8 @@ def table(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="TABLE", help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking or study."
+            metavar="TABLE",
+            help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study or symmetry.",
         ),
     ],
     results: Annotated[

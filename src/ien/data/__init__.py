@@ -9,8 +9,9 @@
     rot_mnist.py        Rot-MNIST: the original, or made from MNIST
     scale_mnist.py      Scale-MNIST and Rot-Scale-MNIST, made from MNIST
     tiny_imagenet.py    the published folder of Tiny ImageNet
-    rot_tim.py          Rot-TIM and R2-TIM, made from Tiny ImageNet
+    rot_tim.py          Tiny ImageNet upright; Rot-TIM and R2-TIM, made from it
     stl10.py            the published folder of STL-10
+    class_folders.py    a folder of pictures for each class: EuroSAT, UC Merced and others
 
 Clips for tracking are in ``ien.tracking.data``.
 """
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._text import nearest
-from . import rot_mnist, rot_tim, scale_mnist, stl10
+from . import class_folders, rot_mnist, rot_tim, scale_mnist, stl10
 from .dataset import Dataset as Dataset
 from .dataset import data_folder as data_folder
 from .dataset import to_float as to_float
@@ -34,26 +35,28 @@ class Loader(NamedTuple):
 
     from_folder: Callable[..., Dataset]
     """Takes a folder, a seed and the settings."""
-    from_digits: Callable[[int], Dataset] | None
-    """Makes it from the embedded digits and a seed; None if that is not possible."""
+    from_digits: Callable[..., Dataset] | None
+    """Makes it from the embedded digits, a seed and the settings; None if that is not possible."""
     settings: tuple[str, ...] = ()
     """What it takes besides a seed."""
     download: str = ""
-    """What ``ien data get`` calls the files that it needs."""
+    """What ``ien data get`` calls the files that it needs; empty if it cannot download them."""
 
 
 DATASETS = {
-    "rot-mnist": Loader(rot_mnist.rot_mnist, rot_mnist.embedded),
+    "rot-mnist": Loader(rot_mnist.rot_mnist, rot_mnist.embedded, ("max_angle",)),
+    "tiny-imagenet": Loader(rot_tim.upright_tim, None, ("classes", "image_size"), "tiny-imagenet"),
     "rot-tim": Loader(rot_tim.rot_tim, None, ("classes", "image_size"), "tiny-imagenet"),
     "r2-tim": Loader(rot_tim.r2_tim, None, ("classes", "image_size"), "tiny-imagenet"),
     "scale-mnist": Loader(scale_mnist.scale_mnist, scale_mnist.embedded),
     "rot-scale-mnist": Loader(scale_mnist.rot_scale_mnist, scale_mnist.embedded_rotated),
     "stl10": Loader(stl10.stl10, None, ("image_size",), "stl10"),
+    "eurosat": Loader(class_folders.eurosat, None, ("image_size",)),
+    "uc-merced": Loader(class_folders.uc_merced, None, ("image_size",)),
+    "pbc-blood-cells": Loader(class_folders.pbc_blood_cells, None, ("image_size",)),
+    "neu-steel": Loader(class_folders.neu_steel, None, ("image_size",)),
 }
 """The data sets of images, by name."""
-
-SETTINGS = {name: loader.settings for name, loader in DATASETS.items()}
-"""Name → what :func:`load` takes for it, besides a folder and a seed."""
 
 CLIP_SETS = ("got10k", "synthetic-clips")
 """Names of the sets of clips, which ``ien.tracking`` loads."""
@@ -63,13 +66,15 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0,
     """Load a data set of images by name.
 
     Args:
-        name: ``rot-mnist``, ``rot-tim``, ``r2-tim``, ``scale-mnist``, ``rot-scale-mnist`` or
-            ``stl10``.
+        name: ``rot-mnist``, ``tiny-imagenet``, ``rot-tim``, ``r2-tim``, ``scale-mnist``,
+            ``rot-scale-mnist``, ``stl10``, ``eurosat``, ``uc-merced``, ``pbc-blood-cells`` or
+            ``neu-steel``.
         folder: Where its files are; by default ``$IEN_DATA``, else ``data`` in the current folder.
             ``"embedded"`` makes it from the 5,000 digits that come with the installation.
         seed: Decides everything random about a data set that is made and not read.
-        **settings: ``classes`` and ``image_size`` for ``rot-tim`` and ``r2-tim``,
-            ``image_size`` for ``stl10``.
+        **settings: ``max_angle`` for ``rot-mnist``, ``classes`` and ``image_size`` for
+            ``tiny-imagenet``, ``rot-tim`` and ``r2-tim``, ``image_size`` for ``stl10`` and for
+            folders of pictures.
 
     Returns:
         Images and labels to train and to test. Large ones are memory-mapped, not read.
@@ -99,8 +104,8 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0,
     if str(place) != "embedded":
         return loader.from_folder(place, seed, **settings)
     if loader.from_digits is None:
-        raise ValueError(
-            f"{name} cannot be made from the embedded digits: give a folder with the files "
-            f"that `ien data get {loader.download}` downloads"
-        )
-    return loader.from_digits(seed)
+        needed = f"folder with the files that `ien data get {loader.download}` downloads"
+        if not loader.download:
+            needed = f"data folder with the pictures of {name}"
+        raise ValueError(f"{name} cannot be made from the embedded digits: give a {needed}")
+    return loader.from_digits(seed, **settings)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..groups.similarity import Mode
 
-__all__ = ["cutout", "mirror", "rescale", "rotate", "rotate_and_scale", "shift"]
+__all__ = ["cutout", "mirror", "rescale", "resized", "rotate", "rotate_and_scale", "shift"]
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
@@ -53,6 +53,29 @@ def rescale(images: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
     if mode == "bicubic":
         scaled.clamp_(0, 1)
     return scaled
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Scale square images of bytes to another size: each pixel is the mean over its area.
+
+    With overlaps A of the new pixels with the n old ones along a side, the image X becomes
+
+        A X Aᵀ / n²
+
+    Args:
+        images: (N, C, n, n) uint8.
+        size: The new height and width, smaller or larger.
+
+    >>> resized(torch.tensor([[[[0, 4, 8], [0, 4, 8], [0, 4, 8]]]], dtype=torch.uint8), 1)
+    tensor([[[[4]]]], dtype=torch.uint8)
+    """
+    before = images.shape[-1]
+    if size == before:
+        return images
+    overlaps = _overlaps(before, size)
+    # whole numbers up to the division: a half is a half on every machine
+    sums = overlaps @ images.double() @ overlaps.T
+    return sums.div_(before * before).round_().to(torch.uint8)
 
 
 def rotate_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mode = "bicubic") -> Tensor:
@@ -212,3 +235,15 @@ def _check_pixels(name: str, images: Tensor, values: Tensor, what: str) -> None:
             f"{name} needs images (N, C, H, W) and {what} for each in whole rows and columns (N, 2); "
             f"got {tuple(images.shape)} and {values.dtype} {tuple(values.shape)}"
         )
+
+
+def _overlaps(before: int, size: int) -> Tensor:
+    """How much of each of ``before`` pixels lies in each of ``size`` equal parts: (size, before).
+
+    In units in which a pixel is ``size`` long and a part ``before``, so all are whole numbers.
+    """
+    part = before * torch.arange(size).view(-1, 1)  # where each part starts
+    pixel = size * torch.arange(before)  # where each pixel starts
+    end = torch.minimum(part + before, pixel + size)
+    start = torch.maximum(part, pixel)
+    return (end - start).clamp_(min=0).double()

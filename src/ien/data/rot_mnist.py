@@ -1,4 +1,7 @@
-"""Rot-MNIST: rotated digits, from the original files, from MNIST or from the embedded digits."""
+"""Rot-MNIST: rotated digits, from the original files, from MNIST or from the embedded digits.
+
+The same digits, rotated less or not at all, are steps between full symmetry and none.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,25 @@ RECIPE = 1
 """Part of the name of a cached file: raise it when the same sources give other tensors."""
 CHUNK = 1000
 """Images that are rotated at once."""
+FULL_TURN = 180
+"""The largest ``max_angle``: every angle is as likely."""
 
 
-def rot_mnist(folder: str | os.PathLike[str], seed: int = 0) -> Dataset:
+def rot_mnist(folder: str | os.PathLike[str], seed: int = 0, max_angle: float = FULL_TURN) -> Dataset:
     """Load 12,000 digits to train on and 50,000 to test: the original ones, or made from MNIST.
 
     Made from MNIST (source ``generated``): ``seed`` draws the digits, none in both parts, and their
-    angles, uniform over the circle. The result is kept in the cache folder and memory-mapped.
+    angles. The result is kept in the cache folder and memory-mapped.
+
+    Args:
+        folder: Where the original files are, or MNIST.
+        seed: Draws digits and angles; the same digits whatever ``max_angle`` is.
+        max_angle: Digits are rotated by up to so many degrees either way: 180 for all angles, 0 to
+            leave them upright. Below 180 they are always made from MNIST.
     """
+    _check_angle(max_angle)
     folder = Path(folder)
-    original = find_original(folder)
+    original = _original_for(folder, max_angle)
     if original:
         source, dtype = "original", torch.float32
     else:
@@ -51,22 +63,25 @@ def rot_mnist(folder: str | os.PathLike[str], seed: int = 0) -> Dataset:
         if original:
             return _read_original(original)
         images, labels = mnist(folder)
-        return generate(images, labels, seed, TRAIN, TEST)
+        return generate(images, labels, seed, TRAIN, TEST, max_angle)
 
     layout = layout_of(TRAIN, TEST, (1, 28, 28), dtype)
-    tensors = cached(cache_name(folder, seed), layout, make)
-    return Dataset(NAME, source, **tensors, classes=10)
+    tensors = cached(cache_name(folder, seed, max_angle), layout, make)
+    return Dataset(_title(max_angle), source, **tensors, classes=10)
 
 
-def embedded(seed: int = 0) -> Dataset:
+def embedded(seed: int = 0, max_angle: float = FULL_TURN) -> Dataset:
     """Rotate the embedded digits: 4,000 to train on and 1,000 to test, all drawn by ``seed``."""
+    _check_angle(max_angle)
     x, y = embedded_digits(seed)
     images = (255 * x).round().to(torch.uint8)
-    tensors = generate(images, y, seed, 4000, 1000)
-    return Dataset(NAME, "embedded-5k", **tensors, classes=10)
+    tensors = generate(images, y, seed, 4000, 1000, max_angle)
+    return Dataset(_title(max_angle), "embedded-5k", **tensors, classes=10)
 
 
-def generate(images: Tensor, labels: Tensor, seed: int, train: int, test: int) -> dict[str, Tensor]:
+def generate(
+    images: Tensor, labels: Tensor, seed: int, train: int, test: int, max_angle: float = FULL_TURN
+) -> dict[str, Tensor]:
     """Make rotated digits from upright ones (N, 1, H, W) uint8; no digit is used twice.
 
     Args:
@@ -75,6 +90,7 @@ def generate(images: Tensor, labels: Tensor, seed: int, train: int, test: int) -
         seed: Draws the digits and their angles, each from a stream of its own.
         train: How many to train on.
         test: How many to test on.
+        max_angle: Angles are uniform within ± so many degrees.
     """
     total = train + test
     if total > len(images):
@@ -83,7 +99,10 @@ def generate(images: Tensor, labels: Tensor, seed: int, train: int, test: int) -
     digits = generator(NAME, "digits", seed, bits=64)
     chosen = torch.randperm(len(images), generator=digits)[:total]
     angles = generator(NAME, "angles", seed, bits=64)
-    degrees = 360 * torch.rand(total, generator=angles, dtype=torch.float64)
+    drawn = torch.rand(total, generator=angles, dtype=torch.float64)
+    degrees = 360 * drawn
+    if max_angle < FULL_TURN:
+        degrees = max_angle * (2 * drawn - 1)
     parts = []
     for some, turns in zip(chosen.split(CHUNK), degrees.split(CHUNK), strict=True):
         # float64: a rounding that differs between machines is then next to impossible
@@ -118,17 +137,45 @@ def find_original(folder: Path) -> tuple[Path, ...]:
     return ()
 
 
-def cache_name(folder: Path, seed: int | Literal["*"]) -> str:
-    """Return the name of the cached file, by the seed (``*`` matches any) and the sources."""
+def cache_name(folder: Path, seed: int | Literal["*"], max_angle: float = FULL_TURN) -> str:
+    """Return the name of the cached file, by the seed (``*`` matches any), angle and sources."""
     digest = hashlib.md5(f"{RECIPE} {TRAIN} {TEST}".encode(), usedforsecurity=False)
-    original = find_original(folder)
+    original = _original_for(folder, max_angle)
     if original:
         for path in original:  # by size and date: too large to be read at every start
             state = path.stat()
             digest.update(f"{path.resolve()} {state.st_size} {state.st_mtime_ns}".encode())
         return f"{NAME}-original-{digest.hexdigest()}"
     digest.update(digests(folder).encode())
-    return f"{NAME}-generated-seed{seed}-{digest.hexdigest()}"
+    within = ""
+    if max_angle < FULL_TURN:
+        within = f"-within{max_angle:g}"
+    return f"{NAME}-generated-seed{seed}{within}-{digest.hexdigest()}"
+
+
+def _original_for(folder: Path, max_angle: float) -> tuple[Path, ...]:
+    """Return the original files, if they are there and hold what is asked for."""
+    if max_angle < FULL_TURN:
+        return ()  # they have all angles
+    return find_original(folder)
+
+
+def _title(max_angle: float) -> str:
+    """Name the data set in records.
+
+    >>> _title(180), _title(30), _title(0)
+    ('rot-mnist', 'rot-mnist ±30°', 'rot-mnist upright')
+    """
+    if max_angle == 0:
+        return f"{NAME} upright"
+    if max_angle < FULL_TURN:
+        return f"{NAME} ±{max_angle:g}°"
+    return NAME
+
+
+def _check_angle(max_angle: float) -> None:
+    if not 0 <= max_angle <= FULL_TURN:  # NaN is neither
+        raise ValueError(f"max_angle must be 0 (upright) to 180 (all angles) degrees; got {max_angle:g}")
 
 
 def _read_original(paths: tuple[Path, ...]) -> dict[str, Tensor]:

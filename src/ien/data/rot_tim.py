@@ -1,4 +1,4 @@
-"""Rot-TIM and R2-TIM: images of Tiny ImageNet, rotated, and rotated and flipped."""
+"""Tiny ImageNet upright, Rot-TIM and R2-TIM: the same images, rotated, and rotated and flipped."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from .cache import cached, layout_of
 from .dataset import Dataset, check_image_size
 from .tiny_imagenet import SIZE, Files, TinyImageNet, find, need_pillow, read_images
 
-__all__ = ["digest", "draw_classes", "r2_tim", "rot_tim"]
+__all__ = ["digest", "draw_classes", "r2_tim", "rot_tim", "upright_tim"]
 
 RECIPE = 1
 """Part of the name of a cached file: raise it when the same sources give other tensors."""
+UPRIGHT_NAME = "tiny-imagenet"
 CHUNK = 50
 """Images that are made at once: many more no longer fit the processor's caches."""
 UPRIGHT, LEFT_TO_RIGHT, UPSIDE_DOWN = 0, 1, 2
@@ -52,10 +53,7 @@ def rot_tim(
         image_size: Below 64, the upright image is scaled down first, bilinear and antialiased.
         reflect: Flip images too; see :func:`r2_tim`.
     """
-    source = find(folder)
-    _check_classes(source, classes)
-    check_image_size(image_size, SIZE, "Tiny ImageNet")
-    chosen = draw_classes(sorted(source.train), classes, seed)
+    source, chosen = _found(folder, seed, classes, image_size)
     name = "r2-tim" if reflect else "rot-tim"
 
     def make() -> Mapping[str, Tensor]:
@@ -94,6 +92,35 @@ def r2_tim(
     return rot_tim(folder, seed, classes, image_size, reflect=True)
 
 
+def upright_tim(
+    folder: str | os.PathLike[str],
+    seed: int = 0,
+    classes: int = 100,
+    image_size: int = SIZE,
+) -> Dataset:
+    """Load Tiny ImageNet as it is: the images of :func:`rot_tim` upright, with their corners.
+
+    Classes, order and scaling are the same; each validation image is there once. The arguments are
+    those of :func:`rot_tim`.
+    """
+    source, chosen = _found(folder, seed, classes, image_size)
+
+    def make() -> Mapping[str, Tensor]:
+        need_pillow()
+        train = _plan(source.train, chosen, seed, "train", 1, reflect=False)
+        test = _plan(source.val, chosen, seed, "test", 1, reflect=False)
+        return _build(UPRIGHT_NAME, train._replace(degrees=None), test._replace(degrees=None), image_size)
+
+    settings = f"seed{seed}-{classes}classes-{image_size}px"
+    about = {"seed": seed, "image_size": image_size, "classes": chosen}
+    train = classes * len(source.train[chosen[0]])
+    test = classes * len(source.val[chosen[0]])
+    layout = layout_of(train, test, (3, image_size, image_size))
+    tensors = cached(f"{UPRIGHT_NAME}-{settings}-{digest(source)}", layout, make, about)
+    whole = source.whole and classes == len(source.train)
+    return Dataset(UPRIGHT_NAME, "original" if whole else "subset", **tensors, classes=classes)
+
+
 def draw_classes(known: Sequence[str], count: int, seed: int) -> tuple[str, ...]:
     """Draw ``count`` of the known class ids, and return them in their order.
 
@@ -110,24 +137,33 @@ def digest(source: TinyImageNet) -> str:
     return hashlib.md5(f"{RECIPE} {source.fingerprint}".encode(), usedforsecurity=False).hexdigest()
 
 
+def _found(
+    folder: str | os.PathLike[str], seed: int, classes: int, image_size: int
+) -> tuple[TinyImageNet, tuple[str, ...]]:
+    """Find the files, check the settings against them, and draw the classes."""
+    source = find(folder)
+    _check_classes(source, classes)
+    check_image_size(image_size, SIZE, "Tiny ImageNet")
+    return source, draw_classes(sorted(source.train), classes, seed)
+
+
 class _Plan(NamedTuple):
     """Which images are made, and what is done to each."""
 
     paths: list[Path]
     labels: Tensor
-    degrees: Tensor
+    degrees: Tensor | None
+    """None leaves images upright, and their corners in place."""
     flips: Tensor
     """UPRIGHT, LEFT_TO_RIGHT or UPSIDE_DOWN."""
 
     def chunks(self) -> Iterator[_Plan]:
         for start in range(0, len(self.paths), CHUNK):
             some = slice(start, start + CHUNK)
-            yield _Plan(
-                self.paths[some],
-                self.labels[some],
-                self.degrees[some],
-                self.flips[some],
-            )
+            degrees = self.degrees
+            if degrees is not None:
+                degrees = degrees[some]
+            yield _Plan(self.paths[some], self.labels[some], degrees, self.flips[some])
 
 
 def _plan(files: Files, chosen: Sequence[str], seed: int, part: str, rotations: int, reflect: bool) -> _Plan:
@@ -178,6 +214,8 @@ def _make(plan: _Plan, image_size: int) -> Tensor:
     x = read_images(plan.paths).double()
     if image_size != SIZE:  # before the rotation, which then resamples fewer pixels
         x = F.interpolate(x, (image_size, image_size), mode="bilinear", antialias=True)
+    if plan.degrees is None:
+        return x.round_().clamp_(0, 255).to(torch.uint8)
     x = rotate(x, plan.degrees).round_().clamp_(0, 255)
     x = x.to(torch.uint8)
     x *= _disc(image_size)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .augment import resized
 from .cache import cached, layout_of
 from .dataset import Dataset, check_image_size
 from .download import RemoteFile, check_path, how_to_get, published_folder, unpacking
@@ -206,35 +207,15 @@ def _labels(path: Path) -> Tensor:
 
 
 def _images(path: Path, size: int) -> Tensor:
-    """Read images (N, 3, size, size), each pixel the mean over the area that it covers.
-
-    With A from :func:`_overlaps`, the image X becomes A X Aᵀ / 96².
-    """
+    """Read images (N, 3, size, size), each pixel the mean over the area that it covers."""
     # the files have one column after another, like Matlab
     columns_first = np.memmap(path, np.uint8, "r").reshape(-1, 3, SIZE, SIZE)
     images = torch.empty(len(columns_first), 3, size, size, dtype=torch.uint8)
-    overlaps = _overlaps(size)
     for start in range(0, len(images), CHUNK):
         stop = start + CHUNK
         x = torch.from_numpy(columns_first[start:stop].copy()).transpose(2, 3)  # (n, 3, 96, 96)
-        if size != SIZE:
-            # whole numbers up to the division: a half is a half on every machine
-            sums = overlaps @ x.double() @ overlaps.T
-            x = sums.div_(SIZE * SIZE).round_()
-        images[start:stop] = x.to(torch.uint8)
+        images[start:stop] = resized(x, size)
     return images
-
-
-def _overlaps(size: int) -> Tensor:
-    """How much of each of 96 pixels lies in each of ``size`` equal parts of a side: (size, 96).
-
-    In units in which a pixel is ``size`` long and a part 96, so all are whole numbers.
-    """
-    part = SIZE * torch.arange(size).view(-1, 1)  # where each part starts
-    pixel = size * torch.arange(SIZE)  # where each pixel starts
-    end = torch.minimum(part + SIZE, pixel + size)
-    start = torch.maximum(part, pixel)
-    return (end - start).clamp_(min=0).double()
 
 
 def _remedy(place: Path) -> str:

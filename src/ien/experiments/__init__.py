@@ -6,6 +6,7 @@ tim.py          Rot-TIM and R2-TIM: rotated natural images
 scale.py        scaled digits, STL-10, digits that are rotated and scaled
 tracking.py     trackers
 study.py        what each change to the paper's recipe brings
+symmetry.py     data from exact symmetry to none, and what to pick for them
 catalogue.py    all experiments by name
 queue.py        run experiments one after another, and record them
 describe.py     what ``ien show`` prints

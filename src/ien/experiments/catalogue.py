@@ -11,13 +11,14 @@ from .rot_mnist import ROT_MNIST
 from .rows import PRESETS, Table
 from .scale import ROT_SCALE_MNIST, SCALE_MNIST, STL10
 from .study import STUDY
+from .symmetry import SYMMETRY
 from .tim import R2_TIM, ROT_TIM
 from .tracking import TRACKING
 
 __all__ = ["CATALOGUE", "check_preset", "config", "deviations", "find", "names", "paper"]
 
 # in the order in which ien list shows them
-ALL_TABLES = (ROT_MNIST, ROT_TIM, R2_TIM, SCALE_MNIST, STL10, ROT_SCALE_MNIST, TRACKING, STUDY)
+ALL_TABLES = (ROT_MNIST, ROT_TIM, R2_TIM, SCALE_MNIST, STL10, ROT_SCALE_MNIST, TRACKING, STUDY, SYMMETRY)
 CATALOGUE: dict[str, Table] = {table.name: table for table in ALL_TABLES}
 """The first part of an experiment's name → its table."""
 

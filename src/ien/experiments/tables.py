@@ -12,9 +12,11 @@ from rich.console import Console
 from .._files import replace_file
 from .._text import nearest
 from ..report import PaperRow, Part, Row, Section, as_rich, collect, results_page, summarise
+from ..report.tables.agreement import Agreement
 from ..report.tables.classifiers import Classifiers
 from ..report.tables.render import Kind
 from ..tracking.report.tables import Trackers
+from . import symmetry
 from .catalogue import check_preset, names, paper
 from .study import LABELS, NOTES, NOTES_ON_FEWER
 
@@ -29,7 +31,7 @@ class TablePart:
     patterns: Sequence[str]
     """The experiments, as patterns."""
     layers: Sequence[str] | None = None
-    """The layers that the paper shows; None for all."""
+    """The layers that are shown; None for all, and none at all leaves their tables out."""
     notes: Sequence[str] = ()
     kind: Kind = field(default_factory=Classifiers)
     """How the rows are scored, and so which columns there are."""
@@ -62,6 +64,21 @@ RESNET18_NOTES = (
 def _het(net: str) -> list[str]:
     rows = ("*-e2cnn", "*-ien-beta0.1", "r4-2*", "r8-4*")
     return [f"rot-tim/{net}-{row}" for row in rows]
+
+
+def _of_data() -> list[TablePart]:
+    """The parts of the table of symmetries: one for each data set."""
+    parts = []
+    for data, source in symmetry.DATA.items():
+        part = TablePart(
+            source.title,
+            [f"symmetry/{data}-*"],
+            layers=(),
+            notes=symmetry.NOTES,
+            kind=Agreement(),
+        )
+        parts.append(part)
+    return parts
 
 
 # as the paper does for scale
@@ -115,11 +132,12 @@ TABLES: dict[str, PrintedTable] = {
         ],
         list(LABELS),
     ),
+    "symmetry": PrintedTable(["symmetry"], _of_data()),
 }
 """Tables of the paper by name.
 
 ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels; ``study`` goes beyond the
-paper and shows rows of ``rot-mnist`` among its own.
+paper and shows rows of ``rot-mnist`` among its own; ``symmetry`` goes beyond it too.
 """
 
 
@@ -139,8 +157,11 @@ def print_table(name: str, results: Path, preset: str | None = None, console: Co
     if not parts:
         raise ValueError(f"no records of preset {preset!r} in {results}")
     console = console or Console()
+    said: list[str] = []
     for part in parts:
-        console.print(as_rich(part, _paper_rows(name), console.width))
+        new = [note for note in part.notes if note not in said]  # parts may share notes
+        said += new
+        console.print(as_rich(replace(part, notes=new), _paper_rows(name), console.width))
 
 
 def write_page(path: Path, name: str, results: Path) -> None:

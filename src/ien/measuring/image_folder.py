@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SUFFIXES", "find_images", "image_batches", "opened"]
+__all__ = ["SUFFIXES", "common_channels", "find_images", "image_batches", "opened", "read_square"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """How the names of picture files end, in lower or upper case."""
@@ -54,7 +54,7 @@ def image_batches(
     Raises:
         ValueError: A file cannot be read, or pictures differ in size and no ``size`` is given.
     """
-    channels = _common_channels(paths) if size is None else size[0]
+    channels = common_channels(paths) if size is None else size[0]
     if channels not in (1, 3):
         raise ValueError(f"images have 1 or 3 channels; the size asks for {channels}")
     first_shape: torch.Size | None = None
@@ -68,6 +68,16 @@ def image_batches(
                 raise ValueError(_different_sizes(path, image.shape, paths[0], first_shape))
             batch.append(image)
         yield torch.stack(batch)  # (B, C, H, W)
+
+
+def read_square(path: Path, channels: int) -> Tensor:
+    """Read the largest square in the middle of one picture, upright, as (C, n, n) bytes."""
+    pixels = _pixels(path, channels)  # (C, H, W)
+    height, width = pixels.shape[1:]
+    side = min(height, width)
+    top = (height - side) // 2
+    left = (width - side) // 2
+    return pixels[:, top : top + side, left : left + side]
 
 
 @contextmanager
@@ -92,6 +102,8 @@ def opened(path: str | os.PathLike[str], extra: str = "plots") -> Iterator[Image
             if file.mode.startswith(("I", "F")):
                 raise ValueError(f"its pixels have mode {file.mode}, but 8 bits are needed")
             yield file
+    except Image.DecompressionBombError as error:  # a small file that unpacks to gigabytes
+        raise ValueError(f"{os.fspath(path)} is refused ({error}): scale it down or remove it") from None
     except FileNotFoundError:
         raise FileNotFoundError(f"the image {os.fspath(path)} is missing: put it back") from None
     except (OSError, SyntaxError, ValueError) as error:  # pillow reports broken files in all three ways
@@ -100,7 +112,8 @@ def opened(path: str | os.PathLike[str], extra: str = "plots") -> Iterator[Image
         ) from None
 
 
-def _common_channels(paths: Sequence[Path]) -> int:
+def common_channels(paths: Sequence[Path]) -> int:
+    """Return 1 if all pictures are grey, and 3 otherwise."""
     for path in paths:
         with opened(path) as file:
             if file.mode not in ("1", "L"):
@@ -110,6 +123,11 @@ def _common_channels(paths: Sequence[Path]) -> int:
 
 def _read(path: Path, channels: int, size: tuple[int, int, int] | None) -> Tensor:
     """Read one picture, upright, as (C, H, W) in [0, 1]."""
+    return _pixels(path, channels, size).float().div(255)
+
+
+def _pixels(path: Path, channels: int, size: tuple[int, int, int] | None = None) -> Tensor:
+    """Read one picture, upright, as (C, H, W) bytes."""
     from PIL import ImageOps
     from PIL.Image import Resampling
 
@@ -123,7 +141,7 @@ def _read(path: Path, channels: int, size: tuple[int, int, int] | None) -> Tenso
         pixels = torch.from_numpy(numpy.array(image))  # (H, W) if grey, (H, W, 3) if not
     if channels == 1:
         pixels = pixels.unsqueeze(2)  # (H, W, 1)
-    return pixels.permute(2, 0, 1).float().div(255)  # (C, H, W)
+    return pixels.permute(2, 0, 1)  # (C, H, W)
 
 
 def _different_sizes(path: Path, shape: torch.Size, first_path: Path, first_shape: torch.Size) -> str:

@@ -328,7 +328,8 @@ class Measurement:
             )
         logit_error, _ = errors.relative(self.not_identity)
         flip_rate = math.fsum(flip_rates[1:]) / len(self.not_identity)
-        return OutputReport(logit_error, flip_rate, elements)
+        agreement = self.predictions.agreeing / self.count
+        return OutputReport(logit_error, flip_rate, elements, agreement)
 
 
 def _describe(group: Group, i: int) -> _Element:

@@ -171,6 +171,8 @@ class OutputReport:
     """The share of predictions that change."""
     elements: dict[str, OutputElement]
     """The same for each element by its label, such as ``"90°"``, without the identity."""
+    agreement: float = math.nan
+    """The share of images whose predicted class is the same under all elements."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,7 @@ class Report:
         if self.output is not None:
             lines.append(
                 f"output: {self.output.flip_rate:.2%} of the predictions change, "
+                f"{self.output.agreement:.2%} of the images keep theirs under all elements, "
                 f"relative logit error {number(self.output.logit_error)}"
             )
         if self.accuracy is not None:

@@ -212,6 +212,8 @@ class PredictionSums:
     def __init__(self, num_elements: int) -> None:
         self.errors = ErrorSums(num_elements)
         self.flips = _zeros(num_elements)
+        self.agreeing = 0.0
+        """Images whose class is the same under all elements."""
         self.hits = _zeros(num_elements)
         self.averaged_hits = 0.0
 
@@ -233,6 +235,7 @@ class PredictionSums:
         classes = _classes(stacked).cpu()  # (elements, B)
         changed = classes != classes[0]
         self.flips += changed.double().sum(1)
+        self.agreeing += float((~changed.any(0)).sum())
         if labels is None:
             return
 

@@ -39,6 +39,8 @@ METHODS = {
 NAMES = (
     ("het-ien", "Het-IEN"),
     ("het-siamfc", "Het-IEN"),
+    # in the table symmetry it is the plain network, in the study one with free kernels
+    (r"(?:mnist|digits-\w+|eurosat|merced|cells|rot4|rot2xflip|imagenet|tim)-free", "CNN"),
     ("equivariant", "equivariant"),
     ("tied", "equivariant"),
     ("free", "equivariant"),

@@ -72,6 +72,10 @@ class Record:
     """A fraction, like the next; NaN for a network that does not classify."""
     accuracy_with_copies: float
     """Over the originals and their transformed copies, as the authors measure it."""
+    accuracy_under_group: float
+    """Mean over all elements of the group; NaN in records that are older than it."""
+    agreement: float
+    """The share of images whose class is the same under all elements; NaN in older records."""
     layers: Mapping[str, Layer]
     parameters: int
     trained_parameters: int
@@ -79,6 +83,8 @@ class Record:
     images_per_second: float
     images_seen: float
     """In training, every view of an image counted; NaN where that is not known."""
+    seconds: float
+    """Of training; 0 for a row that tests the weights of another."""
     content: Json = field(compare=False, repr=False)
     """The whole file, for what only some kinds of runs have."""
 
@@ -221,11 +227,15 @@ def _record(path: Path, content: Json) -> Record:
     finished = datetime.fromisoformat(read_field(content, "finished", kind=str))
     if finished.tzinfo is None:  # it could not be compared with others
         raise ValueError(f"finished should name a time zone; it is {finished.isoformat()}")
-    accuracy = read_number(content, "accuracy")
-    with_copies = read_number(content, "accuracy_with_copies")
-    for share in (accuracy, with_copies):
+    shares = {
+        "accuracy": read_number(content, "accuracy"),
+        "accuracy_with_copies": read_number(content, "accuracy_with_copies"),
+        "accuracy_under_group": _number_if_there(content, "accuracy_under_group"),
+        "agreement": _number_if_there(content, "agreement"),
+    }
+    for name, share in shares.items():
         if share < 0 or share > 1:  # NaN is neither: it was not measured
-            raise ValueError(f"accuracies should be from 0 to 1; they are {accuracy} and {with_copies}")
+            raise ValueError(f"{name} should be from 0 to 1; it is {share}")
     commit = None  # the run was started outside of a repository
     if content.get("commit") is not None:
         commit = read_field(content, "commit", kind=str)
@@ -252,14 +262,14 @@ def _record(path: Path, content: Json) -> Record:
         machine=read_field(content, "machine", kind=str),
         commit=commit,
         finished=finished,
-        accuracy=accuracy,
-        accuracy_with_copies=with_copies,
+        **shares,
         layers=layers,
         parameters=read_field(content, "parameters", kind=int),
         trained_parameters=read_field(content, "trained_parameters", kind=int),
         macs=read_number(content, "macs"),
         images_per_second=read_number(content, "images_per_second"),
         images_seen=read_number(content, "images_seen"),
+        seconds=_number_if_there(content, "seconds"),
         content=content,
     )
 
@@ -269,9 +279,7 @@ def _layer(found: Json, exact_elements: Mapping[str, bool]) -> Layer:
     per_element: Json = {}
     if "per_element" in found:
         per_element = read_field(found, "per_element", kind=dict)
-    regular = math.nan
-    if "relative_regular" in found:
-        regular = read_number(found, "relative_regular")
+    regular = _number_if_there(found, "relative_regular")
     exact, between = [], []
     for label in per_element:
         error = read_number(per_element, label)
@@ -288,6 +296,13 @@ def _layer(found: Json, exact_elements: Mapping[str, bool]) -> Layer:
         between=_mean(between),
         regular=regular,
     )
+
+
+def _number_if_there(content: Json, name: str) -> float:
+    """Return a number; NaN in a record that is older than it."""
+    if name not in content:
+        return math.nan
+    return read_number(content, name)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 from .. import baselines, models
 from .._files import digest, generator
-from ..data import SETTINGS, Dataset, data_folder, rot_mnist, scale_mnist, tiny_imagenet, to_float
+from ..data import (
+    DATASETS,
+    Dataset,
+    class_folders,
+    data_folder,
+    rot_mnist,
+    scale_mnist,
+    tiny_imagenet,
+    to_float,
+)
 from ..data import load as load_dataset
 from ..data.augment import cutout, mirror, rescale, rotate, shift
 from ..loss.error import full_precision
@@ -57,8 +66,10 @@ class Classify(TaskKind[Config, Dataset]):
 
     def load(self, config: Config, folder: str | None = None) -> Dataset:
         data = config.data
-        taken = SETTINGS.get(data.dataset, ())
-        settings = {name: getattr(data, name) for name in ("classes", "image_size") if name in taken}
+        settings = {}
+        if data.dataset in DATASETS:  # load_dataset() has something to say if it is not
+            for name in DATASETS[data.dataset].settings:
+                settings[name] = getattr(data, name)
         return load_dataset(data.dataset, folder, config.seed_of_data, **settings)
 
     def source(self, config: Config, folder: str | None) -> str | None:
@@ -66,9 +77,10 @@ class Classify(TaskKind[Config, Dataset]):
         place = data_folder(folder)
         if str(place) == "embedded":
             return "embedded-5k"
-        if config.data.dataset == "stl10":
+        dataset = config.data.dataset
+        if dataset in ("stl10", "tiny-imagenet", *class_folders.NAMED):
             return None  # whether it is whole is known once it is read
-        if config.data.dataset != "rot-mnist":
+        if dataset != "rot-mnist" or config.data.max_angle < rot_mnist.FULL_TURN:
             return "generated"
         if not place.is_dir():
             return None
@@ -92,21 +104,28 @@ class Classify(TaskKind[Config, Dataset]):
         return described
 
     def epoch_items(self, config: Config, train: int | None) -> EpochItems:
+        note = ""
         if train is None:
             train = config.data.train_images
         if train is None:
+            if config.data.dataset in class_folders.NAMED:
+                note = ", if all that were published train"
             train = _size_of_dataset(config)
             if config.data.test_on == "validation":
                 train -= config.data.validation_images
-        return EpochItems(train, "image")
+        return EpochItems(train, "image", note)
 
     def network(self, config: Config) -> nn.Module:
         model = config.network.model
         family: Any = baselines
         if model in models.MODELS:
             family = models
+        options: dict[str, Any] = {}
+        if config.data.channels is not None:
+            options["in_channels"] = config.data.channels
         return create(
             family.factory(model),
+            **options,
             feature_groups=config.network.feature_groups,
             group=config.objective.group,
             width=config.network.width,
@@ -165,7 +184,7 @@ class Classify(TaskKind[Config, Dataset]):
 
     def cost(self, config: Config, plain: nn.Module) -> Cost:
         size = config.data.image_size
-        shape = (3, size, size)
+        shape = (config.data.channels or 3, size, size)
         if config.data.dataset.endswith("mnist"):  # digits are enlarged inside the network
             shape = (1, 28, 28)
         return Cost(*cost(config, plain, shape), "an image at inference")
@@ -285,6 +304,11 @@ def images(config: Config, dataset: Dataset) -> tuple[Labelled, Labelled]:
         raise ValueError(
             f"{dataset.name} has {dataset.classes} classes; the configuration says {data.classes}"
         )
+    if data.channels is not None and dataset.train_x.shape[1] != data.channels:
+        raise ValueError(
+            f"images of {dataset.name} have {dataset.train_x.shape[1]} channels, the configuration says "
+            f"{data.channels}: --set channels={dataset.train_x.shape[1]}"
+        )
     train_x, train_y = dataset.train_x, dataset.train_y
     test_x, test_y = dataset.test_x, dataset.test_y
     if data.test_on == "validation":
@@ -386,4 +410,6 @@ def _size_of_dataset(config: Config) -> int:
             return scale_mnist.SIZES.train + scale_mnist.SIZES.validation
         case "stl10":
             return STL10_TRAIN_IMAGES
+        case name if name in class_folders.NAMED:
+            return class_folders.NAMED[name]
     return tiny_imagenet.TRAIN * config.data.classes

@@ -39,7 +39,9 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
         y: Their labels (N,).
 
     Returns:
-        What a record holds of them: ``accuracy``, ``accuracy_with_copies`` and ``layers``.
+        What a record holds of them: ``accuracy``; ``accuracy_with_copies``, the authors' measure;
+        ``accuracy_under_group``, the mean over all elements, the identity included; ``agreement``,
+        the share of images whose predicted class is the same under all elements; and ``layers``.
     """
     objective = config.objective
     taps: Any = (model.taps, model.feature_groups)
@@ -49,23 +51,36 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
         reports.append(measure(model, _batches(x), group, *taps, labels=y, floors=False))
 
     of_views = []
+    under_groups = []
+    agreements = []
     for report in reports:
         identity, *others = (report.accuracy or {}).values()
         of_views.append(statistics.mean(others))
+        under_groups.append(statistics.mean([identity, *others]))
+        if report.output is not None:
+            agreements.append(report.output.agreement)
     accuracy: float | None = identity  # the same in all reports: it is that of the images themselves
     # half of what the authors test on are images as they are, half are views of them
     with_copies: float | None = (identity + statistics.mean(of_views)) / 2
+    under_group: float | None = statistics.mean(under_groups)
+    agreement: float | None = statistics.mean(agreements)
     if objective.average:
-        accuracy, with_copies = reports[0].averaged_accuracy, None
+        accuracy, with_copies, under_group, agreement = reports[0].averaged_accuracy, None, None, None
         (group,) = objective.groups
         if all(group.exact):
             # averaged over an exact group, the prediction for a view is that for the image
-            with_copies = accuracy
+            with_copies, under_group, agreement = accuracy, accuracy, 1.0
 
     layers = layer_errors(reports)
     for name, error in _regular_errors(config, model, x[:REGULAR_IMAGES]).items():
         layers[name]["relative_regular"] = error
-    return {"accuracy": accuracy, "accuracy_with_copies": with_copies, "layers": layers}
+    return {
+        "accuracy": accuracy,
+        "accuracy_with_copies": with_copies,
+        "accuracy_under_group": under_group,
+        "agreement": agreement,
+        "layers": layers,
+    }
 
 
 def layer_errors(reports: Sequence[Report]) -> dict[str, Any]:

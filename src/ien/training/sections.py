@@ -40,12 +40,25 @@ class Data(Section):
         low=0,
         high=MAX_SEED,
     )
+    max_angle: float = setting(
+        180.0,
+        "rot-mnist: digits are rotated by up to N degrees either way; 180: all angles, 0: upright.",
+        low=0,
+        high=180,
+    )
     image_size: int = setting(
         64,
-        "Pixels along a side. rot-tim, r2-tim, stl10: images are scaled down to it. scale-mnist: 28, or 56 "
-        "to double the digits inside the network.",
+        "Pixels along a side. tiny-imagenet, rot-tim, r2-tim, stl10: images are scaled down to it; "
+        "folders of pictures: scaled to it. scale-mnist: 28, or 56 to double the digits inside the network.",
         low=8,
-        high=96,
+        high=512,
+    )
+    channels: int | None = setting(
+        None,
+        "Channels of the images, 1 for grey ones; none: what the network is usually given, 1 for cnn6 and "
+        "the other networks for digits, 3 for the rest.",
+        low=1,
+        high=3,
     )
     train_images: int | None = setting(
         None, "Use only the first N training images (or clips); none: all.", low=2

@@ -46,7 +46,7 @@ class Part:
     """Before the title of each table; may be empty."""
     rows: Sequence[Row]
     layers: Sequence[str] | None = None
-    """The layers that the paper shows; None for all."""
+    """The layers that are shown; None for all, and none at all leaves their tables out."""
     notes: Sequence[str] = ()
     """What a reader of these rows has to know, besides how they were measured."""
     kind: Kind = field(default_factory=Classifiers)
@@ -125,7 +125,10 @@ def _tables(part: Part, paper: Mapping[str, PaperRow]) -> list[Table]:
     layers = part.layers
     if layers is None:
         layers = layer_names(part.rows)
-    return part.kind.tables(title, part.rows, paper) + layer_tables(title, part.rows, layers, paper)
+    tables = part.kind.tables(title, part.rows, paper)
+    if layers:
+        tables += layer_tables(title, part.rows, layers, paper)
+    return tables
 
 
 def _notes(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> list[str]:
