@@ -27,6 +27,7 @@ from ..data import load as load_dataset
 from ..data.augment import cutout, mirror, rescale, rotate, shift
 from ..loss.error import full_precision
 from ..loss.objective import EquivarianceLoss
+from ..tying.tie import Tied, slack_of
 from . import run_folder
 from .config import Config
 from .distributed import Processes
@@ -139,7 +140,7 @@ class Classify(TaskKind[Config, Dataset]):
         (x, y), _ = images(config, data)
         chosen = _chosen(config, len(x))
         some = to_float(x[chosen[:TRIAL_IMAGES]]).to(device)
-        network = trainable(config, device, processes, some)
+        network, tied = trainable(config, device, processes, some)
         colour = torch.zeros(x.shape[1])
         if config.data.cutout:  # reading all images takes a while
             colour = _mean_colour(x, chosen)
@@ -154,6 +155,7 @@ class Classify(TaskKind[Config, Dataset]):
             colour.to(device),
             processes,
             chosen,
+            tied,
         )
         # BatchNorm cannot normalise a single value per channel, as after a 1×1 map
         smallest = max(1, task.items // task.steps // processes.count)
@@ -168,12 +170,14 @@ class Classify(TaskKind[Config, Dataset]):
         self, folder: Path, config: Config, network: nn.Module, data: Dataset, say: Callable[[str], None]
     ) -> dict[str, Any]:
         _, (x, y) = images(config, data)
+        slack = slack_of(network)
         plain = exported(network, to_float(x[:64]).to(config.machine.device))
         channels_last(plain)  # faster; the file of weights has the usual layout all the same
         run_folder.save_weights(folder, plain)
         parameters, macs = cost(config, plain, x.shape[1:])
         return {
             **evaluate(config, plain, x, y),
+            **({"slack": slack} if slack else {}),
             "parameters": parameters,
             "macs": macs,
             "images_per_second": round(inference_speed(config, plain, x), 1),
@@ -214,6 +218,7 @@ class ClassifyTask:
     processes: Processes
     chosen: Tensor
     """Indices of the images to train on: all, or a subset in epochs as long as those of all."""
+    tied: Tied | None = None
 
     @property
     def steps(self) -> int:
@@ -249,6 +254,11 @@ class ClassifyTask:
             batches = self._order(each).tensor_split(self.steps)
             first = step if each == epoch else 0
             yield from batches[first:]
+
+    def pass_of(self, epoch: int, step: int) -> int:
+        """Return which pass over the images the first image of a step belongs to."""
+        first = epoch * self.items + step * self.items // self.steps
+        return first // len(self.chosen)
 
     def forward(self, batch: Tensor, epoch: int, step: int) -> Forward:
         """Compute cross-entropy and equivariance loss of this process's share of the batch."""

@@ -117,6 +117,7 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
             "model": network.state_dict(),
             "optimizer": task.optimizer.state_dict(),
             "multipliers": _multipliers(task),
+            "slack": _slack(task),
             "seconds": seconds_before + pace.seconds,
         }
         run_folder.save_checkpoint(folder, state)
@@ -160,14 +161,18 @@ def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
     config, processes = task.config, task.processes
     rate = learning_rate(config, epoch * task.steps + step, task.steps)
     for parameters in task.optimizer.param_groups:
-        parameters["lr"] = rate
+        parameters["lr"] = rate * parameters.get("rate", 1.0)
     # dropout draws from the global generator: seeded by the place, a resumed run draws the same
     torch.manual_seed(seed_of(config.seed, "noise", epoch, step, processes.rank))
     loss, parts, hits, count, total = task.forward(batch, epoch, step)
     if processes.count > 1:
         # gradients are averaged over the processes, whose shares may differ by an item
         loss = loss * (count * processes.count / total)
+    if task.tied is not None:
+        loss = loss + task.tied.penalty()
     loss.backward()
+    if task.tied is not None and task.tied.listens:
+        task.tied.listen(task.pass_of(epoch, step))
     task.optimizer.step()
     task.optimizer.zero_grad()
     with torch.no_grad():
@@ -225,6 +230,10 @@ def _metrics(task: Task, epoch: int, sums: Tensor) -> dict[str, Any]:
     if task.objective is not None and task.objective.multipliers:
         # as the terms are named: those of weight 0 have neither
         metrics["multipliers"] = dict(zip(means, task.objective.multipliers.values(), strict=True))
+    if task.tied is not None and task.tied.remainders:
+        metrics["slack"] = task.tied.slack()
+        if task.tied.listens:
+            metrics["certainty"] = task.tied.evidence()[""].certainty
     return metrics
 
 
@@ -233,6 +242,13 @@ def _multipliers(task: Task) -> dict[str, Any]:
     if task.objective is None:
         return {}
     return task.objective.state_dict()
+
+
+def _slack(task: Task) -> dict[str, Any]:
+    """Return what a network with slack has heard, for a checkpoint; empty for any other."""
+    if task.tied is None:
+        return {}
+    return task.tied.state_dict()
 
 
 def _restore(folder: Path, task: Task) -> _Progress:
@@ -247,6 +263,8 @@ def _restore(folder: Path, task: Task) -> _Progress:
             if task.objective is not None:
                 # checkpoints of runs without targets may be older than multipliers
                 task.objective.load_state_dict(state.get("multipliers", {}))
+            if task.tied is not None:
+                task.tied.load_state_dict(state.get("slack", {}))
         except (RuntimeError, ValueError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(
@@ -272,6 +290,8 @@ def _config_digest(config: Config) -> str:
     content = config.to_json()
     if config.objective.target is None:
         del content["objective"]["target"]  # so that checkpoints from before there were targets go on
+    if config.objective.slack == "0":
+        del content["objective"]["slack"]
     return digest(json.dumps(content, sort_keys=True).encode())
 
 

@@ -18,7 +18,8 @@ from torch.nn.utils import parametrize
 from .._files import seed_of
 from ..loss.objective import EquivarianceLoss
 from ..measuring.measure import measure
-from ..tying.tie import make_equivariant, make_plain, plain_copy
+from ..tying.slack import RATE, Remainder
+from ..tying.tie import Tied, make_equivariant, make_plain, plain_copy
 from .config import Config
 from .distributed import Processes
 from .task import kind_of
@@ -62,25 +63,34 @@ def build(config: Config) -> nn.Module:
     return kind_of(config).network(config)
 
 
-def tie_weights(config: Config, network: nn.Module, some: Tensor) -> None:
+def tie_weights(config: Config, network: nn.Module, some: Tensor) -> Tied | None:
     """Make a new network equivariant, by running ``some`` inputs, if the run asks for it.
 
     With ``tie=start`` it is a plain network again afterwards, whose first weights are equivariant.
+
+    Returns:
+        What became of it; None for a plain network.
     """
     objective = config.objective
     if objective.tie == "never":
-        return
+        return None
     kernels: Any = "free"
     if objective.tied:
         kernels = objective.tie
     (group,) = objective.groups
     spec: Any = network.feature_groups
-    make_equivariant(network, group, some, feature_groups=spec, kernels=kernels)
-    if not objective.tied:
-        make_plain(network)
+    tied = make_equivariant(
+        network, group, some, feature_groups=spec, kernels=kernels, slack=objective.slack_value
+    )
+    if objective.tied:
+        return tied
+    make_plain(network)
+    return None
 
 
-def trainable(config: Config, device: torch.device, processes: Processes, some: Tensor) -> nn.Module:
+def trainable(
+    config: Config, device: torch.device, processes: Processes, some: Tensor
+) -> tuple[nn.Module, Tied | None]:
     """Build a network ready to train, with tied weights if the run asks for them.
 
     Args:
@@ -88,12 +98,15 @@ def trainable(config: Config, device: torch.device, processes: Processes, some: 
         device: Where the network goes.
         processes: Those that share each batch.
         some: A few inputs, to try the network on.
+
+    Returns:
+        The network, and what became of it when its weights were tied.
     """
     # built on the CPU, so that a seed gives the same weights on every device
     network = build(config).to(device)
     # before weights are tied: a tied norm is of a class of its own, which torch would not replace
     network = processes.synchronise_norms(network, device)
-    tie_weights(config, network, some.to(device))
+    tied = tie_weights(config, network, some.to(device))
     _check_measurable(config, network, some[:2].to(device))
     check_target(config, network, some.to(device))
     network.train()
@@ -101,7 +114,7 @@ def trainable(config: Config, device: torch.device, processes: Processes, some: 
         channels_last(network)
     if config.machine.compile:
         compile_blocks(network)
-    return network
+    return network, tied
 
 
 def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
@@ -260,7 +273,10 @@ def check_target(config: Config, network: nn.Module, x: Tensor) -> None:
 
 
 def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:
-    """Split the parameters into those with weight decay and those without."""
+    """Split the parameters into those with weight decay, those without, and remainders.
+
+    ``rate`` is a factor on the learning rate; remainders have a penalty instead of decay.
+    """
     norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
     # by identity: == of two tensors compares their numbers
     undecayed: dict[int, nn.Parameter] = {}
@@ -269,13 +285,21 @@ def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]
             for name, parameter in _own_parameters(module):
                 if isinstance(module, norms) or name.endswith("bias"):
                     undecayed[id(parameter)] = parameter
+    remainders: dict[int, nn.Parameter] = {}
+    for module in network.modules():
+        if isinstance(module, Remainder):
+            remainders[id(module.free)] = module.free
     # in the order of the network, which checkpoints rely on
-    decayed = [p for p in network.parameters() if id(p) not in undecayed]
-    others = [p for p in network.parameters() if id(p) in undecayed]
-    return [
+    learning = [p for p in network.parameters() if id(p) not in remainders]
+    decayed = [p for p in learning if id(p) not in undecayed]
+    others = [p for p in learning if id(p) in undecayed]
+    groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": config.optimizer.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
+    if remainders:
+        groups.append({"params": list(remainders.values()), "weight_decay": 0.0, "rate": RATE})
+    return groups
 
 
 def _own_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -194,6 +194,11 @@ class Objective(Section):
         "the loss nor views. smooth: kernels made of patterns that rotate by any angle, always used where an "
         "element of the group resamples; free: any tied kernels.",
     )
+    slack: str = setting(
+        "0",
+        "How far tied weights may leave the symmetry, if the data want it: 0, not at all; a number, such as "
+        "1; or auto: they stay tied until the training images say that they prefer an orientation.",
+    )
     normalize: bool = setting(
         False,
         "Divide each layer's equivariance loss by the variance of its maps, so that shrinking them does not "
@@ -214,6 +219,8 @@ class Objective(Section):
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their views"
             )
         self._check_target()
+        if self.slack_value != 0 and not self.tied:
+            raise ValueError(f"slack={self.slack} needs tie=smooth or tie=free: only tied weights have it")
         # views of an image are different, and none of them is the image itself
         most = min(len(group) - 1 for group in self.groups)
         if self.samples > most:
@@ -250,6 +257,19 @@ class Objective(Section):
                 raise ValueError(
                     f"target takes the place of weights: write {group} without one; got {self.group}"
                 )
+
+    @property
+    def slack_value(self) -> float | Literal["auto"]:
+        """The slack as :func:`make_equivariant` takes it."""
+        if self.slack == "auto":
+            return "auto"
+        try:
+            value = float(self.slack)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise ValueError(f"slack must be auto, or a number of 0 or more; got {self.slack}")
+        return value
 
     @property
     def tied(self) -> bool:

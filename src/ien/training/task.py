@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .._text import nearest
 from ..loss.objective import EquivarianceLoss
+from ..tying.tie import Tied
 from .config import Config
 from .distributed import Processes
 
@@ -75,6 +76,10 @@ class Task(Protocol):
     @property
     def objective(self) -> EquivarianceLoss | None: ...
     @property
+    def tied(self) -> Tied | None:
+        """What became of a network whose weights are tied."""
+
+    @property
     def steps(self) -> int:
         """Steps in an epoch."""
 
@@ -96,6 +101,9 @@ class Task(Protocol):
 
     def batches(self, epoch: int, step: int) -> Generator[Any, None, None]:
         """Yield the batches of the rest of the run, from that step on."""
+
+    def pass_of(self, epoch: int, step: int) -> int:
+        """Return which pass over the data a step belongs to: none of them is seen twice in one."""
 
     def forward(self, batch: Any, epoch: int, step: int) -> Forward:
         """Compute the losses of this process's share of a batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -28,7 +28,7 @@ from .projection import VECTOR
 from .slack import RATE, Evidence, Listener, Remainder
 from .wiring import nearest_named
 
-__all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy"]
+__all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy", "slack_of"]
 
 M = TypeVar("M", bound=nn.Module)
 Weights = Literal["random", "project"]
@@ -54,7 +54,7 @@ class Tied:
         model: nn.Module,
         plan: Plan,
         plain_count: int,
-        slack: Mapping[str, tuple[Callable[[], Tensor], Remainder]] | None = None,
+        slack: Mapping[str, parametrize.ParametrizationList] | None = None,
         listening: Collection[str] = (),
     ) -> None:
         """Describe a model that was just tied.
@@ -63,7 +63,7 @@ class Tied:
             model: The model.
             plan: What was tied in it.
             plain_count: How many parameters it had before.
-            slack: The tied part of weights and their remainder, by the name of their layer.
+            slack: The parametrizations of weights with slack, by the name of their layer.
             listening: The layers among these whose remainder may learn once the data ask for it.
         """
         self.model = model
@@ -102,13 +102,13 @@ class Tied:
         It is 0 for a model without slack, and with ``slack="auto"`` until the remainders learn.
         """
         penalty = next(self.model.parameters()).new_zeros(())
-        for name, (tied, remainder) in self._with_slack.items():
+        for name, remainder in self.remainders.items():
             if self._listener is not None and name in self._listener.remainders:
                 if not self._listener.opened:
                     self._check_closed(name, remainder)
                     continue
             with torch.no_grad():
-                size = tied().square().sum()
+                size = _tied_part(self._with_slack[name]).square().sum()
             penalty = penalty + remainder.value().square().sum() / (remainder.slack * size)
         return penalty
 
@@ -133,9 +133,18 @@ class Tied:
                 remainder.free.grad = None  # the optimizer leaves it as it is
 
     @property
+    def listens(self) -> bool:
+        """Whether some remainder waits for the data, as with ``slack="auto"``."""
+        return self._listener is not None
+
+    @property
     def remainders(self) -> dict[str, Remainder]:
         """The remainders of weights with slack, by the name of their layer."""
-        return {name: remainder for name, (_, remainder) in self._with_slack.items()}
+        found = {}
+        for name, parametrizations in self._with_slack.items():
+            remainder: Any = parametrizations[-1]
+            found[name] = remainder
+        return found
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradients in the remainders after ``loss.backward()``, by layer."""
@@ -161,11 +170,7 @@ class Tied:
 
     def slack(self) -> dict[str, float]:
         """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?"""
-        ratios = dict.fromkeys(self.layers, 0.0)
-        with torch.no_grad():
-            for name, (tied, remainder) in self._with_slack.items():
-                ratios[name] = float(remainder.value().norm() / tied().norm())
-        return ratios
+        return dict.fromkeys(self.layers, 0.0) | slack_of(self.model)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return parameter groups for an optimizer: remainders learn at a tenth of the rate.
@@ -501,14 +506,14 @@ def _slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict
 
 def _add_remainders(
     model: nn.Module, tensors: Sequence[TiedTensor], slacks: Mapping[str, Slack]
-) -> tuple[dict[str, tuple[Callable[[], Tensor], Remainder]], list[str]]:
+) -> tuple[dict[str, parametrize.ParametrizationList], list[str]]:
     """Give weights with slack a remainder; return these by layer, and the layers that listen.
 
     Vectors have none, nor have numbers per channel, nor weights that no element moves.
     """
     names = {id(module): name for name, module in model.named_modules()}
     remainders: dict[int, Remainder] = {}  # by the id of a tensor that modules may share
-    found: dict[str, tuple[Callable[[], Tensor], Remainder]] = {}
+    found: dict[str, parametrize.ParametrizationList] = {}
     listening = []
     for module, key, tie in tensors:
         name = names[id(module)]
@@ -523,27 +528,35 @@ def _add_remainders(
         if is_first:
             number = 1.0 if slack == "auto" else float(slack)
             remainders[shared] = Remainder(tie, values, number)
-            found[name] = (_tied_part(parametrizations), remainders[shared])
+            found[name] = parametrizations
         parametrize.register_parametrization(module, key, remainders[shared], unsafe=True)
         if is_first and slack == "auto":
             listening.append(name)
     return found, listening
 
 
-def _tied_part(parametrizations: Any) -> Callable[[], Tensor]:
-    """Return a function that computes a tied weight as it is without a remainder."""
-    steps = list(parametrizations)
+def slack_of(model: nn.Module) -> dict[str, float]:
+    """Return ‖r‖ / ‖P W‖ of each layer that has a remainder r; empty for other models."""
+    found = {}
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            for parametrizations in _parametrizations_of(module).values():
+                remainder = parametrizations[-1]
+                if isinstance(remainder, Remainder):
+                    found[name] = float(remainder.value().norm() / _tied_part(parametrizations).norm())
+    return found
 
-    def compute() -> Tensor:
-        originals = [parametrizations.original]
-        if not parametrizations.is_tensor:  # those of a weight norm
-            originals = [parametrizations.original0, parametrizations.original1]
-        value = steps[0](*originals)
-        for step in steps[1:]:
-            value = step(value)
-        return value
 
-    return compute
+def _tied_part(parametrizations: Any) -> Tensor:
+    """Return a tied weight as it is without its remainder, the last of its parametrizations."""
+    originals = [parametrizations.original]
+    if not parametrizations.is_tensor:  # those of a weight norm
+        originals = [parametrizations.original0, parametrizations.original1]
+    first, *others, _ = parametrizations
+    value = first(*originals)
+    for each in others:
+        value = each(value)
+    return value
 
 
 def _refuse_pickling(module: nn.Module) -> Any:

@@ -30,6 +30,7 @@ from ...training.network import (
     trainable,
 )
 from ...training.task import Cost, Description, EpochItems, Forward, TaskKind
+from ...tying.tie import Tied
 from ..data import sets
 from ..data.clip import Clip
 from ..data.sets import Clips
@@ -54,6 +55,11 @@ class TrackingTask:
     optimizer: torch.optim.Optimizer
     pairs: Pairs
     processes: Processes
+    tied: Tied | None = None
+
+    def pass_of(self, epoch: int, step: int) -> int:
+        """Return the epoch: clips are long, and pairs of frames hardly come twice in one."""
+        return epoch
 
     @property
     def steps(self) -> int:
@@ -174,11 +180,11 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
     def prepare(self, config: TrackingConfig, data: Clips, processes: Processes) -> TrackingTask:
         device = processes.device(config.machine.device)
         pairs = make_pairs(config, sequences(config, data).train, processes)
-        network = trainable(config, device, processes, _trial(config))
+        network, tied = trainable(config, device, processes, _trial(config))
         optimizer = optimizer_of(config, network)
         objective = objective_of(config, network)
         model = processes.wrap(Siamese(network, objective), device)
-        return TrackingTask(config, network, model, objective, optimizer, pairs, processes)
+        return TrackingTask(config, network, model, objective, optimizer, pairs, processes, tied)
 
     def test(
         self,
