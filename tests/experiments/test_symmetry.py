@@ -48,18 +48,19 @@ def test_every_data_set_has_every_method_and_some_on_a_tenth() -> None:
 
 @pytest.mark.parametrize("data", DATA)
 def test_rows_of_a_data_set_differ_as_their_names_say(data) -> None:
-    free = f"{data}-free"
+    cnn = f"{data}-cnn"
     without = {} if data != "neu-steel-rot2xflip" else {"weights_of": ""}
-    assert changed(f"{data}-cnn-aug", free) == {"transform": True, **without}
+    assert changed(f"{data}-cnn-aug", cnn) == {"transform": True, **without}
     weights = {"average": True, "weights_of": f"symmetry/{data}-cnn-aug"}
     assert changed(f"{data}-cnn-aug-tta", f"{data}-cnn-aug") == weights
-    assert changed(f"{data}-tied", free) == {"tie": "smooth", **without}
-    small = config(f"symmetry/{free}", "small")
+    assert changed(f"{data}-tied", cnn) == {"tie": "smooth", **without}
+    assert changed(f"{data}-slack", f"{data}-tied") == {"slack": "auto"}
+    small = config(f"symmetry/{cnn}", "small")
     halved = {"epochs": small.schedule.epochs // 2, "cycle_epochs": small.schedule.cycle_epochs // 2}
-    assert changed(f"{data}-ien-beta0.1", free) == {"beta": 0.1, "augment": True, **halved, **without}
+    assert changed(f"{data}-ien-beta0.1", cnn) == {"beta": 0.1, "augment": True, **halved, **without}
     if data != "digits-flip":
         model = f"e2cnn-{small.network.model}"
-        assert changed(f"{data}-e2cnn", free) == {"model": model, **without}
+        assert changed(f"{data}-e2cnn", cnn) == {"model": model, **without}
     tenth = changed(f"{data}-tied-tenth", f"{data}-tied")
     assert tenth == {"subset": COUNTS.get(small.data.dataset, 10_000) // 10}
 
@@ -77,15 +78,15 @@ def test_all_rows_of_a_data_set_see_as_many_images(preset) -> None:
         assert len(seen) == 1, (data, seen)
 
 
-def test_the_group_plays_no_part_in_free_steel_so_it_is_trained_once() -> None:
+def test_the_group_plays_no_part_in_plain_steel_so_it_is_trained_once() -> None:
     for end in ("", "-tenth"):
-        right, wrong = f"neu-steel-rot2xflip-free{end}", f"neu-steel-rot4-free{end}"
+        right, wrong = f"neu-steel-rot2xflip-cnn{end}", f"neu-steel-rot4-cnn{end}"
         assert changed(right, wrong) == {"group": "rot2xflip", "weights_of": f"symmetry/{wrong}"}
 
 
 @pytest.mark.parametrize("data", ["digits-flip", "eurosat", "neu-steel-rot4", "rot-tim"])
 def test_networks_commute_with_quarter_turns_and_flips_at_their_sizes(data) -> None:
-    small, paper = (config(f"symmetry/{data}-free", preset) for preset in ("small", "paper"))
+    small, paper = (config(f"symmetry/{data}-cnn", preset) for preset in ("small", "paper"))
     net = network(small)
     shapes = [(1, 28, 28)]
     if small.network.model == "resnet18":
@@ -99,7 +100,7 @@ def test_networks_commute_with_quarter_turns_and_flips_at_their_sizes(data) -> N
 def test_channels_are_about_the_same_whatever_the_feature_groups() -> None:
     widths = {}
     for data in DATA:
-        net = network(config(f"symmetry/{data}-free", "small"))
+        net = network(config(f"symmetry/{data}-cnn", "small"))
         taps: Any = net.taps
         last = [layer for layer in net.get_submodule(taps[-1]).modules() if isinstance(layer, nn.Conv2d)][-1]
         first = next(layer for layer in net.modules() if isinstance(layer, nn.Conv2d))
@@ -142,14 +143,14 @@ def finished(name: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [*METHODS, "free-tenth"])
+@pytest.mark.parametrize("method", [*METHODS, "cnn-tenth"])
 @pytest.mark.parametrize("data", ["digits-30", "digits-flip", "eurosat", "neu-steel-rot2xflip"])
 def test_row_runs_end_to_end(data, method, folder) -> None:
     if (data, method) == ("digits-flip", "e2cnn"):
         pytest.skip("e2cnn has no fields for flips without rotations")
     record = finished(f"symmetry/{data}-{method}", folder)
     assert record["images_seen"] == (256 if data.startswith("digits") else 32)
-    exact = method in ("e2cnn", "tied")
+    exact = method in ("e2cnn", "tied", "slack")  # two epochs of smoke say too little to let go
     worst = max(layer["relative"] for layer in record["layers"].values())
     assert (worst < 1e-6) == exact
     assert 0 <= record["agreement"] <= 1 and 0 <= record["accuracy_under_group"] <= 1
@@ -159,7 +160,7 @@ def test_row_runs_end_to_end(data, method, folder) -> None:
 
 @pytest.mark.slow
 def test_the_table_shows_data_sets_one_after_another_with_notes_once(folder) -> None:
-    for row in ("digits-30-free", "eurosat-cnn-aug-tta"):
+    for row in ("digits-30-cnn", "eurosat-cnn-aug-tta"):
         finished(f"symmetry/{row}", folder)
     console = Console(file=io.StringIO(), width=200, record=True)
     print_table("symmetry", folder, console=console)
@@ -169,5 +170,5 @@ def test_the_table_shows_data_sets_one_after_another_with_notes_once(folder) -> 
         "EuroSAT, rot4xflip: Accuracy and agreement",
     ]
     assert text.index(titles[0]) < text.index(titles[1])
-    assert {"digits-30-free", "eurosat-cnn-aug", "eurosat-cnn-aug-tta"} <= set(text.split())
-    assert text.count("free: the network as it is") == 1 and "Relative error" not in text
+    assert {"digits-30-cnn", "eurosat-cnn-aug", "eurosat-cnn-aug-tta"} <= set(text.split())
+    assert text.count("cnn: the network as it is") == 1 and "Relative error" not in text

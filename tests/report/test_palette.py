@@ -17,8 +17,8 @@ from ien.report.palette import COLOURS, METHODS, colour_of, colours_of, method_o
         ("resnet18-r8-equivariant-2x", "equivariant"),
         ("study/n500-free", "equivariant"),
         ("study/tied", "equivariant"),
-        ("symmetry/digits-flip-free", "CNN"),
-        ("neu-steel-rot2xflip-free-tenth", "CNN"),
+        ("symmetry/digits-flip-cnn", "CNN"),
+        ("neu-steel-rot2xflip-slack-tenth", "slack"),
         ("symmetry/rot-tim-tied", "equivariant"),
         ("study/regular-start-all-beta1", None),  # not tied in training
         ("28-ss-cnn", "SS-CNN"),

@@ -76,15 +76,16 @@ DATA: dict[str, Source] = {
 ALONE: Settings = {"augment": False, "beta": 0.0}
 """Each image is seen once, without a view beside it."""
 METHODS: dict[str, Settings] = {
-    "free": ALONE,
+    "cnn": ALONE,
     "cnn-aug": {**ALONE, "transform": True},
     "cnn-aug-tta": {**ALONE, "transform": True, "average": True},
     "e2cnn": ALONE,
     "ien-beta0.1": {"beta": 0.1},
     "tied": EQUIVARIANT,
+    "slack": {**EQUIVARIANT, "slack": "auto"},
 }
 """The second part of a row's name → what sets it apart."""
-ON_A_TENTH = ("free", "cnn-aug", "tied")
+ON_A_TENTH = ("cnn", "cnn-aug", "tied", "slack")
 """Methods that are also trained on a tenth of the images, in as many steps."""
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -115,16 +116,18 @@ NOTES = (
     "predicted class is the same under all elements of the group; under group: accuracy on the test images "
     "under all elements, averaged; worst error: relative error of the layer where it is largest, mean over "
     "the seeds; training s: on a machine that did other things too; 0: the weights of another row are tested",
-    "free: the network as it is, neither copies nor augmentation",
+    "cnn: the network as it is, neither copies nor augmentation",
     "cnn-aug: each training image is replaced by itself under a random element, drawn again in every epoch",
     "cnn-aug-tta: the weights of cnn-aug, softmax averaged over the group at test time",
     "e2cnn: the steerable twin with the same channels at inference, each image seen once; there is none for "
     "flip alone",
     "ien-beta0.1: the paper's loss",
     "tied: weights tied by ien.make_equivariant throughout training, smooth kernels, each image seen once",
+    "slack: as tied, with slack=auto: weights stay tied until the training images say that they prefer an "
+    "orientation",
     "rows with tenth have a tenth of the training images, drawn by the seed, and as many steps",
     NOTE_ON_COMPUTE,
-    "free of neu-steel-rot2xflip has the weights of neu-steel-rot4-free, measured under the other group",
+    "cnn of neu-steel-rot2xflip has the weights of neu-steel-rot4-cnn, measured under the other group",
 )
 """What a reader of these rows has to know."""
 
@@ -170,7 +173,7 @@ def _row_settings(row: _Row) -> Settings:
         settings["model"] = f"e2cnn-{settings['model']}"
     if row.method == "cnn-aug-tta":
         settings["weights_of"] = f"{NAME}/{replace(row, method='cnn-aug').name}"
-    if row.method == "free" and row.data == "neu-steel-rot2xflip":
+    if row.method == "cnn" and row.data == "neu-steel-rot2xflip":
         # without views the group plays no part in training: train once, measure under both
         settings["weights_of"] = f"{NAME}/{replace(row, data='neu-steel-rot4').name}"
     return settings

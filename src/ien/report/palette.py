@@ -28,6 +28,7 @@ METHODS = {
     "E2CNN": COLOURS["vermilion"],
     "CNN-aug": COLOURS["orange"],
     "IEN": COLOURS["blue"],
+    "slack": "#5254A3",
     "SESN": COLOURS["purple"],
     "SS-CNN": "#8C6D31",
     "DSS": "#AD494A",
@@ -39,10 +40,9 @@ METHODS = {
 NAMES = (
     ("het-ien", "Het-IEN"),
     ("het-siamfc", "Het-IEN"),
-    # in the table symmetry it is the plain network, in the study one with free kernels
-    (r"(?:mnist|digits-\w+|eurosat|merced|cells|rot4|rot2xflip|imagenet|tim)-free", "CNN"),
     ("equivariant", "equivariant"),
     ("tied", "equivariant"),
+    ("slack", "slack"),
     ("free", "equivariant"),
     ("e2cnn", "E2CNN"),
     ("re-siamfc", "E2CNN"),
@@ -56,7 +56,7 @@ NAMES = (
     ("wrn", "CNN"),
     ("siamfc", "CNN"),
 )
-OTHER_COLOURS = (COLOURS["black"], COLOURS["purple"], "#8C6D31", "#5254A3", "#AD494A", "#637939")
+OTHER_COLOURS = (COLOURS["black"], COLOURS["purple"], "#8C6D31", "#7B4173", "#AD494A", "#637939")
 """For names that belong to no known method, in this order."""
 SHADES = (0.0, -0.35, 0.4, -0.6, 0.6)
 """How far towards white, or below 0 towards black, the colours of one method go in one figure."""
