@@ -13,9 +13,9 @@ logarithmic scale, and by a bounded share per step however far away the error is
     log λ_i  ←  log λ_i + 0.02 gap_i, or 0.05 gap_i below 0     within bounds
     weight_i =  λ_i · exp( gap_i )                              0 at the lower bound
 
-The last line acts at once where λ acts late, which keeps the two from chasing each other. Larger
-steps up would press a network that has learnt nothing yet into maps that are equivariant because
-they show nothing, and it does not come back from there; letting go quickly does no harm.
+The last line acts at once where λ acts late, which keeps the two from chasing each other. Steps up
+are small because a network that is pressed hard before it has learnt anything did not recover in
+our trials (``docs/method.md``); letting go quickly did no harm.
 """
 
 from __future__ import annotations
