@@ -166,6 +166,24 @@ def test_a_common_part_is_heard() -> None:
     assert min(heard(30.0, seed) for seed in range(5)) > 4
 
 
+@pytest.mark.parametrize("group", ["rot4", "rot2xflip", "flip"])
+def test_rotated_images_give_rotated_gradients_whose_mean_over_the_group_is_0(group) -> None:
+    x, y = arrows(8, 0, every_way=False)
+    model = net().double()
+    tied = ien.make_equivariant(model, group, x[:4].double(), slack=1.0)
+    parsed = ien.group(group)
+    gradients = []
+    for i in range(len(parsed)):
+        model.zero_grad()
+        F.cross_entropy(model(parsed.act(x.double(), torch.full((8,), i))), y).backward()
+        gradients.append({name: h.clone() for name, h in tied.gradients().items()})
+    for name, remainder in tied.remainders.items():
+        h = gradients[0][name]
+        for i in range(len(parsed)):
+            torch.testing.assert_close(gradients[i][name], remainder.tie.moved(h, i), atol=1e-10, rtol=1e-6)
+        assert float(sum(each[name] for each in gradients).norm()) < 1e-10 * len(parsed) * float(h.norm())
+
+
 def test_a_tied_network_learns_the_same_from_images_in_other_orientations() -> None:
     # what the test of symmetry rests on: training is blind to how an image lies
     x, y = arrows(32, 0, every_way=False)

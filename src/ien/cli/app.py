@@ -10,6 +10,7 @@ from . import look, run
 from .data import app as data_app
 from .errors import OneLineErrors
 from .plot import app as plot_app
+from .symmetry import symmetry
 from .track import track
 
 __all__ = ["app"]
@@ -60,6 +61,7 @@ def main(
 app.command(rich_help_panel=YOUR_MODEL)(look.doctor)
 app.command(rich_help_panel=YOUR_MODEL)(look.measure)
 app.command(rich_help_panel=YOUR_MODEL)(look.report)
+app.command(rich_help_panel=YOUR_MODEL)(symmetry)
 
 app.command(rich_help_panel=DEMO)(run.demo)
 

@@ -112,7 +112,9 @@ class Tie:
 
     def project(self, values: Tensor, parts: Sequence[Part] | None = None) -> Tensor:
         """Return P ``values``: the nearest tied values, on the same device, of the same dtype."""
-        return self.values(self.numbers(values, parts), values.shape, parts)
+        if parts is None:
+            parts = self.parts(values, values.shape)
+        return _Project.apply(values, self, parts)
 
     def numbers(self, values: Tensor, parts: Sequence[Part] | None = None) -> Tensor:
         """Return the independent numbers c = W R of the nearest tied values."""
@@ -253,6 +255,24 @@ class Tie:
             if numbers.shape[1] % (height * width) == 0:  # pixels of one kernel of each orbit
                 return len(numbers), -1, height, width
         return tuple(numbers.shape)
+
+
+class _Project(torch.autograd.Function):
+    """P W. An orthogonal projection is symmetric: the gradient is projected in the same way."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, tie: Tie, parts: Sequence[Part]) -> Tensor:
+        return tie.values(tie.numbers(values, parts), values.shape, parts)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tie, Sequence[Part]], output: Tensor) -> None:
+        _, ctx.tie, ctx.parts = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.tie.project(grad, ctx.parts), None, None
 
 
 class _Expand(torch.autograd.Function):
