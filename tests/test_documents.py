@@ -80,7 +80,8 @@ def test_the_first_snippet_of_the_readme_leaves_an_ordinary_model_that_is_equiva
 
 @pytest.mark.usefixtures("elsewhere")
 def test_the_page_on_the_method_runs(capsys) -> None:
-    names = run_blocks("docs/method.md", readme_names() | {"ien": ien}, 4)
+    more = {"ien": ien, "net": readme_names()["model"], "epochs": 2}
+    names = run_blocks("docs/method.md", readme_names() | more, 5)
     printed = capsys.readouterr().out
     assert "{('rot4', 'layer1'): 0.01, ('rot4', 'layer2'): 0.01}" in printed
     assert "equivariant to rot4: stores" in printed

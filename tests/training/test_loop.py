@@ -357,3 +357,35 @@ def test_stopped_anywhere_and_resumed_ends_as_if_never_stopped(settings, tmp_pat
     toy.assert_same(whole.network, resumed.network)
     again = trained(tmp_path / "cut", **settings)  # nothing is left to do
     assert whole.images_seen == resumed.images_seen == again.images_seen == 6 * 32 * views
+
+
+def upright() -> ien.data.Dataset:
+    """Images whose upper or lower half is bright, by class: orientation decides."""
+    data = toy.dataset()
+    y = data.train_y % 2
+    x = data.train_x.clone() // 2
+    x[y == 0, :, :14] += 120
+    x[y == 1, :, 14:] += 120
+    return replace(data, train_x=x, train_y=y, test_y=data.test_y % 2)
+
+
+def test_slack_opens_is_in_the_metrics_and_resumes_to_the_bit(tmp_path, monkeypatch) -> None:
+    # 24 steps an epoch, more than anything is decided after
+    settings = {**SMOOTH, "slack": "auto", "batch_size": 4, "width": 1 / 8, "data": upright()}
+    whole = trained(tmp_path / "whole", **settings)
+    metrics = run_folder.read_metrics(tmp_path / "whole")
+    assert max(metrics[-1]["slack"].values()) > 0 and metrics[-1]["certainty"] > 4
+    for step in (5, 50):  # before it opens, and after
+        folder = tmp_path / f"cut-{step}"
+        stopped_at(step, monkeypatch, folder, **settings)
+        resumed = trained(folder, **settings)
+        toy.assert_same(resumed.network, whole.network)
+        assert run_folder.read_metrics(folder) == metrics
+
+
+def test_remainders_learn_at_a_tenth_of_the_rate_of_the_schedule() -> None:
+    slack = task(**SMOOTH, slack="1")
+    take_step(slack, next(slack.batches(0, 0)), 0, 0)
+    first, *_, remainders = slack.optimizer.param_groups
+    assert remainders["lr"] == pytest.approx(0.1 * first["lr"])
+    assert len(remainders["params"]) == 6

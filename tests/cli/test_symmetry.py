@@ -1,0 +1,35 @@
+"""``ien symmetry``: a folder of pictures in, a verdict in words out."""
+
+import pytest
+import torch
+
+from tests.helpers.shell import invoke
+
+PIL = pytest.importorskip("PIL.Image")
+
+
+def write(folder, every_class: int) -> None:
+    """Pictures that are bright at the top or in the middle, by class."""
+    rng = torch.Generator().manual_seed(0)
+    for name, rows in (("top", slice(0, 4)), ("middle", slice(4, 8))):
+        (folder / name).mkdir(parents=True)
+        for i in range(every_class):
+            pixels = torch.randint(100, (12, 12), generator=rng, dtype=torch.uint8)
+            pixels[rows] += 100
+            PIL.fromarray(pixels.numpy()).save(folder / name / f"{i}.png")
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_verdict_for_each_group(tmp_path) -> None:
+    write(tmp_path / "photos", 400)
+    output = invoke("symmetry", str(tmp_path / "photos"), "--group", "rot4,flip", "--epochs", "3").output
+    assert "rot4 is not a symmetry: these 640 images prefer orientations" in output
+    assert "flip is a symmetry, as far as 640 images tell" in output
+
+
+def test_too_few_images_or_an_unknown_group_are_one_line(tmp_path) -> None:
+    write(tmp_path / "photos", 10)
+    few = invoke("symmetry", str(tmp_path / "photos"), code=2).output
+    assert "16 images are too few to tell: use 640 or more" in " ".join(few.split())
+    unknown = invoke("symmetry", str(tmp_path / "photos"), "--group", "rot4,turns", code=2).output
+    assert "turns" in unknown and "Traceback" not in unknown
