@@ -13,7 +13,7 @@ turns and flips are checked to rounding; elements between them resample, and are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -80,41 +80,18 @@ def swaps_sides(group: Group) -> bool:
     return bool(group.matrices[:, 0, 1].any())
 
 
-def feature_groups_of(h: Tensor, group: Group, sizes: Sequence[int]) -> Blocks | None:
-    """Return the feature groups that maps of views rotate in, from the first channel on, or None.
+def feature_groups_of(h: Tensor, group: Group, sizes: Iterable[int]) -> Blocks | None:
+    """Return feature groups of the first of these sizes in which maps of views rotate, or None.
 
-    Where several sizes fit, as in constant maps, it is the first of them.
-
-    Args:
-        h: The maps (elements * B, C, H, W).
-        group: Rotations and flips.
-        sizes: The sizes that feature groups may have.
-
-    >>> x = views_of(torch.rand(2, 3, 5, 5), rotation(4))
+    >>> x = views_of(torch.rand(2, 4, 5, 5), rotation(4))
     >>> feature_groups_of(x, rotation(4), [4, 1])
-    ((1, 3),)
+    ((1, 4),)
     """
-    if not _can_rotate(h, group):
-        return None
-    variances = _channel_variances(h)  # (C,)
-    blocks: list[tuple[int, int]] = []
-    first = 0
-    while first < h.shape[1]:
-        left = h.shape[1] - first
-        for size in [size for size in sizes if size <= left]:
-            channels = left // size * size
-            part = slice(first, first + channels)
-            squares = _squares(h[:, part], group, [(size, channels)])  # (elements, channels)
-            rotates = _is_rounding(squares, variances[part], group).all(0)  # (channels,)
-            whole = rotates.view(-1, size).all(1).long()  # (feature groups,): 1 if all members do
-            fitting = size * int(whole.cumprod(0).sum())  # channels before the first that does not
-            if fitting:
-                blocks.append((size, fitting))
-                first += fitting
-                break
-        else:
-            return None
-    return tuple(blocks)
+    for size in sizes:
+        blocks = ((size, h.shape[1]),)
+        if h.shape[1] % size == 0 and errors_in(h, group, blocks).fits:
+            return blocks
+    return None
 
 
 def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
@@ -128,24 +105,23 @@ def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
         group: Rotations and flips.
         blocks: Their feature groups.
     """
-    if not _can_rotate(h, group):
-        return Found(False, {}, math.nan, None)
+    if len(h) % len(group) or (h.shape[2] != h.shape[3] and swaps_sides(group)):
+        return Found(False, {}, math.nan, None)  # no maps of views, or none that can rotate
     variances = _channel_variances(h)  # (C,)
     variance = variances.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
     squares = _squares(h, group, blocks)  # (elements, C)
-    errors = (squares.mean(1) / variance).cpu()  # (elements,)
-    exact = torch.tensor(group.exact, device="cpu")
-    between = None
-    if not exact.all():
-        between = float(errors[~exact].nanmean())
-    fits = bool(_is_rounding(squares, variances, group).all())
-    by_label = dict(zip(group.labels[1:], errors[1:].tolist(), strict=True))
-    return Found(fits, by_label, float(errors[exact].max()), between)
-
-
-def _can_rotate(h: Tensor, group: Group) -> bool:
-    """Return whether these can be maps of views, and are square if they have to be."""
-    return len(h) % len(group) == 0 and (h.shape[2] == h.shape[3] or not swaps_sides(group))
+    errors = (squares.mean(1) / variance).tolist()  # of each element
+    fits = True
+    exact, between = [0.0], []
+    for i in range(1, len(group)):
+        if group.exact[i]:
+            fits = fits and bool((squares[i] / variances < TOLERANCE).all())
+            exact.append(errors[i])
+        else:
+            between.append(errors[i])
+    by_label = dict(zip(group.labels[1:], errors[1:], strict=True))
+    mean = float(torch.tensor(between, device="cpu").nanmean()) if between else None
+    return Found(fits, by_label, float(torch.tensor(exact, device="cpu").max()), mean)
 
 
 def _squares(h: Tensor, group: Group, blocks: Blocks) -> Tensor:
@@ -162,12 +138,6 @@ def _squares(h: Tensor, group: Group, blocks: Blocks) -> Tensor:
         else:
             squares[i] = _mean_square(difference * valid) / valid.to(h.dtype).mean()
     return squares
-
-
-def _is_rounding(squares: Tensor, variances: Tensor, group: Group) -> Tensor:
-    """Return whether errors are rounding, (elements, C); those that resample may have larger ones."""
-    resamples = ~torch.tensor(group.exact, device=squares.device).unsqueeze(1)  # (elements, 1)
-    return resamples | (squares / variances < TOLERANCE)
 
 
 def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:

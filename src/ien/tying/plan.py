@@ -34,7 +34,7 @@ from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import device_of, eval_mode, try_model
-from .detect import Found, errors_in, feature_groups_of, layouts, swaps_sides, views_of
+from .detect import errors_in, feature_groups_of, layouts, swaps_sides, views_of
 from .parametrized import Projected
 from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
 from .wiring import Mixing, Specs, Wiring, asked_for, batches_in, choose, is_depthwise, spread
@@ -54,8 +54,6 @@ A U-Net with 2 of them before its head learned nothing, one with 4 learned slowl
 """
 MAX_HIDING_WEIGHT = 1e-2
 """Tied weights below this share of usual ones may hide a break in what they multiply."""
-MAX_NAMES = 3
-"""Layers that a warning names."""
 CUTS_THROUGH = (
     "its groups cut through feature groups, whose members are permuted: use groups=1, or "
     'feature_groups="auto" for single channels there'
@@ -138,6 +136,9 @@ def make_plan(
         views = views_of(few, group)
         with wiring, hooked(modules, wiring.enter, wiring.leave):
             wiring.end(run(wiring.start(few)), len(few))
+        if not wiring.spreads:
+            raise ValueError("the model ran no Conv2d, ConvTranspose2d or Linear: there is nothing to tie")
+        heads = wiring.leaving | wiring.in_heads
         planner = Planner(group, wiring, choose(wiring, group, specs, outputs), specs, len(views))
         planner.random = weights == "random"
         planner.smooth = smooth
@@ -151,7 +152,7 @@ def make_plan(
             _find_untied(planner, model, lambda: _checked_run(plan, modules, run, views).problem)
         except Breaks as error:
             raise ValueError(f"{error}{_advice(planner, model, images)}") from None
-    _warn(planner, outputs)
+    _warn(planner, heads, outputs)
     for name, module in modules.items():
         lists_others = isinstance(module, nn.ParameterList | nn.ParameterDict)
         if module._parameters and name not in planner.ran and not lists_others:
@@ -182,8 +183,6 @@ class Check:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.layers: dict[str, Found] = {}
-        """How well the output of each layer rotates."""
         self.errors: dict[str, float] = {}
         """The largest relative error of what the model returns under each element, by its label."""
         self.problem = ""
@@ -196,22 +195,24 @@ class Check:
         if module not in self.plan.mixing:
             self._note(f"{_layer_text(name, module)} is not tied: it was added after make_equivariant")
         blocks = self.plan.mixing.get(module)
-        if blocks is not None:
-            found = errors_in(_maps_of(module, output), self.plan.group, blocks)
-            self.layers.setdefault(name, found)
-            if not found.fits:
-                self._note(f"{_layer_text(name, module)} breaks {self.plan.group}")
+        if blocks is None:
+            return
+        found = errors_in(_maps_of(module, output), self.plan.group, blocks)
+        if not found.fits:
+            self._note(f"{_layer_text(name, module)} breaks {self.plan.group}")
+        layer = self.plan.layers.get(name)
+        if layer is not None and math.isnan(layer.exact):  # it has not been checked before
+            self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
 
     def returned(self, output: Any, num_views: int) -> None:
         """Check what the model returned."""
         for part, blocks in zip(batches_in(output, num_views), self.plan.outputs, strict=False):
-            found = []
-            for h in layouts(part):
-                if num_channels(blocks) == h.shape[1]:
-                    found.append(errors_in(h, self.plan.group, blocks))
-            if found and not any(each.fits for each in found):
+            maps = [h for h in layouts(part) if h.shape[1] == num_channels(blocks)]
+            found = [errors_in(h, self.plan.group, blocks) for h in maps]
+            found.sort(key=lambda each: each.fits)  # the last of two layouts is the one that fits
+            if found and not found[-1].fits:
                 self._note(f"{MODEL_ITSELF} breaks {self.plan.group}: its output does not rotate")
-            for each in sorted(found, key=lambda each: each.fits)[-1:]:
+            for each in found[-1:]:
                 for label, error in each.errors.items():
                     self.errors[label] = max(error, self.errors.get(label, 0.0))
 
@@ -225,7 +226,7 @@ class Planner:
 
     group: Group
     wiring: Wiring
-    chosen: dict[str, Blocks]
+    chosen: Mapping[str, Blocks]
     specs: Specs
     num_views: int
     random: bool = True
@@ -273,21 +274,17 @@ class Planner:
             if blocks is None:
                 raise Breaks(f"{MODEL_ITSELF} breaks {self.group}: its output does not rotate")
             self.plan.outputs.append(blocks)
-            names = [name for name in self.wiring.trace(part).sources if name is not None]
+            names = [name for name in self.wiring.layers_of(part) if name is not None]
             permuted = any(size > 1 for size, _ in blocks)
             if permuted and not any(asked_for(name, self.specs)[1] for name in names):
                 raise ValueError(
                     f"the model's output {tuple(part.shape)} holds feature groups that {self.group} permutes: "
-                    f'set feature_groups={{"": …, "{"".join(names[:1])}": 1}}, or name that layer with its '
-                    f"size to allow it"
+                    f"in feature_groups, name {names} with size 1, or with their size"
                 )
         self.check.returned(output, self.num_views)
         if self.check.problem:
             raise Breaks(self.check.problem)
         self.plan.errors = self.check.errors
-        for name, found in self.check.layers.items():
-            layer = self.plan.layers[name]
-            self.plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
 
     def _blocks_in(self, x: Tensor, h: Tensor) -> Blocks | None:
         """Return the feature groups of ``x``, of which ``h`` is a layout, or None.
@@ -296,20 +293,17 @@ class Planner:
         """
         if len(h) % self.num_views:  # the same for all views, as an argument that is broadcast
             return ((1, h.shape[1]),)
-        is_clear = h is x or x.ndim < 4 or x.shape[1] != x.shape[3]  # which dim has the channels
-        for word in self.wiring.trace(x).words:
+        for word in self.wiring.words.get(x, []):
             blocks: list[tuple[int, int]] = []
             for layer, channels in word:
-                for size, count in ((1, channels),) if layer is None else self.chosen[layer]:
+                returned = self.chosen[layer] if layer is not None else ((1, channels),)
+                for size, count in returned:
                     if blocks and blocks[-1][0] == size:
                         count += blocks.pop()[1]
                     blocks.append((size, count))
             if num_channels(blocks) == h.shape[1]:
-                if is_clear or errors_in(h, self.group, blocks).fits:
-                    return tuple(blocks)
-        sizes = {1}
-        for chosen in self.chosen.values():
-            sizes.update(size for size, _ in chosen if size != VECTOR)
+                return tuple(blocks)
+        sizes = {size for chosen in self.chosen.values() for size, _ in chosen} - {VECTOR} | {1}
         return feature_groups_of(h, self.group, sorted(sizes, reverse=True))
 
     def _tie_mixing(self, name: str, module: Mixing, x: Tensor) -> None:
@@ -333,8 +327,7 @@ class Planner:
         for key, numbers in _vectors_of(module).items():
             if key != "weight" and numbers.numel() == num_channels(after) * shuffle**2:
                 ties[key] = Tie(self.group, after, shuffle=shuffle)
-        written = self._tie_all(name, module, ties, before, after)
-        if "weight" in written and self.random:
+        if self._tie_all(name, module, ties, before, after) and self.random:
             self._keep_spread(name, module, x)
 
     def _tie_of_weight(self, called: str, module: Mixing, before: Blocks, after: Blocks, shuffle: int) -> Tie:
@@ -389,7 +382,7 @@ class Planner:
             if blocks is not None:
                 break
         if blocks is None:
-            if has_statistics:
+            if has_statistics and _vectors_of(module):
                 raise Breaks(f"the input of {called} does not rotate under {self.group}")
             return  # the next layer that mixes channels will tell
         if isinstance(module, nn.GroupNorm) and cuts(module.num_groups, blocks, blocks, self.group):
@@ -402,22 +395,22 @@ class Planner:
 
     def _tie_all(
         self, name: str, module: nn.Module, ties: Mapping[str, Tie], before: Blocks, after: Blocks
-    ) -> list[str]:
-        """Tie tensors of a module, and return the names of those that were not tied before."""
-        written: list[str] = []
+    ) -> bool:
+        """Tie tensors of a module, and return whether its weight has got other numbers."""
+        called = _layer_text(name, module)
+        written = False
         distances, norms = [0.0], [0.0]
         for key, tie in ties.items():
             tensor: Any = module._parameters.get(key, module._buffers.get(key))
             if parametrize.is_parametrized(module, key):
                 tensor = module.get_submodule(f"parametrizations.{key}")
             if tensor is None:
-                continue  # an old weight norm computes it in a hook: it is found to break something
+                raise ValueError(
+                    f"{called} computes its {key} in a hook: use torch.nn.utils.parametrizations"
+                )
             is_new = id(tensor) not in self.tied
             if self.tied.setdefault(id(tensor), tie) != tie:
-                raise ValueError(
-                    f"{_layer_text(name, module)} shares its {key} with a place that has other feature "
-                    f"groups: give both the same, or a {key} of their own"
-                )
+                raise ValueError(f"{called} shares its {key} with a place that has other feature groups")
             values = getattr(module, key)
             if tie.leaves_free(values):
                 continue
@@ -425,8 +418,8 @@ class Planner:
             if TiedTensor(module, key, tie) not in self.plan.ties:
                 self.plan.ties.append(TiedTensor(module, key, tie))
             if is_new:
-                written.append(key)
-                distances.append(self._write(name, module, key, tie))
+                written |= key == "weight"
+                distances.append(self._write(called, module, key, tie))
         distance = math.hypot(*distances) / max(math.hypot(*norms), sys.float_info.min)
         is_first = isinstance(module, Mixing) and name not in self.plan.layers
         if is_first or distance > MAX_ROUNDING:
@@ -434,15 +427,16 @@ class Planner:
             self.changed |= distance > MAX_ROUNDING
         return written
 
-    def _write(self, name: str, module: nn.Module, key: str, tie: Tie) -> float:
+    def _write(self, called: str, module: nn.Module, key: str, tie: Tie) -> float:
         """Give a tensor tied numbers, and return how far it was from them."""
         values: Tensor = getattr(module, key)
-        tied, distance = tie.start(values, self.random and isinstance(module, Mixing))
+        is_mixing = isinstance(module, Mixing)
+        tied, distance = tie.start(values, self.random and is_mixing)
         is_lost = values.any() and float(tied.norm()) <= MIN_SHARE * float(values.norm())
-        if is_lost and isinstance(module, Mixing) and key == "weight":
+        if is_lost and is_mixing and key == "weight":
             raise ValueError(
-                f"{_layer_text(name, module)}: no part of its weight commutes with {self.group} from feature "
-                f"groups {_sizes_text(tie.before)} to {_sizes_text(tie.after)}: use larger ones on either side"
+                f"{called} cannot be tied: no part of its weight commutes with {self.group} from feature "
+                f"groups {_sizes_text(tie.before)} to {_sizes_text(tie.after)}: use larger ones"
             )
         if parametrize.is_parametrized(module, key):  # what a weight norm computes is tied
             parametrize.register_parametrization(module, key, Projected(tie), unsafe=True)
@@ -469,12 +463,7 @@ def _find_untied(planner: Planner, model: nn.Module, problem: Callable[[], str])
     """Find parameters that are not tied and would break equivariance with other numbers.
 
     Tied weights near 0, such as the last norm of a residual block, get other numbers as well: they
-    could hide a break in what they multiply.
-
-    Args:
-        planner: What is tied.
-        model: The model.
-        problem: Runs the model, and returns what breaks.
+    could hide a break in what they multiply. ``problem`` runs the model, and returns what breaks.
     """
     weights = dict(model.named_parameters())
     free: dict[str, Tensor] = {}
@@ -518,11 +507,11 @@ def _find_untied(planner: Planner, model: nn.Module, problem: Callable[[], str])
         planner.plan.untied += (name,)
 
 
-def _warn(planner: Planner, outputs: str) -> None:
-    """Warn if a head has very few features to read, and if the model returns its own features."""
+def _warn(planner: Planner, heads: set[str], outputs: str) -> None:
+    """Warn if heads have very few features to read, and if the model returns its own features."""
     wiring = planner.wiring
     needed = f"{MIN_FEATURES} × {len(planner.group)} = {MIN_FEATURES * len(planner.group)}"
-    for name in (wiring.leaving | wiring.in_heads) & set(planner.inputs):
+    for name in heads & set(planner.inputs):
         blocks = planner.inputs[name]
         features = sum(channels // size for size, channels in blocks)
         if features < MIN_FEATURES and any(size > 1 for size, _ in blocks):
@@ -532,17 +521,13 @@ def _warn(planner: Planner, outputs: str) -> None:
                 f"little from so few: use {needed} or more",
                 stacklevel=4,
             )
-    read = set()
-    for _, module, sources in wiring.reads:
-        if isinstance(module, Mixing):
-            read |= sources
-    names = [name for name in wiring.channels if name in wiring.leaving & read]
-    names = [repr(name) for name in names if not asked_for(name, planner.specs)[1]]
+    read = {layer for _, module, layers in wiring.reads if isinstance(module, Mixing) for layer in layers}
+    names = [name for name in sorted(wiring.leaving & read) if not asked_for(name, planner.specs)[1]]
     if names and outputs == "scalar":
         warnings.warn(
-            f"the model returns features that its own layers read, of {', '.join(names[:MAX_NAMES])}: single "
-            f"channels, so that no output is permuted, whose kernels look the same from all sides; name these "
-            f"layers with their size in feature_groups to allow it, or return only what comes after them",
+            f"the model returns features that its own layers read, of {', '.join(map(repr, names))}: single "
+            f"channels, so that no output is permuted, whose kernels look the same from all sides; name "
+            f"them with their size in feature_groups to allow it, or return only what comes after them",
             stacklevel=4,
         )
 
@@ -604,8 +589,6 @@ def _checked(
             f"such as rot4, rot8 or rot4xflip; got {group}"
         )
     modules = _modules_of(model)
-    if not any(isinstance(module, Mixing) for module in modules.values()):
-        raise ValueError("the model has no Conv2d, ConvTranspose2d or Linear: there is nothing to tie")
     for module in model.modules():
         if isinstance(module, WRAPPERS) or hasattr(module, "_orig_mod") or module._compiled_call_impl:
             raise RuntimeError(
@@ -638,11 +621,17 @@ def _check_images(images: object) -> None:
     given = type(images).__name__
     if isinstance(images, Tensor):
         given = f"{images.dtype} {tuple(images.shape)}"
-        if images.ndim == 4 and images.is_floating_point() and len(images):
-            if not images.isfinite().all():
-                raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
-            return
-    raise ValueError(f"images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}")
+    if (
+        not isinstance(images, Tensor)
+        or images.ndim != 4
+        or not images.is_floating_point()
+        or not len(images)
+    ):
+        raise ValueError(
+            f"images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}"
+        )
+    if not images.isfinite().all():
+        raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
 
 
 def _doctors_advice(model: nn.Module, images: Tensor) -> str:
@@ -660,14 +649,14 @@ def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
     if advice:
         return advice
     for name, parameter in model.named_parameters():
-        has_run = name.rpartition(".")[0] in planner.ran
-        if has_run and parameter.numel() > 1 and id(parameter) not in planner.tied:
+        holder = name.rpartition(".")[0]
+        may_break = holder in planner.ran and not isinstance(model.get_submodule(holder), Mixing)
+        if may_break and parameter.numel() > 1 and id(parameter) not in planner.tied:
             advice = f"; parameter {name!r} is not tied"
             break
     return (
-        f"{advice}; only weights of Conv2d, ConvTranspose2d and Linear are tied, and numbers per channel in a "
-        f"module of their own that is called with the maps: write it with these (a Linear after an "
-        f"Embedding), or pass the part of the model before it"
+        f"{advice}; remedy: write it with Conv2d, ConvTranspose2d and Linear (one after an Embedding, too), "
+        f"and numbers per channel in a module of their own that is called with the maps: only these are tied"
     )
 
 
@@ -705,6 +694,10 @@ def _is_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
 
     If it has several dims, such as (C, 1, 1), the long one says which dim of ``x`` it belongs to.
     """
-    channel_dim = 1 - x.ndim if maps is x else -1
+    channel_dim = -1
+    if maps is x:
+        channel_dim = 1 - x.ndim
+    elif x.ndim == 4 and x.shape[1] == maps.shape[1] and numbers.ndim > 1:
+        return False  # nobody knows which dim has the channels
     long_dim = list(numbers.shape).index(numbers.numel()) - numbers.ndim
     return numbers.numel() == maps.shape[1] and (numbers.ndim == 1 or long_dim == channel_dim)

@@ -1,15 +1,16 @@
 """Wiring: which layers the channels of a tensor come from, and so the feature groups to choose.
 
-While a model runs, every operation is seen, and what it returns is given a *trace*: the layers
-that its channels come from, through additions, activations, norms, pools, concatenations and gates.
-What is added or multiplied must hold the same feature groups, so layers that meet there share a
-*space*, and feature groups are chosen for all spaces at once.
+While a model runs, every operation is seen, and what it returns is given a *word*: the layers that
+its channels come from, through additions, activations, norms, pools, concatenations and gates. A
+word may be wrong, as after a slice of channels; then its number of channels seldom fits. What is
+added or multiplied must hold the same feature groups, so layers that meet there share a *space*,
+and feature groups are chosen for all spaces at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,15 +36,6 @@ Word = tuple[tuple[Layer, int], ...]
 """What channels are: those of these layers, each with its number of channels, concatenated."""
 
 
-class Trace(NamedTuple):
-    """Where a tensor comes from; nowhere, if it does not depend on the images."""
-
-    sources: frozenset[Layer] = frozenset()
-    """The layers it is computed from; only the last ones on each path."""
-    words: tuple[Word, ...] = ()
-    """What its channels may be; empty if nobody knows, as after a slice of channels."""
-
-
 class Wiring(TorchFunctionMode):
     """Follows channels through a model, as a context around its run, with hooks on its modules.
 
@@ -52,7 +44,8 @@ class Wiring(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.traces = WeakTensorKeyDictionary()
+        self.words = WeakTensorKeyDictionary()
+        """The words of each tensor that depends on the images, of different numbers of channels."""
         self.channels: dict[str, int] = {}
         """How many channels each layer returns, after a pixel shuffle that follows it."""
         self.shuffles: dict[Layer, int] = {}
@@ -61,27 +54,31 @@ class Wiring(TorchFunctionMode):
         """The variance of what each layer returned, without its bias."""
         self.spaces: dict[Layer, set[Layer]] = {None: {None}}
         """The layers that share a space with each one."""
-        self.reads: list[tuple[str, nn.Module, frozenset[Layer]]] = []
-        """Layers and group norms in the order that they run, and the sources of their input."""
+        self.reads: list[tuple[str, nn.Module, set[Layer]]] = []
+        """Layers and group norms in the order that they run, and the layers they read."""
         self.on_maps: set[Layer] = set()
         """Layers whose channels are those of maps, also if maps are only multiplied with them."""
-        self.leaving: set[Layer] = set()
+        self.leaving: set[str] = set()
         """Layers whose channels the model returns."""
-
-    def trace(self, x: Tensor) -> Trace:
-        """Return where a tensor comes from."""
-        return self.traces.get(x, Trace())
 
     def start(self, images: Tensor) -> Tensor:
         """Return a copy of images to follow; a model may write to its input."""
         x = images.clone()
-        self.traces[x] = Trace(frozenset([None]), (((None, images.shape[1]),),))
+        self.words[x] = [((None, images.shape[1]),)]
         return x
+
+    def layers_of(self, x: Tensor) -> set[Layer]:
+        """Return the layers that a tensor comes from."""
+        layers: set[Layer] = set()
+        for word in self.words.get(x, []):
+            for layer, _ in word:
+                layers |= self.spaces[layer]
+        return layers
 
     def enter(self, name: str, module: nn.Module, x: Any) -> None:
         """Note what a module is about to read."""
         if isinstance(module, Mixing | nn.GroupNorm) and isinstance(x, Tensor):
-            self.reads.append((name, module, self.trace(x).sources))
+            self.reads.append((name, module, self.layers_of(x)))
 
     def leave(self, name: str, module: nn.Module, output: Any) -> None:
         """Note what a module has returned."""
@@ -93,56 +90,52 @@ class Wiring(TorchFunctionMode):
             channels = output.shape[-1 if isinstance(module, nn.Linear) else 1]
             self.spaces.setdefault(name, {name})
             self.channels.setdefault(name, channels)
-            self._note(output, frozenset([name]), [((name, channels),)])
+            self._note(output, [((name, channels),)])
 
     def end(self, output: Any, num_images: int) -> None:
         """Note what the model has returned."""
         for part in batches_in(output, num_images):
-            trace = self.trace(part)
-            if part.ndim not in (2, 4):  # tokens or boxes, whose channels may be cut in any way
-                self.leaving |= trace.sources
-            for word in trace.words:
-                self.leaving |= {layer for layer, _ in word}
-        self.leaving.discard(None)
+            for word in self.words.get(part, []):
+                # the channels of tokens and boxes may be cut in any way
+                if part.ndim not in (2, 4) or _has_channels(part, _total(word)):
+                    for layer, _ in word:
+                        self.leaving.update(name for name in self.spaces[layer] if name is not None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and give what it returns a trace."""
+        """Run an operation, and give what it returns words."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given = list(tensors_in((args, kwargs), in_objects=False))
-        traces = [self.traces[x] for x in given if x in self.traces]
-        if not traces:
+        known = [self.words[x] for x in given if x in self.words]
+        if not known:
             return result
         called = getattr(func, "__name__", "")
-        if called in ("cat", "concat", "concatenate") and len(traces) == len(given):
+        if called in ("cat", "concat", "concatenate") and len(known) == len(given):
             joined: list[tuple[Layer, int]] = []
-            for trace in traces:
-                joined += (*trace.words, ())[0]
+            for words in known:
+                joined += words[0]
             words = [tuple(joined)]
-        elif called == "pixel_shuffle":
-            words = self._shuffled(traces[0], kwargs.get("upscale_factor", args[-1]))
         else:
-            words = self._met(traces)
-        sources = frozenset().union(*[trace.sources for trace in traces])
-        changed = tensors_in(result, in_objects=False)
+            words = self._met(known)
+        if called == "pixel_shuffle":
+            words = self._shuffled(words, kwargs.get("upscale_factor", args[-1]))
+        changed = list(tensors_in(result, in_objects=False))
         if result is None:  # x[…] = y
-            changed = iter(given[:1])
+            changed = given[:1]
         for x in changed:
-            self._note(x, sources, words)
+            self._note(x, words)
         return result
 
-    def _note(self, x: Tensor, sources: frozenset[Layer], words: list[Word]) -> None:
-        """Give a tensor a trace, with those of the words that fit its shape."""
-        fitting = [word for word in words if _has_channels(x, _total(word))]
-        self.traces[x] = Trace(sources, tuple(fitting))
+    def _note(self, x: Tensor, words: list[Word]) -> None:
+        self.words[x] = words
         if x.ndim == 4:
-            self.on_maps |= sources
+            self.on_maps |= self.layers_of(x)
 
-    def _met(self, traces: list[Trace]) -> list[Word]:
-        """Return what channels may be after an operation on several tensors, which share spaces."""
+    def _met(self, known: list[list[Word]]) -> list[Word]:
+        """Return the words of what was made of several tensors; their layers share spaces."""
         found: dict[int, Word] = {}  # by the number of channels
-        for trace in traces:
-            for word in trace.words:
+        for words in known:
+            for word in words:
                 first = found.setdefault(_total(word), word)
                 pairs = list(zip(first, word, strict=False))
                 if [count for _, count in first] != [count for _, count in word]:
@@ -152,11 +145,11 @@ class Wiring(TorchFunctionMode):
                     self.spaces.update(dict.fromkeys(joined, joined))
         return list(found.values())
 
-    def _shuffled(self, trace: Trace, factor: int) -> list[Word]:
-        """Note that a pixel shuffle follows a layer, and return what the channels are after it."""
-        if [len(word) for word in trace.words] != [1]:
+    def _shuffled(self, words: list[Word], factor: int) -> list[Word]:
+        """Note that a pixel shuffle follows a layer, and return the words after it."""
+        if len(words) > 1 or len(words[0]) > 1:
             return []
-        ((layer, channels),) = trace.words[0]
+        ((layer, channels),) = words[0]
         if layer is not None and layer not in self.shuffles:
             self.shuffles[layer] = factor
             self.channels[layer] = channels // factor**2
@@ -167,9 +160,9 @@ class Wiring(TorchFunctionMode):
         """Linear layers from which nothing goes on to maps."""
         to_maps = set(self.on_maps)
         found = set()
-        for name, module, sources in reversed(self.reads):  # what a layer returns is read later
+        for name, module, layers in reversed(self.reads):  # what a layer returns is read later
             if name in to_maps:
-                to_maps |= sources
+                to_maps |= layers
             elif isinstance(module, nn.Linear):
                 found.add(name)
         return found
@@ -205,18 +198,18 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     for name, channels in wiring.channels.items():
         if channels % order:
             single |= spaces[name]
-    for name, module, sources in wiring.reads:
+    for name, module, layers in wiring.reads:
         width_in, width_out = _widths(module)
         if width_in % order:
-            single = single.union(*[spaces[source] for source in sources])
+            single = single.union(*[spaces[layer] for layer in layers])
         if width_out % order:
             single |= spaces[name]
-    leaving = {name for name in wiring.channels if name in wiring.leaving and not asked_for(name, specs)[1]}
+    leaving = {name for name in wiring.leaving if not asked_for(name, specs)[1]}
     in_heads = wiring.in_heads if outputs == "scalar" else set()  # vectors are made of feature groups
     scalar = scalar.union(*[spaces[name] for name in leaving | in_heads])
-    for name, module, sources in wiring.reads:
+    for name, module, layers in wiring.reads:
         # members that are made of single numbers, as of an argument, would all be equal
-        if isinstance(module, nn.Linear) and name not in wiring.on_maps and all(map(is_single, sources)):
+        if isinstance(module, nn.Linear) and name not in wiring.on_maps and all(map(is_single, layers)):
             scalar |= spaces[name]
             single |= spaces[name]
 
