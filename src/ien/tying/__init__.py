@@ -8,6 +8,7 @@ In reading order:
     parametrized.py   what a tied layer is made of: parametrizations, norms that pool statistics
     detect.py         which feature groups a map rotates in: a pure function of maps
     wiring.py         which layers feed which, and the feature groups to choose for them
-    plan.py           run the model, tie each layer just before it runs, check what it returns
+    planner.py        tie each layer just before it runs, and check what it returns
+    plan.py           run the model with a planner, and see what could still break
     tie.py            make_equivariant, make_plain, plain_copy
 """

@@ -156,14 +156,17 @@ class Wiring(TorchFunctionMode):
         return [((layer, channels // factor**2),)]
 
     @property
-    def in_heads(self) -> set[str]:
-        """Linear layers from which nothing goes on to maps."""
+    def beside_maps(self) -> set[str]:
+        """Linear layers from which nothing goes on to maps, as in a head, or that no maps reach."""
         to_maps = set(self.on_maps)
         found = set()
         for name, module, layers in reversed(self.reads):  # what a layer returns is read later
             if name in to_maps:
                 to_maps |= layers
             elif isinstance(module, nn.Linear):
+                found.add(name)
+        for name, module, layers in self.reads:
+            if isinstance(module, nn.Linear) and name not in self.on_maps and layers <= found:
                 found.add(name)
         return found
 
@@ -174,7 +177,8 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     Automatic ones have the group's order. They are single channels where channels do not divide by
     it, or where conv groups or a group norm would cut through them, in all layers of that space.
     Layers that are not named return single channels, or vectors, if they leave the model, and
-    single numbers if they are linear layers of a head that returns scalars.
+    single numbers if they are linear layers of a head, or on arguments: members made of numbers
+    that no rotation changes would all be equal.
 
     Args:
         wiring: What a run of the model has shown.
@@ -185,16 +189,6 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     order = len(group)
     spaces = wiring.spaces
     single = set(spaces[None])  # where feature groups are automatic
-    scalar: set[Layer] = set()  # where layers are not named
-
-    def is_single(name: Layer) -> bool:
-        if name is None:
-            return True
-        spec, named = asked_for(name, specs)
-        return (
-            spec == FeatureGroups.of(1) or (spec is None and name in single) or (name in scalar and not named)
-        )
-
     for name, channels in wiring.channels.items():
         if channels % order:
             single |= spaces[name]
@@ -205,23 +199,20 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
         if width_out % order:
             single |= spaces[name]
     leaving = {name for name in wiring.leaving if not asked_for(name, specs)[1]}
-    in_heads = wiring.in_heads if outputs == "scalar" else set()  # vectors are made of feature groups
-    scalar = scalar.union(*[spaces[name] for name in leaving | in_heads])
-    for name, module, layers in wiring.reads:
-        # members that are made of single numbers, as of an argument, would all be equal
-        if isinstance(module, nn.Linear) and name not in wiring.on_maps and all(map(is_single, layers)):
-            scalar |= spaces[name]
-            single |= spaces[name]
+    beside_maps = set()
+    if outputs == "scalar":  # vectors can only be made of feature groups
+        beside_maps = wiring.beside_maps
+    scalar = set().union(*[spaces[name] for name in leaving | beside_maps])  # unless they are named
 
     chosen: dict[str, Blocks] = {}
     problems = []
     for name, channels in wiring.channels.items():
-        spec, _ = asked_for(name, specs)
+        spec, named = asked_for(name, specs)
         if outputs == "vector" and name in leaving:
             chosen[name] = ((VECTOR, channels),)
             if channels % 2:
                 problems.append(f"{name!r} returns {channels}, which are not pairs (dx, dy)")
-        elif is_single(name):
+        elif (name in scalar and not named) or (name in single and spec is None):
             chosen[name] = ((1, channels),)
         elif spec is None:
             chosen[name] = ((order, channels),)
