@@ -71,7 +71,11 @@ class Diagnosis:
 
     @property
     def advice(self) -> str:
-        """The first finding and its remedy in one line; empty if the model is exact."""
+        """The first finding and its remedy in one line; empty if the model is exact.
+
+        >>> print(doctor(nn.Conv2d(3, 8, 3, stride=2), (3, 8, 8)).advice.split("; ", 1)[1])
+        remedy: a map of 7 or 9; exact input sizes: 5, 7, 9, 11, 13, 15
+        """
         if not self.findings:
             return ""
         first = self.findings[0]

@@ -110,18 +110,14 @@ def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
     variances = _channel_variances(h)  # (C,)
     variance = variances.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
     squares = _squares(h, group, blocks)  # (elements, C)
-    errors = (squares.mean(1) / variance).tolist()  # of each element
-    fits = True
-    exact, between = [0.0], []
-    for i in range(1, len(group)):
-        if group.exact[i]:
-            fits = fits and bool((squares[i] / variances < TOLERANCE).all())
-            exact.append(errors[i])
-        else:
-            between.append(errors[i])
-    by_label = dict(zip(group.labels[1:], errors[1:], strict=True))
-    mean = float(torch.tensor(between, device="cpu").nanmean()) if between else None
-    return Found(fits, by_label, float(torch.tensor(exact, device="cpu").max()), mean)
+    errors = (squares.mean(1) / variance).cpu()  # (elements,)
+    exact = torch.tensor(group.exact, device="cpu")  # (elements,)
+    fits = bool((squares[exact] / variances < TOLERANCE).all())
+    between = None
+    if not exact.all():
+        between = float(errors[~exact].nanmean())
+    by_label = dict(zip(group.labels[1:], errors[1:].tolist(), strict=True))
+    return Found(fits, by_label, float(errors[exact].max()), between)
 
 
 def _squares(h: Tensor, group: Group, blocks: Blocks) -> Tensor:

@@ -116,22 +116,23 @@ def _find_untied(planner: Planner, model: nn.Module, problem: Callable[[], str])
     """Find parameters that are not tied and would break equivariance with other numbers.
 
     Tied weights near 0, such as the last norm of a residual block, get other numbers as well: they
-    could hide a break in what they multiply. ``problem`` runs the model, and returns what breaks.
+    could hide a break in what they multiply. So do numbers per channel of several dims, such as
+    (1, 1, 1, 8): they could be per column. ``problem`` runs the model, and returns what breaks.
     """
     weights = dict(model.named_parameters())
     free: dict[str, Tensor] = {}
     hiding: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        if weight.numel() < 2:
-            continue
-        noise = 2 * torch.rand(weight.shape, generator=seeded(0), device="cpu").to(weight) - 1  # -1 to 1
-        largest = float(torch.linalg.vector_norm(weight, math.inf))
-        usual = weight[0].numel() ** -0.5
         tie = planner.tied.get(id(weight))
-        if tie is None:
-            free[name] = weight + noise * (largest or 1.0)
-        elif largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias"):
-            hiding[name] = tie.project(noise * usual)
+        largest = float(torch.linalg.vector_norm(weight, math.inf))
+        usual = weight[:1].numel() ** -0.5
+        if tie is not None:
+            is_small = largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias")
+            may_be_per_column = weight.ndim > 1 and weight.numel() == num_channels(tie.after)
+            if is_small or may_be_per_column:
+                hiding[name] = tie.project(_noise(weight) * usual)
+        elif weight.numel() > 1:
+            free[name] = weight + _noise(weight) * (largest or 1.0)
 
     def problem_with(others: Mapping[str, Tensor]) -> str:
         before = {name: weights[name].clone() for name in others}
@@ -147,7 +148,7 @@ def _find_untied(planner: Planner, model: nn.Module, problem: Callable[[], str])
         return
     hidden = problem_with(hiding)
     if hidden:
-        raise Breaks(f"{hidden}, once these are no longer 0: {', '.join(map(repr, hiding))}")
+        raise Breaks(f"{hidden}, once these have other values: {', '.join(map(repr, hiding))}")
     for name, other in free.items():
         if not problem_with(hiding | {name: other}):
             continue
@@ -158,6 +159,12 @@ def _find_untied(planner: Planner, model: nn.Module, problem: Callable[[], str])
                 f"numbers per channel can be tied in a module of their own that is called with the maps"
             )
         planner.plan.untied += (name,)
+
+
+def _noise(like: Tensor) -> Tensor:
+    """Return numbers from -1 to 1, the same for the same shape."""
+    noise = torch.rand(like.shape, generator=seeded(0), device="cpu")
+    return (2 * noise - 1).to(like)
 
 
 def _warn(planner: Planner, outputs: str) -> None:

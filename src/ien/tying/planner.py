@@ -301,7 +301,7 @@ class Planner:
         blocks = None
         keys: list[str] = []
         for h in layouts(x):
-            keys = [key for key, each in _vectors_of(module).items() if _is_per_channel(each, h, x)]
+            keys = [key for key, each in _vectors_of(module).items() if each.numel() == h.shape[1]]
             if keys or isinstance(module, nn.GroupNorm):
                 blocks = self._blocks_in(x, h)
             if blocks is not None:
@@ -411,17 +411,3 @@ def _vectors_of(module: nn.Module) -> dict[str, Tensor]:
             if tensor.numel() == max(tensor.shape, default=0) > 1:
                 vectors[key] = tensor
     return vectors
-
-
-def _is_per_channel(numbers: Tensor, maps: Tensor, x: Tensor) -> bool:
-    """Return whether there is one number for each channel of ``maps``, a layout of ``x``.
-
-    If it has several dims, such as (C, 1, 1), the long one says which dim of ``x`` it belongs to.
-    """
-    channel_dim = -1
-    if maps is x:
-        channel_dim = 1 - x.ndim
-    elif x.ndim == 4 and x.shape[1] == maps.shape[1] and numbers.ndim > 1:
-        return False  # nobody knows which dim has the channels
-    long_dim = list(numbers.shape).index(numbers.numel()) - numbers.ndim
-    return numbers.numel() == maps.shape[1] and (numbers.ndim == 1 or long_dim == channel_dim)
