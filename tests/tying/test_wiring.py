@@ -332,3 +332,24 @@ def test_what_is_added_one_after_another_shares_a_space() -> None:
 def test_a_layer_that_runs_twice_has_the_sources_of_both() -> None:
     net = Net(lambda net, x: net.b(net.b(net.a(x)).relu()), a=conv(3, 8), b=conv(8, 8))
     assert names(wired(net, X), "b") == {"a", "b"}
+
+
+def test_hidden_layers_on_arguments_or_the_images_return_single_numbers() -> None:
+    def forward(net, x):
+        numbers = x.mean((2, 3)) if net.reads_images else torch.rand(1, 3)
+        gates = net.gates(F.relu(net.hidden(numbers)))
+        return net.last(net.body(x) * gates[:, :, None, None])
+
+    layers = {"hidden": nn.Linear(3, 8), "gates": nn.Linear(8, 16), "body": conv(3, 16), "last": conv(16, 4)}
+    for reads_images in (True, False):
+        net = Net(forward, reads_images=reads_images, **layers)
+        assert sizes(net, X) == {"hidden": 1, "gates": 4, "body": 4, "last": 1}
+
+
+def test_what_nobody_knows_stays_unknown() -> None:
+    def forward(net, x):
+        both = F.pixel_shuffle(torch.cat([net.a(x), net.b(x)], 1), 2)
+        return net.last(torch.cat([both, F.interpolate(x, 16)], 1))
+
+    net = Net(forward, a=conv(3, 8), b=conv(3, 8), last=conv(7, 4))
+    assert wired(net, X).read["last"] == [((None, 3),)]  # three of seven channels: it does not fit

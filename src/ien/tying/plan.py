@@ -123,15 +123,17 @@ def _find_untied(planner: Planner, model: nn.Module, problem: Callable[[], str])
     free: dict[str, Tensor] = {}
     hiding: dict[str, Tensor] = {}
     for name, weight in weights.items():
+        if weight.numel() < 2:
+            continue
         tie = planner.tied.get(id(weight))
         largest = float(torch.linalg.vector_norm(weight, math.inf))
-        usual = weight[:1].numel() ** -0.5
+        usual = weight[0].numel() ** -0.5
         if tie is not None:
             is_small = largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias")
             may_be_per_column = weight.ndim > 1 and weight.numel() == num_channels(tie.after)
             if is_small or may_be_per_column:
                 hiding[name] = tie.project(_noise(weight) * usual)
-        elif weight.numel() > 1:
+        else:
             free[name] = weight + _noise(weight) * (largest or 1.0)
 
     def problem_with(others: Mapping[str, Tensor]) -> str:
@@ -261,11 +263,15 @@ def _checked(
                 f"layers: call make_equivariant before torch.compile, DistributedDataParallel and the like"
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta and not nn.parameter.is_lazy(tensor):
+        if not tensor.is_meta:
+            continue
+        try:
+            tensor.cpu()
+        except RuntimeError:
             raise ValueError(
                 f"{name!r} is on the meta device and has no values yet: call model.to_empty(device=…) and "
                 f"load or initialise its weights first"
-            )
+            ) from None
     if not isinstance(feature_groups, Mapping) or all(isinstance(key, int) for key in feature_groups):
         feature_groups = {"": feature_groups}
     specs: dict[str, FeatureGroups | None] = {}

@@ -111,10 +111,10 @@ class Wiring(TorchFunctionMode):
             return result
         called = getattr(func, "__name__", "")
         if called in ("cat", "concat", "concatenate") and len(known) == len(given):
-            joined: list[tuple[Layer, int]] = []
+            joined: Word = ()
             for words in known:
-                joined += words[0]
-            words = [tuple(joined)]
+                joined += (*words, ())[0]  # nothing, if nobody knows
+            words = [joined]
         else:
             words = self._met(known)
         if called == "pixel_shuffle":
@@ -147,7 +147,7 @@ class Wiring(TorchFunctionMode):
 
     def _shuffled(self, words: list[Word], factor: int) -> list[Word]:
         """Note that a pixel shuffle follows a layer, and return the words after it."""
-        if len(words) > 1 or len(words[0]) > 1:
+        if len(words) != 1 or len(words[0]) != 1:
             return []
         ((layer, channels),) = words[0]
         if layer is not None and layer not in self.shuffles:
@@ -157,16 +157,19 @@ class Wiring(TorchFunctionMode):
 
     @property
     def beside_maps(self) -> set[str]:
-        """Linear layers from which nothing goes on to maps, as in a head, or that no maps reach."""
+        """Linear layers from which nothing goes on to maps, as in a head, or that read no features.
+
+        These read arguments, or the images.
+        """
         to_maps = set(self.on_maps)
-        found = set()
+        found: set[str] = set()
         for name, module, layers in reversed(self.reads):  # what a layer returns is read later
             if name in to_maps:
                 to_maps |= layers
             elif isinstance(module, nn.Linear):
                 found.add(name)
         for name, module, layers in self.reads:
-            if isinstance(module, nn.Linear) and name not in self.on_maps and layers <= found:
+            if isinstance(module, nn.Linear) and name not in self.on_maps and layers <= {None, *found}:
                 found.add(name)
         return found
 
