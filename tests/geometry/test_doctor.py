@@ -138,3 +138,11 @@ def test_input_sizes_may_be_of_any_integers(size) -> None:
 def test_what_is_no_model_is_named(model, what) -> None:
     with pytest.raises(TypeError, match=f"doctor takes a torch.nn.Module, such as .*; got {what}"):
         doctor(model, (3, 8, 8))
+
+
+def test_advice_is_one_line_with_the_remedy_and_exact_sizes() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, stride=2))
+    assert doctor(net, (3, 17, 17)).advice == ""
+    found = doctor(net, (3, 16, 16))
+    assert found.advice.startswith(f"1, {found.findings[0].op}: {found.findings[0].reason}; remedy: ")
+    assert found.advice.endswith(", ".join(map(str, found.exact_sizes))) and "\n" not in found.advice

@@ -49,32 +49,20 @@ def test_views_are_the_images_under_every_element_in_order(group) -> None:
 def test_feature_groups_are_told_from_single_channels(group, blocks) -> None:
     single = [(1, sum(channels for _, channels in blocks))]
     h = maps_in(blocks, group)
-    found = feature_groups_of(h, group, [single, blocks])
-    assert found is not None and found.fits and list(found.blocks) == blocks
-    assert found.exact < 1e-12 and found.between is None
+    found = errors_in(h, group, blocks)
+    assert found.fits and found.exact < 1e-12 and found.between is None
     assert list(found.errors) == list(group.labels[1:]) and max(found.errors.values()) == found.exact
-    assert (feature_groups_of(h, group, [single]) is not None) == (single == blocks)
     assert errors_in(h, group, single).fits == (single == blocks)
+    of_one_size = feature_groups_of(h, group, [4, 2, 1] if group == R4 else [8, 1])
+    assert of_one_size == (tuple(blocks) if len(blocks) == 1 else None)
 
 
-def test_feature_groups_are_read_off_if_no_candidate_fits() -> None:
-    for blocks in ([(1, 2), (4, 4), (1, 1), (2, 4)], [(4, 8), (2, 2), (1, 3)], [(1, 3)]):
-        found = feature_groups_of(maps_in(blocks, R4), R4, [], [4, 2, 1])
-        assert found is not None and found.fits and list(found.blocks) == blocks
-    assert feature_groups_of(maps_in([(2, 4)], R4), R4, [], [4, 1]) is None
-    large = torch.cat([2000.0 * maps_in([(1, 1)], R4), maps_in([(4, 8)], R4)], 1)
-    found = feature_groups_of(large, R4, [], [4, 1])
-    assert found is not None and list(found.blocks) == [(1, 1), (4, 8)]
-
-
-def test_the_first_candidate_that_fits_is_taken_and_others_are_passed_over() -> None:
+def test_the_first_size_that_fits_is_taken() -> None:
     constant = torch.ones(8, 4, 5, 5)  # fits all of them
-    for blocks in ([(4, 4)], [(2, 4)], [(1, 4)]):
-        for candidates in ([blocks], [[(1, 3)], blocks], [blocks, [(1, 4)]]):
-            found = feature_groups_of(constant, R4, candidates)
-            assert found is not None and found.blocks == blocks
-    found = feature_groups_of(maps_in([(2, 4)], R4), R4, [[(1, 4)], [(4, 4)], [(2, 4)]])
-    assert found is not None and found.blocks == [(2, 4)]
+    for sizes in ([4, 2, 1], [2, 1], [1]):
+        assert feature_groups_of(constant, R4, sizes) == ((sizes[0], 4),)
+    assert feature_groups_of(torch.ones(8, 6, 5, 5), R4, [4, 2, 1]) == ((2, 6),)
+    assert feature_groups_of(maps_in([(2, 4)], R4), R4, [4, 1]) is None
 
 
 def test_elements_that_resample_are_measured_only() -> None:
@@ -88,14 +76,14 @@ def test_elements_that_resample_are_measured_only() -> None:
 
 
 def test_maps_that_do_not_rotate_or_cannot_be_compared_have_none() -> None:
-    candidates = [[(1, 4)], [(4, 4)]]
     h = torch.rand(8, 4, 6, 6)
-    assert feature_groups_of(h, R4, candidates) is None
-    assert errors_in(h, R4, candidates[1]).exact > 0.1
-    assert errors_in(maps_in([(4, 4)], R4), R4, candidates[1]).exact < 1e-12
-    assert math.isnan(errors_in(h * math.nan, R4, candidates[0]).exact)
+    assert feature_groups_of(h, R4, [4, 1]) is None
+    assert errors_in(h, R4, [(4, 4)]).exact > 0.1
+    assert errors_in(maps_in([(4, 4)], R4), R4, [(4, 4)]).exact < 1e-12
+    broken = errors_in(h * math.nan, R4, [(1, 4)])
+    assert math.isnan(broken.exact) and not broken.fits
     for h in (torch.ones(8, 4, 6, 5), torch.ones(7, 4, 6, 6)):  # not square, not all views
-        assert feature_groups_of(h, R4, candidates) is None
+        assert feature_groups_of(h, R4, [4, 1]) is None
 
 
 def test_errors_are_those_of_each_element() -> None:
@@ -120,13 +108,15 @@ def test_vectors_turn_with_the_image() -> None:
         views.append(torch.cat([dx, dy], 1).rot90(quarters, (2, 3)))
         dx, dy = dy, -dx
     vectors = torch.cat(views)
-    found = feature_groups_of(vectors, R4, [[(VECTOR, 2)]])
-    assert found is not None and found.exact < 1e-12
-    assert feature_groups_of(vectors, R4, [[(1, 2)], [(2, 2)]]) is None
+    found = errors_in(vectors, R4, [(VECTOR, 2)])
+    assert found.fits and found.exact < 1e-12
+    assert feature_groups_of(vectors, R4, [2, 1]) is None
+    beside = torch.cat([vectors, maps_in([(4, 4)], R4, size=5)], 1)
+    assert errors_in(beside, R4, [(VECTOR, 2), (4, 4)]).fits
     mirrored = views[0].flip(3) * torch.tensor([-1.0, 1.0]).view(2, 1, 1)
     flips = ien.reflection()
-    assert feature_groups_of(torch.cat([views[0], mirrored]), flips, [[(VECTOR, 2)]]) is not None
-    assert feature_groups_of(torch.cat([views[0], views[0].flip(3)]), flips, [[(VECTOR, 2)]]) is None
+    assert errors_in(torch.cat([views[0], mirrored]), flips, [(VECTOR, 2)]).fits
+    assert not errors_in(torch.cat([views[0], views[0].flip(3)]), flips, [(VECTOR, 2)]).fits
 
 
 def test_maps_have_channels_first_or_last_and_vectors_are_one_pixel() -> None:
@@ -140,8 +130,7 @@ def test_maps_have_channels_first_or_last_and_vectors_are_one_pixel() -> None:
 @pytest.mark.parametrize("large", [255.0, 2000.0])
 def test_small_maps_are_read_beside_large_ones(large) -> None:
     h = torch.cat([large * maps_in([(1, 1)], R4), maps_in([(4, 8)], R4)], 1)
-    found = feature_groups_of(h, R4, [[(1, 9)], [(1, 1), (4, 8)]])
-    assert found is not None and list(found.blocks) == [(1, 1), (4, 8)]
+    assert errors_in(h, R4, [(1, 1), (4, 8)]).fits and not errors_in(h, R4, [(1, 9)]).fits
 
 
 def test_images_that_look_the_same_are_refused() -> None:

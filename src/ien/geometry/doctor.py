@@ -69,6 +69,27 @@ class Diagnosis:
         lines.append(self._line_of_sizes())
         return "\n".join(lines)
 
+    @property
+    def advice(self) -> str:
+        """The first finding and its remedy in one line; empty if the model is exact.
+
+        >>> print(doctor(nn.Conv2d(3, 8, 3, stride=2), (3, 8, 8)).advice.split("; ", 1)[1])
+        remedy: a map of 7 or 9; exact input sizes: 5, 7, 9, 11, 13, 15
+        """
+        if not self.findings:
+            return ""
+        first = self.findings[0]
+        found = f"{first.module or MODEL_ITSELF}, {first.op}: {first.reason}"
+        if first.kind == "grid" and not self.grid_sizes:
+            return (
+                f"{found}, and no other input size is exact; remedy: 2×2 convolutions of stride 2, or a pool "
+                f"of 2, instead of 3×3 convolutions of stride 2"
+            )
+        sizes = ""
+        if self.exact_sizes:
+            sizes = f"; exact input sizes: {', '.join(map(str, self.exact_sizes))}"
+        return f"{found}; remedy: {first.remedy}{sizes}"
+
     def _line_of_sizes(self) -> str:
         low, high = sorted(self.input_size[1:])
         searched = f"searched {self.searched[0]} to {self.searched[1]}"

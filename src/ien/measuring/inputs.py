@@ -53,7 +53,7 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), default)
 
 
-def try_model(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> None:
+def try_model(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> Any:
     """Run the model on the images ``x`` and, if it fails, say what it was given.
 
     Args:
@@ -61,12 +61,15 @@ def try_model(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> N
         x: A few images (B, C, H, W).
         arguments: What it takes besides these images.
 
+    Returns:
+        What the model returns.
+
     Raises:
         ValueError: The model failed. The message quotes its error and the shape and dtype of ``x``.
     """
     args, kwargs = arguments
     try:
-        model(x, *args, **kwargs)
+        return model(x, *args, **kwargs)
     except Exception as error:
         reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
         raise ValueError(

@@ -10,7 +10,7 @@ In reading order:
     detect.py         which feature groups a map rotates in: a pure function of maps
     wiring.py         which layers feed which, and the feature groups to choose for them
     planner.py        tie each layer just before it runs, and check what it returns
-    plan.py           run the model once with a planner, and see what could still break
+    plan.py           run the model with a planner, and see what could still break
     tie.py            make_equivariant, make_plain, plain_copy
     symmetry.py       do these data have this symmetry?
 """

@@ -12,16 +12,16 @@ turns and flips are checked to rounding; elements between them resample, and are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..groups.group import Group
-from ..groups.members import Blocks, channel_table, num_channels
-from ..groups.similarity import permute_pixels
-from ..loss.error import full_precision, image_errors
+from ..groups.members import Blocks, channel_table
+from ..loss.error import full_precision
 from .projection import VECTOR
 
 __all__ = ["Found", "errors_in", "feature_groups_of", "layouts", "swaps_sides", "views_of"]
@@ -39,7 +39,6 @@ TF32_EPS = 2**-11
 class Found(NamedTuple):
     """How well maps rotate in feature groups."""
 
-    blocks: Blocks
     fits: bool
     """Whether all channels rotate in them, up to rounding."""
     errors: dict[str, float]
@@ -53,14 +52,10 @@ class Found(NamedTuple):
 def views_of(x: Tensor, group: Group) -> Tensor:
     """Return images (B, C, H, W) under all elements, identity first: (elements * B, C, H, W)."""
     views = []
-    changes = False
     for i in range(len(group)):
-        view = group.act(x, _element(i, len(x)))  # (B, C, H, W)
-        views.append(view)
-        change = (view - x).square().mean()
-        if change > MIN_CHANGE * x.var(unbiased=False):
-            changes = True
-    if not changes:
+        views.append(group.act(x, _element(i, len(x))))  # (B, C, H, W)
+    changes = [float((view - x).square().mean()) for view in views]
+    if max(changes) <= MIN_CHANGE * float(x.var(unbiased=False)):
         raise ValueError(
             f"images are almost invariant to {group}, so nothing can be detected from them: "
             f"pass real images, or torch.rand{tuple(x.shape)}"
@@ -80,36 +75,26 @@ def layouts(x: Tensor) -> list[Tensor]:
     return []
 
 
-def feature_groups_of(
-    h: Tensor, group: Group, candidates: Sequence[Blocks], sizes: Sequence[int] = ()
-) -> Found | None:
-    """Return the first feature groups that maps of views rotate in, or None.
+def swaps_sides(group: Group) -> bool:
+    """Return whether some element turns rows into columns, as quarter turns do and flips do not."""
+    return bool(group.matrices[:, 0, 1].any())
 
-    Args:
-        h: The maps (elements * B, C, H, W).
-        group: Rotations and flips.
-        candidates: Feature groups that they may rotate in.
-        sizes: If no candidate fits, feature groups of these sizes, largest first, are read off.
 
-    >>> x = views_of(torch.rand(2, 3, 5, 5), rotation(4))
-    >>> feature_groups_of(x, rotation(4), [((4, 4),), ((1, 3),)]).blocks
-    ((1, 3),)
+def feature_groups_of(h: Tensor, group: Group, sizes: Iterable[int]) -> Blocks | None:
+    """Return feature groups of the first of these sizes in which maps of views rotate, or None.
+
+    >>> x = views_of(torch.rand(2, 4, 5, 5), rotation(4))
+    >>> feature_groups_of(x, rotation(4), [4, 1])
+    ((1, 4),)
     """
-    height, width = h.shape[2:]
-    if len(h) % len(group) or (height != width and swaps_sides(group)):
-        return None
-    for blocks in candidates:
-        if num_channels(blocks) == h.shape[1]:
-            found = errors_in(h, group, blocks)
-            if found.fits:
-                return found
-    blocks = tuple(_read_off(h, group, sizes))
-    if num_channels(blocks) < h.shape[1]:
-        return None
-    return errors_in(h, group, blocks)
+    for size in sizes:
+        blocks = ((size, h.shape[1]),)
+        if h.shape[1] % size == 0 and errors_in(h, group, blocks).fits:
+            return blocks
+    return None
 
 
-def errors_in(h: Tensor, group: Group, blocks: Blocks, variances: Tensor | None = None) -> Found:
+def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
     """Return how well maps of views rotate in these feature groups.
 
     They fit if the errors of each channel are rounding beside its own variance. The errors that are
@@ -119,58 +104,36 @@ def errors_in(h: Tensor, group: Group, blocks: Blocks, variances: Tensor | None 
         h: The maps (elements * B, C, H, W).
         group: Rotations and flips.
         blocks: Their feature groups.
-        variances: Of each channel, (C,), if they are known.
     """
-    if variances is None:
-        variances = _channel_variances(h)  # (C,)
-    h = full_precision(h)
-    variance = variances.mean() + h.mean((0, 2, 3)).var(unbiased=False)
-    original, *others = h.chunk(len(group))  # (B, C, H, W) each
-    fits = True
-    errors: dict[str, float] = {}
-    exact, between = [0.0], []
-    for i in range(1, len(group)):
-        acted = _act_on_channels(original, group, blocks, i)  # (B, C, H, W)
-        if group.exact[i]:
-            expected = permute_pixels(acted, group._similarity(i))  # ρ(g) h(x): (B, C, H, W)
-            squares = _mean_square(others[i - 1] - expected)  # (C,)
-            error = float(squares.mean() / variance)
-            fits = fits and bool((squares / variances).max() < TOLERANCE)
-            exact.append(error)
-        else:
-            element = _element(i, len(original))
-            error = float(image_errors(acted, others[i - 1], group, element).mean() / variance)
-            between.append(error)
-        errors[group.labels[i]] = error
-    largest = float(torch.tensor(exact, device="cpu").max())  # NaN if one of them is
-    if not between:
-        return Found(blocks, fits, errors, largest, None)
-    return Found(blocks, fits, errors, largest, float(torch.tensor(between, device="cpu").nanmean()))
-
-
-def swaps_sides(group: Group) -> bool:
-    """Return whether some element turns rows into columns, as quarter turns do and flips do not."""
-    return bool(group.matrices[:, 0, 1].any())
-
-
-def _read_off(h: Tensor, group: Group, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return feature groups from the first channel on, up to the first that does not rotate."""
+    if len(h) % len(group) or (h.shape[2] != h.shape[3] and swaps_sides(group)):
+        return Found(False, {}, math.nan, None)  # no maps of views, or none that can rotate
     variances = _channel_variances(h)  # (C,)
-    blocks: list[tuple[int, int]] = []
-    first = 0
-    while first < h.shape[1]:
-        for size in sizes:
-            part = slice(first, first + size)
-            if part.stop <= h.shape[1] and errors_in(h[:, part], group, [(size, size)], variances[part]).fits:
-                break
+    variance = variances.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
+    squares = _squares(h, group, blocks)  # (elements, C)
+    errors = (squares.mean(1) / variance).cpu()  # (elements,)
+    exact = torch.tensor(group.exact, device="cpu")  # (elements,)
+    fits = bool((squares[exact] / variances < TOLERANCE).all())
+    between = None
+    if not exact.all():
+        between = float(errors[~exact].nanmean())
+    by_label = dict(zip(group.labels[1:], errors[1:].tolist(), strict=True))
+    return Found(fits, by_label, float(errors[exact].max()), between)
+
+
+def _squares(h: Tensor, group: Group, blocks: Blocks) -> Tensor:
+    """Return the mean of ( h(g·x) - ρ(g) h(x) )² over valid pixels, (elements, C)."""
+    original, *others = full_precision(h).chunk(len(group))  # (B, C, H, W) each
+    squares = original.new_zeros(len(group), h.shape[1])
+    for i, other in enumerate(others, 1):
+        acted = _act_on_channels(original, group, blocks, i)
+        element = _element(i, len(acted))
+        difference = other - group.act_on_features(acted, element)  # (B, C, H, W)
+        valid = group.valid(difference, element)  # (B, 1, H, W)
+        if valid is None:
+            squares[i] = _mean_square(difference)
         else:
-            return blocks
-        first += size
-        channels = size
-        if blocks and blocks[-1][0] == size:  # one more feature group of the same block
-            channels += blocks.pop()[1]
-        blocks.append((size, channels))
-    return blocks
+            squares[i] = _mean_square(difference * valid) / valid.to(h.dtype).mean()
+    return squares
 
 
 def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:
@@ -180,10 +143,9 @@ def _act_on_channels(h: Tensor, group: Group, blocks: Blocks, i: int) -> Tensor:
         if size == VECTOR:
             # dy points down, and the y of matrices up
             matrix = group.matrices[i] * torch.tensor([[1, -1], [-1, 1]], device="cpu")
-            vectors = part.unflatten(1, (-1, 2))  # (B, vectors, 2, H, W)
             matrix = matrix.to(h.dtype).to(h.device)  # in this order: MPS has no float64
-            turned = torch.einsum("ij,bvjhw->bvihw", matrix, vectors)  # (B, vectors, 2, H, W)
-            part = turned.flatten(1, 2)  # (B, C, H, W)
+            vectors = part.unflatten(1, (-1, 2))  # (B, vectors, 2, H, W)
+            part = torch.einsum("ij,bvjhw->bvihw", matrix, vectors).flatten(1, 2)  # (B, C, H, W)
         elif size > 1:
             part = part[:, channel_table(group, [(size, channels)])[i].to(h.device)]  # (B, C, H, W)
         parts.append(part)

@@ -1,7 +1,8 @@
-"""The plan: run the model once with a planner, and see what could still break.
+"""The plan: run the model three times, and know what to tie.
 
-A learned map of positions that is 0 at first breaks nothing yet. So the model runs once more, with
-other numbers in place of every parameter that is not tied.
+A dry run shows how layers are wired, and feature groups are chosen for all of them. In a run on
+views each layer is tied before it runs. A learned map of positions that is 0 at first breaks
+nothing yet, so a last run has other numbers in place of whatever is not tied.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import seeded
-from .._text import MODEL_ITSELF, nearest
+from .._text import nearest
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
@@ -26,9 +27,9 @@ from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import device_of, eval_mode, try_model
-from .detect import errors_in, feature_groups_of, layouts, views_of
-from .planner import Breaks, Plan, Planner, TiedLayer, TiedTensor, layer_text, maps_of, sizes_text
-from .wiring import Mixing, Specs, batches_in, choose, is_named, wire
+from .detect import views_of
+from .planner import Breaks, Plan, Planner, TiedLayer, TiedTensor, check_layer, check_returned, sizes_text
+from .wiring import Mixing, Specs, Wiring, asked_for, choose
 
 __all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan"]
 
@@ -41,8 +42,6 @@ A U-Net with 2 of them before its head learned nothing, one with 4 learned slowl
 """
 MAX_HIDING_WEIGHT = 1e-2
 """Tied weights below this share of usual ones may hide a break in what they multiply."""
-MAX_SUSPECTS = 3
-"""Parameters that an error names."""
 
 
 def make_plan(
@@ -63,37 +62,36 @@ def make_plan(
     group = parse_group(group)
     specs = _checked(model, group, images, feature_groups, weights, outputs)
     modules = _modules_of(model)
-    device = device_of(model, images.device)
-    with _planning(model, device):
+    wiring = Wiring()
+    with _planning(model, images) as device:
         images = images.to(device, copy=True)
+        run = _runner(model, len(images), args, kwargs)
         few = images[: min(max(DETECTION_PIXELS // images[0, 0].numel(), 2), 8)]
         views = views_of(few, group)
-        # a model that fails on these images should say so before anything is changed
-        try_model(model, few.clone(), cut_for_batch(args, kwargs, len(images), slice(len(few)), few.device))
-        run = _runner(model, len(images), args, kwargs)
-        with torch.enable_grad():
-            wiring = wire(modules, run, few)
-        if not wiring.channels:
+        with wiring, hooked(modules, wiring.enter, wiring.leave):
+            wiring.end(run(wiring.start(few)), len(few))
+        if not wiring.spreads:
             raise ValueError("the model ran no Conv2d, ConvTranspose2d or Linear: there is nothing to tie")
-        chosen = choose(wiring, group, specs, outputs)
-        random = weights == "random"
-        planner = Planner(group, wiring, chosen, specs, len(views), random, smooth, Plan(group))
+        planner = Planner(group, wiring, choose(wiring, group, specs, outputs), specs, len(views))
+        planner.random = weights == "random"
+        planner.smooth = smooth
+        plan = planner.plan
         try:
-            with hooked(modules, planner.tie, planner.check):
-                run(views, len(group))
+            with wiring, hooked(modules, planner.tie, planner.leave):
+                output = run(wiring.start(views), len(group))
+            planner.end(output)
             if planner.outdated:
                 with hooked(modules, planner.estimate_statistics):
                     run(images)
-            _find_untied(planner, model, lambda: run(views, len(group)))
+            _find_untied(planner, model, lambda: _checked_run(plan, modules, run, views)[1])
         except Breaks as error:
             raise ValueError(f"{error}{_advice(planner, model, images)}") from None
-    _warn_if_narrow(planner)
-    _warn_if_features_leave(planner, outputs)
+    _warn(planner, outputs)
     for name, module in modules.items():
         lists_others = isinstance(module, nn.ParameterList | nn.ParameterDict)
         if module._parameters and name not in planner.ran and not lists_others:
-            planner.plan.unused += (name,)
-    return planner.plan
+            plan.unused += (name,)
+    return plan
 
 
 def errors_of(
@@ -105,72 +103,56 @@ def errors_of(
     such as a new head; empty if there is none.
     """
     _check_images(images)
-    broken: list[str] = []
-
-    def check(name: str, module: nn.Module, output: Any) -> None:
-        if not isinstance(module, Mixing):
-            return
-        blocks = plan.mixing.get(module)
-        if module not in plan.mixing:
-            broken.append(f"{layer_text(name, module)} is not tied: it was added after make_equivariant")
-        elif blocks is not None:
-            if feature_groups_of(maps_of(module, output), plan.group, [blocks]) is None:
-                broken.append(f"{layer_text(name, module)} breaks {plan.group}")
-
-    now = Plan(plan.group)
-    device = device_of(model, images.device)
-    with _planning(model, device):
+    with _planning(model, images) as device:
         views = views_of(images.to(device), plan.group)
-        with hooked(_modules_of(model), after=check):
-            output = _runner(model, len(images), args, kwargs)(views, len(plan.group))
-        for part, blocks in zip(batches_in(output, len(views)), plan.outputs, strict=False):
-            for h in layouts(part):
-                if num_channels(blocks) == h.shape[1]:
-                    now.note_errors(errors_in(h, plan.group, blocks))
-                    break
-    problem = "".join(broken[:1])
-    if problem.endswith(f"breaks {plan.group}"):
+        run = _runner(model, len(images), args, kwargs)
+        errors, problem = _checked_run(plan, _modules_of(model), run, views)
+    if "breaks" in problem:
         problem += _doctors_advice(model, images)
-    return now.errors, problem
+    return errors, problem
 
 
-@contextmanager
-def _planning(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Run a model in eval mode, without gradients, and in its own precision."""
-    autocast: Any = nullcontext()
-    if torch.amp.is_autocast_available(device.type):
-        autocast = torch.autocast(device.type, enabled=False)
-    with torch.inference_mode(False), torch.no_grad(), eval_mode(model), autocast:
-        yield
-
-
-def _find_untied(planner: Planner, model: nn.Module, run: Callable[[], Any]) -> None:
+def _find_untied(planner: Planner, model: nn.Module, problem: Callable[[], str]) -> None:
     """Find parameters that are not tied and would break equivariance with other numbers.
 
     Tied weights near 0, such as the last norm of a residual block, get other numbers as well: they
-    could hide a break in what they multiply.
+    could hide a break in what they multiply. So do numbers per channel of several dims, such as
+    (1, 1, 1, 8): they could be per column. ``problem`` runs the model, and returns what breaks.
     """
+    weights = dict(model.named_parameters())
     free: dict[str, Tensor] = {}
     hiding: dict[str, Tensor] = {}
-    weights = dict(model.named_parameters())
     for name, weight in weights.items():
         if weight.numel() < 2:
             continue
+        tie = planner.tied.get(id(weight))
         largest = float(torch.linalg.vector_norm(weight, math.inf))
         usual = weight[0].numel() ** -0.5
-        tie = planner.tied.get(id(weight))
-        if tie is None:
+        if tie is not None:
+            is_small = largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias")
+            may_be_per_column = weight.ndim > 1 and weight.numel() == num_channels(tie.after)
+            if is_small or may_be_per_column:
+                hiding[name] = tie.project(_noise(weight) * usual)
+        else:
             free[name] = weight + _noise(weight) * (largest or 1.0)
-        elif largest < MAX_HIDING_WEIGHT * usual and not name.endswith("bias"):
-            hiding[name] = tie.project(_noise(weight) * usual)
+
+    def problem_with(others: Mapping[str, Tensor]) -> str:
+        before = {name: weights[name].clone() for name in others}
+        for name, other in others.items():
+            weights[name].copy_(other)
+        found = problem()
+        for name, old in before.items():
+            weights[name].copy_(old)
+        return found
+
     # one pass is enough for most models
-    if not (free or hiding) or _error_with(planner, run, weights, free | hiding) is None:
+    if not (free or hiding) or not problem_with(free | hiding):
         return
-    error = _error_with(planner, run, weights, hiding)
-    if error is not None:
-        raise Breaks(f"{error}, once these are no longer 0: {', '.join(map(repr, hiding))}")
+    hidden = problem_with(hiding)
+    if hidden:
+        raise Breaks(f"{hidden}, once these have other values: {', '.join(map(repr, hiding))}")
     for name, other in free.items():
-        if _error_with(planner, run, weights, hiding | {name: other}) is None:
+        if not problem_with(hiding | {name: other}):
             continue
         if weights[name].requires_grad:
             raise ValueError(
@@ -181,68 +163,46 @@ def _find_untied(planner: Planner, model: nn.Module, run: Callable[[], Any]) -> 
         planner.plan.untied += (name,)
 
 
-def _error_with(
-    planner: Planner, run: Callable[[], Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]
-) -> Breaks | None:
-    """Return what breaks with ``others`` in place of some parameters, which are put back."""
-    before = {name: weights[name].clone() for name in others}
-    plan = planner.plan
-    planner.plan = Plan(planner.group)
-    try:
-        for name, other in others.items():
-            weights[name].copy_(other)
-        with hooked(planner.wiring.modules, after=planner.check):
-            run()
-    except Breaks as error:
-        return error
-    finally:
-        planner.plan = plan
-        for name, old in before.items():
-            weights[name].copy_(old)
-    return None
-
-
 def _noise(like: Tensor) -> Tensor:
     """Return numbers from -1 to 1, the same for the same shape."""
     noise = torch.rand(like.shape, generator=seeded(0), device="cpu")
     return (2 * noise - 1).to(like)
 
 
-def _warn_if_narrow(planner: Planner) -> None:
-    """Warn if a head has very few independent features to read."""
-    order = len(planner.group)
-    for name in (planner.wiring.leaving | planner.wiring.hidden) & set(planner.inputs):
+def _warn(planner: Planner, outputs: str) -> None:
+    """Warn if heads have very few features to read, and if the model returns its own features."""
+    wiring = planner.wiring
+    needed = f"{MIN_FEATURES} × {len(planner.group)} = {MIN_FEATURES * len(planner.group)}"
+    for name in (wiring.leaving | wiring.beside_maps) & set(planner.inputs):
         blocks = planner.inputs[name]
         features = sum(channels // size for size, channels in blocks)
         if features < MIN_FEATURES and any(size > 1 for size, _ in blocks):
             warnings.warn(
                 f"layer {name!r} has only {features} independent features to work with, "
                 f"{num_channels(blocks)} channels in feature groups {sizes_text(blocks)}, and learns "
-                f"little from so few: use {MIN_FEATURES} × {order} = {MIN_FEATURES * order} or more",
+                f"little from so few: use {needed} or more",
                 stacklevel=4,
             )
-
-
-def _warn_if_features_leave(planner: Planner, outputs: str) -> None:
-    """Warn if layers return single channels only because the model returns what they add up to."""
-    read: set[str | None] = set()
-    for each in planner.wiring.inputs:
-        if each.name in planner.wiring.channels:
-            read.update(source.name for source in each.sources)
-    names = sorted(name for name in planner.wiring.leaving & read if not is_named(name, planner.specs))
+    read = {layer for _, module, layers in wiring.reads if isinstance(module, Mixing) for layer in layers}
+    names = [name for name in sorted(wiring.leaving & read) if not asked_for(name, planner.specs)[1]]
     if names and outputs == "scalar":
-        layers = ", ".join(map(repr, names[:MAX_SUSPECTS]))
         warnings.warn(
-            f"the model returns features that its own layers read, of {layers}: single channels, so that "
-            f"no output is permuted, whose kernels look the same from all sides; name these layers with "
-            f"their size in feature_groups to allow it, or return only what comes after them",
+            f"the model returns features that its own layers read, of {', '.join(map(repr, names))}: single "
+            f"channels, so that no output is permuted, whose kernels look the same from all sides; name "
+            f"them with their size in feature_groups to allow it, or return only what comes after them",
             stacklevel=4,
         )
 
 
-def _modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of a model by name."""
-    return {name: module for name, module, _ in walk(model)}
+@contextmanager
+def _planning(model: nn.Module, images: Tensor) -> Iterator[torch.device]:
+    """Run a model in eval mode, without gradients, in its own precision and on its own device."""
+    device = device_of(model, images.device)
+    autocast: Any = nullcontext()
+    if torch.amp.is_autocast_available(device.type):
+        autocast = torch.autocast(device.type, enabled=False)
+    with torch.inference_mode(False), torch.no_grad(), eval_mode(model), autocast:
+        yield device
 
 
 def _runner(
@@ -252,11 +212,33 @@ def _runner(
 
     def run(x: Tensor, views: int = 1) -> Any:
         count = len(x) // views
-        some_args, some_kwargs = cut_for_batch(args, kwargs, num_images, slice(count), x.device)
-        all_args, all_kwargs = repeat_for_views(some_args, some_kwargs, count, views)
-        return model(x.clone(), *all_args, **all_kwargs)  # a clone, because it may write to its input
+        arguments = cut_for_batch(args, kwargs, num_images, slice(count), x.device)
+        if views == 1:  # the first run, which may fail
+            return try_model(model, x, arguments)
+        all_args, all_kwargs = repeat_for_views(*arguments, count, views)
+        return model(x, *all_args, **all_kwargs)
 
     return run
+
+
+def _checked_run(
+    plan: Plan, modules: Mapping[str, nn.Module], run: Callable[..., Any], views: Tensor
+) -> tuple[dict[str, float], str]:
+    """Run a tied model on views, and return its errors, and what first is not as planned."""
+    problems: list[str] = []
+
+    def check(name: str, module: nn.Module, output: Any) -> None:
+        problems.append(check_layer(plan, name, module, output))
+
+    with hooked(modules, after=check):
+        output = run(views.clone(), len(plan.group))  # it may write to its input
+    errors, problem = check_returned(plan, output, len(views))
+    return errors, next(filter(None, problems), problem)
+
+
+def _modules_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules of a model by name."""
+    return {name: module for name, module, _ in walk(model)}
 
 
 def _checked(
@@ -273,6 +255,7 @@ def _checked(
             f"make_equivariant needs rotations and flips, among them a half turn, a quarter turn or a flip, "
             f"such as rot4, rot8 or rot4xflip; got {group}"
         )
+    modules = _modules_of(model)
     for module in model.modules():
         if isinstance(module, WRAPPERS) or hasattr(module, "_orig_mod") or module._compiled_call_impl:
             raise RuntimeError(
@@ -291,16 +274,15 @@ def _checked(
             ) from None
     if not isinstance(feature_groups, Mapping) or all(isinstance(key, int) for key in feature_groups):
         feature_groups = {"": feature_groups}
-    names = [name for name, _, _ in walk(model) if name]
     specs: dict[str, FeatureGroups | None] = {}
     for name, spec in feature_groups.items():
         specs[name] = None
         if spec != "auto":
             specs.update(by_name({name: spec}))
             check_regular_layers(group, by_name({name: spec}))
-        if name and name not in names:
+        if name not in modules:
             raise KeyError(
-                f"feature_groups names {name!r}, which the model does not have; {nearest(name, names)}"
+                f"feature_groups names {name!r}, which the model does not have; {nearest(name, modules)}"
             )
     return specs
 
@@ -310,31 +292,26 @@ def _check_images(images: object) -> None:
     given = type(images).__name__
     if isinstance(images, Tensor):
         given = f"{images.dtype} {tuple(images.shape)}"
-        if images.ndim == 4 and images.is_floating_point() and len(images):
-            if not images.isfinite().all():
-                raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
-            return
-    raise ValueError(f"images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}")
+    if (
+        not isinstance(images, Tensor)
+        or images.ndim != 4
+        or not images.is_floating_point()
+        or not len(images)
+    ):
+        raise ValueError(
+            f"images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}"
+        )
+    if not images.isfinite().all():
+        raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
 
 
 def _doctors_advice(model: nn.Module, images: Tensor) -> str:
     """Return what the doctor says about a model that is not equivariant, if it finds anything."""
-    diagnosis = None
     with suppress(ValueError):
-        diagnosis = doctor(model, images)
-    if diagnosis is None or not diagnosis.findings:
-        return ""
-    first = diagnosis.findings[0]
-    advice = f"; doctor: {first.module or MODEL_ITSELF}, {first.op}: {first.reason}"
-    if first.kind == "grid" and not diagnosis.grid_sizes:
-        return (
-            f"{advice}, and no other input size is exact; remedy: 2×2 convolutions of stride 2, or a pool "
-            f"of 2, instead of 3×3 convolutions of stride 2"
-        )
-    advice += f"; remedy: {first.remedy}"
-    if diagnosis.exact_sizes:
-        advice += f"; exact input sizes: {', '.join(map(str, diagnosis.exact_sizes))}"
-    return advice
+        advice = doctor(model, images).advice
+        if advice:
+            return f"; doctor: {advice}"
+    return ""
 
 
 def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
@@ -342,19 +319,13 @@ def _advice(planner: Planner, model: nn.Module, images: Tensor) -> str:
     advice = _doctors_advice(model, images)
     if advice:
         return advice
-    suspects = []
     for name, parameter in model.named_parameters():
         holder = name.rpartition(".")[0]
-        has_run = holder in planner.ran and not isinstance(planner.wiring.modules[holder], Mixing)
-        if has_run and parameter.numel() > 1 and id(parameter) not in planner.tied:
-            suspects.append(repr(name))
-    if suspects:
-        return (
-            f"; these parameters are not tied: {', '.join(suspects[:MAX_SUSPECTS])}; remedy: make them "
-            f"weights of Conv2d or Linear, put a Linear after an Embedding, and keep numbers per channel in "
-            f"a module of their own that is called with the maps"
-        )
+        may_break = holder in planner.ran and not isinstance(model.get_submodule(holder), Mixing)
+        if may_break and parameter.numel() > 1 and id(parameter) not in planner.tied:
+            advice = f"; parameter {name!r} is not tied"
+            break
     return (
-        "; only the weights of Conv2d, ConvTranspose2d, Linear and layers with numbers per channel are tied: "
-        "write it with these, or pass the part of the model before it"
+        f"{advice}; remedy: write it with Conv2d, ConvTranspose2d and Linear (one after an Embedding, too), "
+        f"and numbers per channel in a module of their own that is called with the maps: only these are tied"
     )

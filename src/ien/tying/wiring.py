@@ -1,190 +1,222 @@
-"""Wiring: which layers feed which, and so the feature groups that each of them returns.
+"""Wiring: which layers the channels of a tensor come from, and so the feature groups to choose.
 
-One dry run of the model leaves autograd's graph of what was computed. From the input of a layer we
-walk this graph back to its *sources*: the layers that reach it through additions, activations,
-norms, pools, concatenations and gates. What is added or multiplied must hold the same feature
-groups, so layers that meet there share a *space*, and all feature groups are chosen at once.
+While a model runs, every operation is seen, and what it returns is given a *word*: the layers that
+its channels come from, through additions, activations, norms, pools, concatenations and gates. A
+word may be wrong, as after a slice of channels; then its number of channels seldom fits. What is
+added or multiplied must hold the same feature groups, so layers that meet there share a *space*,
+and feature groups are chosen for all spaces at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..groups.group import Group
 from ..groups.members import Blocks
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups
-from ..loss.modules import hooked, tensors_in
+from ..loss.modules import tensors_in
 from .projection import VECTOR
 
-__all__ = ["Mixing", "Specs", "Wiring", "choose", "is_depthwise", "nearest_named", "spread", "wire"]
+__all__ = ["Mixing", "Specs", "Wiring", "asked_for", "batches_in", "choose", "is_depthwise", "spread"]
 
 Mixing = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 """Layers that mix channels."""
 Specs = Mapping[str, FeatureGroups | None]
 """Feature groups by the name of a layer or a module around it, ``""`` for the rest; None: auto."""
+Layer = str | None
+"""The name of a layer that mixes channels; None for the images."""
+Word = tuple[tuple[Layer, int], ...]
+"""What channels are: those of these layers, each with its number of channels, concatenated."""
 
 
-class Source(NamedTuple):
-    """A layer that an input comes from; the images have no name."""
+class Wiring(TorchFunctionMode):
+    """Follows channels through a model, as a context around its run, with hooks on its modules.
 
-    name: str | None
-    channels: int
-    part: int
-    """Which of several concatenated parts it is in; what is added or multiplied is in one part."""
+    A depthwise convolution returns what it gets, and is not counted as a layer here.
+    """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = WeakTensorKeyDictionary()
+        """The words of each tensor that depends on the images, of different numbers of channels."""
+        self.channels: dict[str, int] = {}
+        """How many channels each layer returns, after a pixel shuffle that follows it."""
+        self.shuffles: dict[Layer, int] = {}
+        """The factor of that pixel shuffle, if there is one."""
+        self.spreads: dict[str, float] = {}
+        """The variance of what each layer returned, without its bias."""
+        self.spaces: dict[Layer, set[Layer]] = {None: {None}}
+        """The layers that share a space with each one."""
+        self.reads: list[tuple[str, nn.Module, set[Layer]]] = []
+        """Layers and group norms in the order that they run, and the layers they read."""
+        self.on_maps: set[Layer] = set()
+        """Layers whose channels are those of maps, also if maps are only multiplied with them."""
+        self.leaving: set[str] = set()
+        """Layers whose channels the model returns."""
 
-class Input(NamedTuple):
-    """What a module was called with; what the model returned has no name and no module."""
+    def start(self, images: Tensor) -> Tensor:
+        """Return a copy of images to follow; a model may write to its input."""
+        x = images.clone()
+        self.words[x] = [((None, images.shape[1]),)]
+        return x
 
-    name: str | None
-    module: nn.Module | None
-    channels: int
-    sources: tuple[Source, ...]
-    on_vectors: bool
-    """Whether it is (B, C), without pixels."""
-    length: int
-    """Of its first dim."""
+    def layers_of(self, x: Tensor) -> set[Layer]:
+        """Return the layers that a tensor comes from."""
+        layers: set[Layer] = set()
+        for word in self.words.get(x, []):
+            for layer, _ in word:
+                layers |= self.spaces[layer]
+        return layers
 
+    def enter(self, name: str, module: nn.Module, x: Any) -> None:
+        """Note what a module is about to read."""
+        if isinstance(module, Mixing | nn.GroupNorm) and isinstance(x, Tensor):
+            self.reads.append((name, module, self.layers_of(x)))
 
-class Wiring(NamedTuple):
-    """What a dry run shows about a model."""
+    def leave(self, name: str, module: nn.Module, output: Any) -> None:
+        """Note what a module has returned."""
+        if not isinstance(module, Mixing) or not isinstance(output, Tensor):
+            return
+        if name not in self.spreads:
+            self.spreads[name] = spread(module, output)
+        if not is_depthwise(module):
+            channels = output.shape[-1 if isinstance(module, nn.Linear) else 1]
+            self.spaces.setdefault(name, {name})
+            self.channels.setdefault(name, channels)
+            self._note(output, [((name, channels),)])
 
-    modules: Mapping[str, nn.Module]
-    inputs: list[Input]
-    channels: dict[str, int]
-    """How many channels each mixing layer returns, after a pixel shuffle that follows it."""
-    shuffles: dict[str, int]
-    """The factor of that pixel shuffle; 1 if there is none."""
-    spreads: dict[str, float]
-    """The variance of what each mixing layer returned, without its bias."""
-    leaving: set[str]
-    """Mixing layers whose channels are those of something that the model returns."""
+    def end(self, output: Any, num_images: int) -> None:
+        """Note what the model has returned."""
+        for part in batches_in(output, num_images):
+            for word in self.words.get(part, []):
+                # the channels of tokens and boxes may be cut in any way
+                if part.ndim not in (2, 4) or _has_channels(part, _total(word)):
+                    for layer, _ in word:
+                        self.leaving.update(name for name in self.spaces[layer] if name is not None)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and give what it returns words."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given = list(tensors_in((args, kwargs), in_objects=False))
+        known = [self.words[x] for x in given if x in self.words]
+        if not known:
+            return result
+        called = getattr(func, "__name__", "")
+        if called in ("cat", "concat", "concatenate") and len(known) == len(given):
+            joined: Word = ()
+            for words in known:
+                joined += (*words, ())[0]  # nothing, if nobody knows
+            words = [joined]
+        else:
+            words = self._met(known)
+        if called == "pixel_shuffle":
+            words = self._shuffled(words, kwargs.get("upscale_factor", args[-1]))
+        changed = list(tensors_in(result, in_objects=False))
+        if result is None:  # x[…] = y
+            changed = given[:1]
+        for x in changed:
+            self._note(x, words)
+        return result
+
+    def _note(self, x: Tensor, words: list[Word]) -> None:
+        self.words[x] = words
+        if x.ndim == 4:
+            self.on_maps |= self.layers_of(x)
+
+    def _met(self, known: list[list[Word]]) -> list[Word]:
+        """Return the words of what was made of several tensors; their layers share spaces."""
+        found: dict[int, Word] = {}  # by the number of channels
+        for words in known:
+            for word in words:
+                first = found.setdefault(_total(word), word)
+                pairs = list(zip(first, word, strict=False))
+                if [count for _, count in first] != [count for _, count in word]:
+                    pairs = [(first[0], part) for part in (*first, *word)]  # all share one space
+                for (one, _), (other, _) in pairs:
+                    joined = self.spaces[one] | self.spaces[other]
+                    self.spaces.update(dict.fromkeys(joined, joined))
+        return list(found.values())
+
+    def _shuffled(self, words: list[Word], factor: int) -> list[Word]:
+        """Note that a pixel shuffle follows a layer, and return the words after it."""
+        if len(words) != 1 or len(words[0]) != 1:
+            return []
+        ((layer, channels),) = words[0]
+        if layer is not None and layer not in self.shuffles:
+            self.shuffles[layer] = factor
+            self.channels[layer] = channels // factor**2
+        return [((layer, channels // factor**2),)]
 
     @property
-    def hidden(self) -> set[str]:
-        """Linear layers on vectors (B, C) from which nothing goes on to maps: those of a head."""
-        to_maps: set[str | None] = set()
-        found = set()
-        for each in reversed(self.inputs):  # what a layer returns is read after it has run
-            if not each.on_vectors or each.name in to_maps - {None}:
-                to_maps.update(source.name for source in each.sources)
-            elif each.name is not None and isinstance(each.module, nn.Linear):
-                found.add(each.name)
+    def beside_maps(self) -> set[str]:
+        """Linear layers from which nothing goes on to maps, as in a head, or that read no features.
+
+        These read arguments, or the images.
+        """
+        to_maps = set(self.on_maps)
+        found: set[str] = set()
+        for name, module, layers in reversed(self.reads):  # what a layer returns is read later
+            if name in to_maps:
+                to_maps |= layers
+            elif isinstance(module, nn.Linear):
+                found.add(name)
+        for name, module, layers in self.reads:
+            if isinstance(module, nn.Linear) and name not in self.on_maps and layers <= {None, *found}:
+                found.add(name)
         return found
-
-    def sources(self, name: str) -> list[Source]:
-        """Return the sources of a module's input, in the order of concatenated parts."""
-        return [source for each in self.inputs if each.name == name for source in each.sources]
-
-    def lengths(self, name: str) -> set[int]:
-        """Return the first dims of a module's inputs."""
-        return {each.length for each in self.inputs if each.name == name}
-
-
-def wire(modules: Mapping[str, nn.Module], run: Callable[[Tensor], Any], images: Tensor) -> Wiring:
-    """Return how the layers of a model are connected, from one ``run(images)`` with gradients."""
-    wiring = Wiring(modules, [], {}, {}, {}, set())
-    layer_of: dict[Any, str | None] = {}  # by autograd's nodes, which are the same ones while held
-    clashing: list[str] = []
-
-    def note_input(name: str | None, module: nn.Module | None, x: Tensor) -> None:
-        sources = []
-        for source, part, shuffle in _walk_back(x.grad_fn, layer_of):
-            channels = images.shape[1]
-            if source is not None:
-                channels = wiring.channels[source]
-                if wiring.shuffles.setdefault(source, shuffle) != shuffle:
-                    clashing.append(source)
-            sources.append(Source(source, channels // shuffle**2, part))
-        channels = x.shape[_channel_dim(module, x)]
-        wiring.inputs.append(Input(name, module, channels, tuple(sources), x.ndim < 3, len(x)))
-
-    def before(name: str, module: nn.Module, x: Any) -> None:
-        if isinstance(x, Tensor) and x.ndim and (_has_numbers(module) or isinstance(module, nn.GroupNorm)):
-            note_input(name, module, x)
-
-    def after(name: str, module: nn.Module, output: Any) -> None:
-        if isinstance(module, Mixing) and isinstance(output, Tensor):
-            wiring.channels[name] = output.shape[_channel_dim(module, output)]
-            wiring.spreads.setdefault(name, spread(module, output.detach()))
-            layer_of[output.grad_fn] = name
-
-    leaf = images.clone().requires_grad_()
-    x = leaf + 0  # a model may write to its input
-    layer_of[x.grad_fn] = None
-    # the graph is walked and never run backward: it need not hold any maps
-    with saved_tensors_hooks(lambda _: None, lambda _: leaf), hooked(modules, before, after):
-        output = run(x)
-    for part in batches_in(output, len(images)):
-        note_input(None, None, part)
-        for source in wiring.inputs[-1].sources:
-            if source.name is not None and _may_have_channels(part, source.channels):
-                wiring.leaving.add(source.name)
-    if clashing:
-        raise ValueError(
-            f"layer {clashing[0]!r} feeds a pixel shuffle and, before it, a norm or another layer: "
-            f"put these after the shuffle"
-        )
-    for name in wiring.channels:
-        wiring.channels[name] //= wiring.shuffles.setdefault(name, 1) ** 2
-    return wiring
 
 
 def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") -> dict[str, Blocks]:
-    """Return the feature groups that every mixing layer should return.
+    """Return the feature groups that every layer should return.
 
     Automatic ones have the group's order. They are single channels where channels do not divide by
     it, or where conv groups or a group norm would cut through them, in all layers of that space.
     Layers that are not named return single channels, or vectors, if they leave the model, and
-    single numbers if they are linear layers of a head that returns scalars.
+    single numbers if they are linear layers of a head, or on arguments: members made of numbers
+    that no rotation changes would all be equal.
 
     Args:
-        wiring: How layers are connected.
+        wiring: What a run of the model has shown.
         group: Rotations and flips.
         specs: Feature groups by name.
         outputs: ``"scalar"``, or ``"vector"`` for pairs (dx, dy) that rotate with the image.
     """
     order = len(group)
-    spaces = _spaces(wiring)
-    asked = {}
-    for name in wiring.channels:
-        asked[name] = specs[nearest_named(name, specs)]
-    auto: set[str | None] = {name for name, spec in asked.items() if spec is None}
-    unnamed: set[str | None] = {name for name in asked if not is_named(name, specs)}
-
-    single = spaces[None] & auto  # what meets the images, whose channels are no members
+    spaces = wiring.spaces
+    single = set(spaces[None])  # where feature groups are automatic
     for name, channels in wiring.channels.items():
-        if asked[name] == FeatureGroups.of(1):
-            single.add(name)
         if channels % order:
-            single |= spaces[name] & auto
-        if name in wiring.leaving & unnamed:
-            single |= spaces[name] & unnamed
-    for cut in _cut(wiring, order):
-        single |= spaces[cut] & auto
+            single |= spaces[name]
+    for name, module, layers in wiring.reads:
+        width_in, width_out = _widths(module)
+        if width_in % order:
+            single = single.union(*[spaces[layer] for layer in layers])
+        if width_out % order:
+            single |= spaces[name]
+    leaving = {name for name in wiring.leaving if not asked_for(name, specs)[1]}
+    beside_maps = set()
     if outputs == "scalar":  # vectors can only be made of feature groups
-        for name in wiring.hidden:
-            single |= spaces[name] & unnamed
-    for name in _on_invariant_numbers(wiring, single):
-        single |= spaces[name] & (auto | unnamed)  # in place: layers that follow see it
+        beside_maps = wiring.beside_maps
+    scalar = set().union(*[spaces[name] for name in leaving | beside_maps])  # unless they are named
 
     chosen: dict[str, Blocks] = {}
     problems = []
     for name, channels in wiring.channels.items():
-        spec = asked[name]
-        chosen[name] = ((1, channels),)
-        if outputs == "vector" and name in wiring.leaving & unnamed:
+        spec, named = asked_for(name, specs)
+        if outputs == "vector" and name in leaving:
             chosen[name] = ((VECTOR, channels),)
             if channels % 2:
                 problems.append(f"{name!r} returns {channels}, which are not pairs (dx, dy)")
-        elif name in single or is_depthwise(wiring.modules[name]):  # which returns what it gets
-            continue
+        elif (name in scalar and not named) or (name in single and spec is None):
+            chosen[name] = ((1, channels),)
         elif spec is None:
             chosen[name] = ((order, channels),)
         elif spec.nearest(channels) == channels:
@@ -199,27 +231,24 @@ def choose(wiring: Wiring, group: Group, specs: Specs, outputs: str = "scalar") 
     return chosen
 
 
-def nearest_named(name: str, named: Collection[str]) -> str:
-    """Return the module that speaks for a layer: itself, or the nearest ``named`` one around it.
+def asked_for(name: str, specs: Specs) -> tuple[FeatureGroups | None, bool]:
+    """Return the feature groups that a layer should have, and whether it is named.
 
-    >>> nearest_named("layer1.0.conv", ["", "layer1"]), nearest_named("stem", ["", "layer1"])
-    ('layer1', '')
+    The nearest module around it speaks for a layer that is not named itself.
+
+    >>> asked_for("layer1.0.conv", {"": None, "layer1": FeatureGroups.of(4)})
+    (FeatureGroups.of(4), True)
     """
     key = name
-    while key and key not in named:
+    while key and key not in specs:
         key = key.rpartition(".")[0]
-    if key not in named:
+    if key not in specs:
         raise KeyError(f'feature_groups says nothing about layer {name!r}: name it, or "" for all others')
-    return key
+    named = bool(key) or (not name and specs[key] is not None)  # a model that is one layer is the rest
+    return specs[key], named
 
 
-def is_named(name: str, specs: Specs) -> bool:
-    """Return whether feature groups were asked for in this layer, or in a module around it."""
-    key = nearest_named(name, specs)
-    return bool(key) or (not name and specs[key] is not None)  # a model that is one layer is the rest
-
-
-def is_depthwise(module: nn.Module | None) -> bool:
+def is_depthwise(module: nn.Module) -> bool:
     """Return whether each channel has a kernel of its own, and keeps its place."""
     if not isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
         return False
@@ -229,7 +258,7 @@ def is_depthwise(module: nn.Module | None) -> bool:
 def spread(module: Mixing, output: Tensor) -> float:
     """Return the variance of what a layer returned, without its bias."""
     if module.bias is not None:
-        bias = module.bias.detach().to(output)
+        bias = module.bias.to(output)
         if not isinstance(module, nn.Linear):
             bias = bias.view(-1, 1, 1)  # (C, 1, 1)
         output = output - bias
@@ -247,101 +276,22 @@ def batches_in(output: Any, count: int) -> list[Tensor]:
     return found
 
 
-def _walk_back(node: Any, layer_of: Mapping[Any, str | None]) -> Iterator[tuple[str | None, int, int]]:
-    """Yield the layers that a node comes from: name, concatenated part, and pixel shuffle."""
-    stack = [(node, 0, 1)]
-    seen = set()
-    parts = 0
-    while stack:
-        node, part, shuffle = stack.pop()
-        if node is None or (node, part) in seen:
-            continue
-        seen.add((node, part))
-        if node in layer_of:
-            yield layer_of[node], part, shuffle
-            continue
-        if node.name().startswith("PixelShuffle"):
-            shuffle *= node._saved_upscale_factor
-        for parent, _ in reversed(node.next_functions):  # the first of them is popped first
-            if node.name().startswith("Cat"):
-                parts += 1
-                part = parts
-            stack.append((parent, part, shuffle))
+def _total(word: Word) -> int:
+    return sum(channels for _, channels in word)
 
 
-def _has_numbers(module: nn.Module) -> bool:
-    """Return whether a module itself has several numbers; one is the same for all channels."""
-    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    return isinstance(module, Mixing) or any(tensor.numel() > 1 for tensor in tensors)
+def _has_channels(x: Tensor, channels: int) -> bool:
+    """Return whether a tensor may have these channels: first, or last, beside square maps."""
+    if x.ndim < 2:
+        return x.ndim == channels == 1  # numbers (B,)
+    channels_last = x.shape[-1] == channels and (x.ndim == 3 or x.shape[1] == x.shape[-2])
+    return x.shape[1] == channels or channels_last
 
 
-def _channel_dim(module: nn.Module | None, x: Tensor) -> int:
-    """Return the dim with the channels of what a module gets or returns."""
-    if isinstance(module, nn.Linear) or x.ndim == 1:
-        return -1
-    return 1
-
-
-def _may_have_channels(output: Tensor, channels: int) -> bool:
-    """Return whether an output may have these channels, first or last; of tokens any may."""
-    if output.ndim not in (2, 4):
-        return True
-    channels_last = output.shape[-1] == channels and output.shape[1] == output.shape[-2]
-    return output.shape[1] == channels or channels_last
-
-
-def _spaces(wiring: Wiring) -> dict[str | None, set[str | None]]:
-    """Return the layers that share a space with each layer, and with the images."""
-    spaces: dict[str | None, set[str | None]] = {None: {None}}
-    for layer in wiring.channels:
-        spaces[layer] = {layer}
-    for each in wiring.inputs:
-        meeting: dict[tuple[int, int], str | None] = {}  # the first layer by part and channels
-        if is_depthwise(each.module):
-            meeting[0, each.channels] = each.name
-        parts = {source.part for source in each.sources}
-        whole = {source.part for source in each.sources if source.channels == each.channels}
-        added_to_parts = bool(whole) and len(parts) > len(whole)  # to several, concatenated
-        for source in each.sources:
-            key = (source.part, source.channels)
-            if added_to_parts:
-                key = (0, 0)
-            mine, others = spaces[source.name], spaces[meeting.setdefault(key, source.name)]
-            if mine is not others:
-                joined = mine | others
-                spaces.update(dict.fromkeys(joined, joined))
-    return spaces
-
-
-def _cut(wiring: Wiring, order: int) -> Iterator[str | None]:
-    """Yield layers whose feature groups a group norm or conv groups would cut through."""
-    for each in wiring.inputs:
-        module = each.module
-        cuts_input = False
-        if is_depthwise(module):
-            continue
-        if isinstance(module, nn.GroupNorm) and module.num_groups < module.num_channels:
-            cuts_input = module.num_channels // module.num_groups % order != 0
-        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and module.groups > 1:
-            cuts_input = module.in_channels // module.groups % order != 0
-            if module.out_channels // module.groups % order:
-                yield each.name
-        if cuts_input:
-            yield from (source.name for source in each.sources)
-
-
-def _on_invariant_numbers(wiring: Wiring, single: set[str | None]) -> Iterator[str]:
-    """Yield linear layers on single numbers, as of an argument: members would all be equal.
-
-    What meets maps, as in squeeze-and-excitation, must hold the feature groups of these instead.
-    """
-    meets_maps: set[str | None] = set()
-    for each in wiring.inputs:
-        if not each.on_vectors:
-            meets_maps.update(source.name for source in each.sources)
-    for each in wiring.inputs:
-        if each.name is None or each.name in meets_maps:
-            continue
-        is_single = single.issuperset(source.name for source in each.sources)
-        if isinstance(each.module, nn.Linear) and each.on_vectors and is_single:
-            yield each.name
+def _widths(module: nn.Module) -> tuple[int, int]:
+    """Return how many channels of the input and of the output are one group; 0 if all are."""
+    if isinstance(module, nn.GroupNorm) and module.num_groups < module.num_channels:
+        return module.num_channels // module.num_groups, 0
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and module.groups > 1 and not is_depthwise(module):
+        return module.in_channels // module.groups, module.out_channels // module.groups
+    return 0, 0
