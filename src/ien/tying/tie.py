@@ -26,7 +26,6 @@ from .parametrized import (
 from .plan import Plan, TiedLayer, TiedTensor, errors_of, make_plan
 from .projection import VECTOR
 from .slack import RATE, Evidence, Listener, Remainder
-from .wiring import nearest_named
 
 __all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy", "slack_of"]
 
@@ -504,6 +503,13 @@ def _slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict
     return {"": 0.0, **slack}
 
 
+def _slack_of(name: str, slacks: Mapping[str, Slack]) -> Slack:
+    """Return the slack of a layer, or of the nearest named module around it."""
+    while name not in slacks:
+        name = name.rpartition(".")[0]
+    return slacks[name]
+
+
 def _add_remainders(
     model: nn.Module, tensors: Sequence[TiedTensor], slacks: Mapping[str, Slack]
 ) -> tuple[dict[str, parametrize.ParametrizationList], list[str]]:
@@ -517,7 +523,7 @@ def _add_remainders(
     listening = []
     for module, key, tie in tensors:
         name = names[id(module)]
-        slack = slacks[nearest_named(name, slacks)]
+        slack = _slack_of(name, slacks)
         values: Tensor = getattr(module, key)
         is_vector = VECTOR in dict(tie.after)
         if slack == 0 or values.ndim < 2 or is_vector or tie.exactly().leaves_free(values):
