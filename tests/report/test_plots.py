@@ -201,6 +201,17 @@ def test_training_curves_hold_the_metrics(tmp_path) -> None:
     assert list(loss.lines[0].get_xdata()) == [1, 2, 3]
 
 
+def test_slack_is_drawn_layer_by_layer(tmp_path) -> None:
+    run = trained(tmp_path / "a", epochs=2, terms=False)
+    epochs = run_folder.read_metrics(run)
+    (run / "metrics.jsonl").unlink()
+    for epoch in epochs:
+        run_folder.append_metrics(run, epoch | {"slack": {"conv1": 0.01, "conv2": 0.02 * epoch["epoch"]}})
+    *_, slack = plot_training({"with": run}).axes
+    assert np.allclose(lines(slack)["conv2"], [0.02, 0.04])
+    assert slack.get_title(loc="left") == "slack of with"
+
+
 def test_targets_and_multipliers_are_drawn_below_the_terms(tmp_path) -> None:
     run = trained(tmp_path / "a", epochs=2, target=0.05)
     epochs = run_folder.read_metrics(run)

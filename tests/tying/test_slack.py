@@ -15,6 +15,7 @@ import ien
 from ien.groups.members import num_channels
 from ien.tying.projection import Tie
 from ien.tying.slack import Listener, Remainder
+from tests.helpers.two_processes import together
 
 BLOCKS = [
     ("rot4", ((4, 8),), ((4, 4), (1, 2))),
@@ -325,3 +326,29 @@ def test_a_compiled_model_with_slack_learns_as_the_model_itself(slack) -> None:
         if run is model:
             expected = gradients
     torch.testing.assert_close(gradients, expected)
+
+
+def listen_together(processes, folder) -> None:
+    """Hear the gradients of two processes with different images, which torch averages."""
+    torch.manual_seed(processes.rank)
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", arrows(4, 0, every_way=False)[0], slack="auto")
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(tied.parameter_groups(1e-2))
+    x, y = arrows(256, processes.rank, every_way=False)
+    for batch in torch.arange(256).split(8):
+        loss = F.cross_entropy(parallel(x[batch]), y[batch]) + tied.penalty()
+        loss.backward()
+        tied.listen(0)
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.save((tied.evidence()[""].certainty, tied.slack()), folder / f"{processes.rank}.pt")
+
+
+@pytest.mark.slow
+def test_two_processes_hear_the_same_and_open_together(tmp_path) -> None:
+    together(listen_together, tmp_path)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert first == second
+    certainty, slack = first
+    assert certainty > 4 and slack["3"] > 0

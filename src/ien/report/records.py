@@ -76,6 +76,8 @@ class Record:
     """Mean over all elements of the group; NaN in records that are older than it."""
     agreement: float
     """The share of images whose class is the same under all elements; NaN in older records."""
+    slack: Mapping[str, float]
+    """‖r‖ / ‖P W‖ of each layer with slack; empty for other networks."""
     layers: Mapping[str, Layer]
     parameters: int
     trained_parameters: int
@@ -246,6 +248,10 @@ def _record(path: Path, content: Json) -> Record:
     layers = {}
     for name in found:
         layers[name] = _layer(read_field(found, name, kind=dict), exact)
+    slack = {}
+    if "slack" in content:
+        ratios = read_field(content, "slack", kind=dict)
+        slack = {name: read_number(ratios, name) for name in ratios}
     return Record(
         path=path,
         experiment=read_field(config, "experiment", kind=str),
@@ -263,6 +269,7 @@ def _record(path: Path, content: Json) -> Record:
         commit=commit,
         finished=finished,
         **shares,
+        slack=slack,
         layers=layers,
         parameters=read_field(content, "parameters", kind=int),
         trained_parameters=read_field(content, "trained_parameters", kind=int),

@@ -1,4 +1,4 @@
-"""Training curves: loss, accuracy, learning rate, terms and multipliers by epoch."""
+"""Training curves: loss, accuracy, learning rate, terms, multipliers and slack by epoch."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ CURVES = {
     "train_accuracy": "training accuracy, %",
     "learning_rate": "learning rate",
 }
+BY_LAYER = ("terms", "multipliers", "slack")
+"""What a line of metrics may have for each layer."""
 MAX_PANELS_ACROSS = 3
 MAX_TICKS = 6
 
@@ -33,7 +35,8 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
     """Draw task loss, training accuracy and learning rate by epoch, and each layer's term.
 
     Every run with the equivariance loss has its own panel of terms, all on one scale. A run with a
-    target has it as a dotted line there, and below it a panel of its multipliers.
+    target has it as a dotted line there, and below it a panel of its multipliers. A run with slack
+    has a panel that says how far each layer has left the symmetry.
 
     Args:
         folders: Run folders, finished or not, by name; else their last two parts are the names.
@@ -41,38 +44,33 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
     from matplotlib.figure import Figure
 
     runs: dict[str, Epochs] = {}
-    with_terms: dict[str, Epochs] = {}
-    with_multipliers: dict[str, Epochs] = {}
+    by_layer: dict[str, dict[str, Epochs]] = {key: {} for key in BY_LAYER}
     targets: dict[str, float] = {}
     for name, folder in _named(folders).items():
         runs[name] = _read_epochs(folder)
-        if any(epoch["terms"] for epoch in runs[name]):
-            with_terms[name] = runs[name]
-        if any(epoch.get("multipliers") for epoch in runs[name]):
-            with_multipliers[name] = runs[name]
+        for key, with_it in by_layer.items():
+            if any(epoch.get(key) for epoch in runs[name]):
+                with_it[name] = runs[name]
         target = read_config(folder).objective.target
         if target is not None:
             targets[name] = target
     looks = looks_of(runs)
-    # one column for both: a run with multipliers has terms
-    across = max(1, min(len(with_terms), MAX_PANELS_ACROSS))
-    rows_of_terms = math.ceil(len(with_terms) / across)
-    rows_of_multipliers = math.ceil(len(with_multipliers) / across)
-    down = rows_of_terms + rows_of_multipliers
+    most = max(len(with_it) for with_it in by_layer.values())
+    across = max(1, min(most, MAX_PANELS_ACROSS))
+    down = sum(math.ceil(len(with_it) / across) for with_it in by_layer.values())
 
     figure = Figure(figsize=(9, 2.9 + 2.6 * down), layout="constrained")
     grid = figure.add_gridspec(1 + down, 1, hspace=0.12)
     _draw_curves(figure, grid[0, 0].subgridspec(1, 3, width_ratios=(3, 3, 2)), runs, looks)
-    if with_terms:
+    if down:
         below = grid[1:, 0].subgridspec(down, across)
+    first_row = 0
+    for key, with_it in by_layer.items():
         panels = []
-        for i in range(len(with_terms)):
-            panels.append(figure.add_subplot(below[i // across, i % across]))
-        _draw_layers(panels, with_terms, "terms", targets)
-        panels = []
-        for i in range(len(with_multipliers)):
-            panels.append(figure.add_subplot(below[rows_of_terms + i // across, i % across]))
-        _draw_layers(panels, with_multipliers, "multipliers", {})
+        for i in range(len(with_it)):
+            panels.append(figure.add_subplot(below[first_row + i // across, i % across]))
+        first_row += math.ceil(len(with_it) / across)
+        _draw_layers(panels, with_it, key, targets if key == "terms" else {})
     if len(runs) > 1:  # a single run is named above its terms
         legend_below(figure, looks)
     return figure
@@ -129,7 +127,10 @@ def _draw_curves(figure: Figure, cells: Any, runs: Mapping[str, Epochs], looks: 
 def _draw_layers(
     panels: Sequence[Axes], runs: Mapping[str, Epochs], key: str, targets: Mapping[str, float]
 ) -> None:
-    """Draw the terms or multipliers of each run, layers from light to dark; targets are dotted."""
+    """Draw the terms, multipliers or slack of each run, layers from light to dark.
+
+    Targets are dotted.
+    """
     everything: list[float] = []
     ends_of_panels = []
     for axes, (name, epochs) in zip(panels, runs.items(), strict=True):

@@ -28,6 +28,7 @@ class Agreement:
             Column("agreement %", _percent(lambda record: record.agreement, ".1f")),
             Column("under group %", _percent(lambda record: record.accuracy_under_group, ".2f")),
             Column("worst error", _mean(_worst_error), ".1e"),
+            Column("most slack", _mean(_most_slack), ".2f"),
             Column("MACs", counts(lambda record: record.macs)),
             Column("training s", _mean(lambda record: record.seconds), ",.0f"),
         ]
@@ -51,6 +52,11 @@ def _mean(value: Callable[[Record], float]) -> Callable[[Row], float]:
         return math.fsum(values) / len(values)
 
     return cell
+
+
+def _most_slack(record: Record) -> float:
+    """Return the slack of the layer that has left the symmetry furthest; NaN without slack."""
+    return max(record.slack.values(), default=math.nan)
 
 
 def _worst_error(record: Record) -> float:
