@@ -23,7 +23,10 @@ def symmetry(
     epochs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=2, help="How often each image is seen.", show_default="about 600 steps"
+            metavar="N",
+            min=2,
+            help="How often each image is seen.",
+            show_default="3 to 6, by the number of images",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the network's first weights and the order.")] = 0,

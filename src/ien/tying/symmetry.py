@@ -37,6 +37,8 @@ MIN_IMAGES = 20 * BATCH
 """Fewer images make too few steps an epoch to tell anything."""
 FIRST_EPOCHS = 1
 """Epochs that are left out of the mean: a network that has learned nothing asks for nothing."""
+MIN_EPOCHS, MAX_EPOCHS = 3, 6
+"""By default: later on, a network knows few images by heart, and asks for nothing any more."""
 MAX_DOUBT = 2.0
 """A certainty below this may well be chance."""
 LEARNING_RATE = 3e-3
@@ -104,7 +106,8 @@ def symmetry(
         images: Images (N, C, H, W), 640 or more; they are cut to squares and scaled to 32 pixels.
         labels: Their classes (N,), whole numbers from 0.
         group: Rotations and flips, such as ``"rot4"``, ``"flip"`` or ``"rot2"``.
-        epochs: How often each image is seen; by default as often as makes about 600 steps.
+        epochs: How often each image is seen; by default 3 to 6 times, by the number of images.
+            More say less: a network that knows the images by heart asks for nothing.
         seed: Of the network's first weights and of the order of the images.
         progress: Show a progress bar.
 
@@ -121,7 +124,7 @@ def symmetry(
     x = _prepared(images, labels)
     y = labels.long()
     if epochs is None:
-        epochs = max(4, math.ceil(600 * BATCH / len(x)))
+        epochs = min(max(math.ceil(600 * BATCH / len(x)), MIN_EPOCHS), MAX_EPOCHS)
     elif epochs <= FIRST_EPOCHS:
         raise ValueError(f"epochs must be {FIRST_EPOCHS + 1} or more; got {epochs}")
     with torch.random.fork_rng(devices=[]):
