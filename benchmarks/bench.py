@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,27 @@ def tied_steps(channels: int, group: str, kernels: Any) -> tuple[Callable[[], No
     ien.make_equivariant(tied, group, x[:4], members, kernels=kernels)
     steerable = ien.baselines.create("e2cnn-cnn6", group=group, width=width)
     return step_of(tied, x), step_of(plain, x), step_of(steerable, x)
+
+
+def slack_steps(slack: Any) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A step of a network with slack, which listens if it is automatic, and of the same one tied."""
+    torch.manual_seed(0)
+    x, y = torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+    loose, tied = (ien.models.create("cnn6", width=1 / 8) for _ in range(2))
+    made = ien.make_equivariant(loose, "rot4", x[:4], 4, slack=slack)
+    ien.make_equivariant(tied, "rot4", x[:4], 4)
+    optimizer = torch.optim.Adam(made.parameter_groups(1e-3), fused=True)
+    loose.train()
+    epochs = count()
+
+    def run() -> None:
+        (F.cross_entropy(loose(x), y) + made.penalty()).backward()
+        if slack == "auto":
+            made.listen(next(epochs))  # an epoch a step: it never opens
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run, step_of(tied, x)
 
 
 def tied_resnet18() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -390,6 +411,10 @@ def main() -> None:
         value,
         f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms",
     )
+    for slack, what in ((1.0, "with slack"), ("auto", "with slack that listens")):
+        a, b, value = ratio(*slack_steps(slack), rounds=40)
+        name = f"training step, 16 first channels, {what} / tied"
+        report(name, "–", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     a, b, value = ratio(*plain_inferences(), rounds=40)
     report("inference after make_plain / never tied", "≤ 1.01", value, f"{a * 1e3:.0f} ms / {b * 1e3:.0f} ms")
     for kernels in ("free", "smooth"):

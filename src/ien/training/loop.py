@@ -233,7 +233,8 @@ def _metrics(task: Task, epoch: int, sums: Tensor) -> dict[str, Any]:
     if task.tied is not None and task.tied.remainders:
         metrics["slack"] = task.tied.slack()
         if task.tied.listens:
-            metrics["certainty"] = task.tied.evidence()[""].certainty
+            heard = task.tied.evidence()[""]
+            metrics["certainty"], metrics["signal"] = heard.certainty, heard.signal
     return metrics
 
 

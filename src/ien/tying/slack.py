@@ -18,7 +18,13 @@ uncorrelated, however long the network has been trained on both:
     V = Σ_t mean over g of <h_1 + … + h_(t-1), ρ(g) h_t>².
 
 No images need to be held out. If the data prefer an orientation, all gradients have a common part μ
-and T grows as n² ‖μ‖² / 2. The number T / √V says how certain that is.
+and T grows as n² ‖μ‖² / 2. The *certainty* T / √V says how sure that is.
+
+**Is it worth it?** Real images nearly always prefer some orientation a little: light comes from
+above, pictures are cut from the same photograph. A remainder that is fitted to the mean gradient of
+n steps follows the common part, and the noise tr Σ / n as well; it helps if there is more of the
+first. So remainders begin to learn as soon as it is beyond doubt that the *signal*,
+n ‖μ‖² / tr Σ, is above 1.
 """
 
 from __future__ import annotations
@@ -37,8 +43,10 @@ __all__ = ["RATE", "Evidence", "Listener", "Remainder"]
 
 RATE = 0.1
 """The learning rate of remainders, as a share of that of other weights."""
-MIN_CERTAINTY = 4.0
-"""T / √V from which on remainders may learn: chance alone reaches it once in 30,000 trials."""
+MIN_SIGNAL = 1.0
+"""n ‖μ‖² / tr Σ from which on remainders may learn: more signal than noise."""
+DOUBT = 3.0
+"""Standard deviations by which the signal must be above that."""
 MIN_STEPS = 16
 """Steps before anything is decided: fewer say little about the variance of a gradient."""
 
@@ -85,6 +93,14 @@ class Evidence(NamedTuple):
     signal: float
     """n ‖μ‖² / tr Σ: how large the common part of n gradients is beside the noise of their mean."""
 
+    @property
+    def asks_for_slack(self) -> bool:
+        """Whether there is more signal than noise, beyond doubt."""
+        if self.certainty <= DOUBT:
+            return False
+        deviation = self.signal / self.certainty
+        return self.signal - DOUBT * deviation > MIN_SIGNAL
+
 
 class Listener:
     """Adds up the gradients in the remainders, step by step, within an epoch.
@@ -94,8 +110,8 @@ class Listener:
     >>> listener = Listener({"conv": remainder})
     >>> for step in range(20):  # the same gradient in every step
     ...     listener.hear({"conv": torch.arange(36.0).view(4, 1, 3, 3)}, epoch=0)
-    >>> listener.evidence().certainty > 4
-    True
+    >>> listener.evidence().certainty > 4, listener.opened
+    (True, True)
     """
 
     def __init__(self, remainders: Mapping[str, Remainder]) -> None:
@@ -144,7 +160,7 @@ class Listener:
             for i, product in enumerate(products_of_layer):
                 together[i] += product / max(self.squares[name], 1e-30)
         self._note("", together)
-        if self.steps >= MIN_STEPS and self.evidence().certainty > MIN_CERTAINTY:
+        if self.steps >= MIN_STEPS and self.evidence().asks_for_slack:
             self.opened = True
 
     def _note(self, name: str, products: list[float]) -> None:

@@ -3,7 +3,8 @@
 It is trained on the labels while its weights stay tied, and listens to the gradients in its
 remainders (``slack.py`` says why that is a test). The certainty of each epoch has mean 0 and
 variance 1 if every image is as likely in one orientation as in another, so the mean over epochs has
-at most that variance. Above 4, chance is ruled out.
+at most that variance. Above 4, chance is ruled out. Whether it is worth leaving the symmetry is
+another question: the signal answers it, which compares what gradients have in common with noise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .._text import columns, progress_bar
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..loss.feature_groups import GroupPool
-from .slack import MIN_CERTAINTY, Listener
+from .slack import Evidence, Listener
 from .tie import make_equivariant
 
 __all__ = ["Symmetry", "symmetry"]
@@ -39,8 +40,10 @@ FIRST_EPOCHS = 1
 """Epochs that are left out of the mean: a network that has learned nothing asks for nothing."""
 MIN_EPOCHS, MAX_EPOCHS = 3, 6
 """By default: later on, a network knows few images by heart, and asks for nothing any more."""
-MAX_DOUBT = 2.0
+MAX_CHANCE = 2.0
 """A certainty below this may well be chance."""
+MIN_CERTAINTY = 4.0
+"""A certainty above this is none: chance reaches it once in 30,000 trials."""
 LEARNING_RATE = 3e-3
 
 
@@ -51,16 +54,20 @@ class Symmetry:
     group: Group
     certainty: float
     """The mean over epochs of T / √V: about 0 for symmetric data, above 4 for others."""
+    signal: float
+    """The mean over epochs of n ‖μ‖² / tr Σ: above 1, more signal than noise."""
     by_epoch: tuple[float, ...]
     by_layer: dict[str, float]
     images: int
 
     @property
     def verdict(self) -> str:
-        """``"exact"``, as far as these images tell, ``"unclear"`` or ``"broken"``."""
-        if self.certainty > MIN_CERTAINTY:
+        """``"exact"``, as far as these images tell, ``"unclear"``, ``"weak"`` or ``"broken"``."""
+        if Evidence(0, self.certainty, self.signal).asks_for_slack:
             return "broken"
-        if self.certainty > MAX_DOUBT:
+        if self.certainty > MIN_CERTAINTY:
+            return "weak"
+        if self.certainty > MAX_CHANCE:
             return "unclear"
         return "exact"
 
@@ -70,6 +77,7 @@ class Symmetry:
         return {
             "exact": f'make_equivariant(model, "{self.group}", images): nothing speaks against it',
             "unclear": f'make_equivariant(model, "{self.group}", images, slack="auto"), or more images',
+            "weak": f'make_equivariant(model, "{self.group}", images, slack="auto"): it may well stay tied',
             "broken": f'make_equivariant(model, "{self.group}", images, slack="auto"), or another group',
         }[self.verdict]
 
@@ -77,13 +85,16 @@ class Symmetry:
         title = {
             "exact": f"{self.group} is a symmetry, as far as {self.images:,} images tell",
             "unclear": f"{self.group} may not be a symmetry of these {self.images:,} images",
+            "weak": f"{self.group} is nearly a symmetry: these {self.images:,} images prefer orientations "
+            f"a little",
             "broken": f"{self.group} is not a symmetry: these {self.images:,} images prefer orientations",
         }[self.verdict]
         rows = [["layer", "certainty"]]
         for name, certainty in self.by_layer.items():
             rows.append([name, f"{certainty:.1f}"])
         rows.append(["all together", f"{self.certainty:.1f}"])
-        return "\n".join([title, *columns(rows), f"pick: {self.advice}"])
+        signal = f"signal: {self.signal:.1f} times the noise of an epoch"
+        return "\n".join([title, *columns(rows), signal, f"pick: {self.advice}"])
 
 
 def symmetry(
@@ -136,7 +147,7 @@ def symmetry(
     optimizer = torch.optim.Adam([tied_weights])
     net.train()
     steps = len(x) // BATCH
-    heard: list[dict[str, float]] = []
+    heard: list[dict[str, Evidence]] = []
     bar: Any = nullcontext(lambda count=1: None)
     if progress:
         bar = progress_bar(f"listening for {parsed}", epochs * steps)
@@ -149,12 +160,14 @@ def symmetry(
                 listener.hear(tied.gradients(), epoch)
                 optimizer.step()
                 advance()
-            heard.append({name: listener.evidence(name).certainty for name in ("", *tied.remainders)})
+            heard.append({name: listener.evidence(name) for name in ("", *tied.remainders)})
     means = {}
     for name in heard[0]:
-        means[name] = statistics.mean(each[name] for each in heard[FIRST_EPOCHS:])
+        means[name] = statistics.mean(each[name].certainty for each in heard[FIRST_EPOCHS:])
     together = means.pop("")
-    return Symmetry(parsed, together, tuple(each[""] for each in heard), means, len(x))
+    signal = statistics.mean(each[""].signal for each in heard[FIRST_EPOCHS:])
+    by_epoch = tuple(each[""].certainty for each in heard)
+    return Symmetry(parsed, together, signal, by_epoch, means, len(x))
 
 
 def _small_network(channels: int, members: int, classes: int) -> nn.Sequential:
