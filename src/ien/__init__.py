@@ -32,7 +32,8 @@ from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
 from .measuring.measure import measure
 from .measuring.report import ElementReport, LayerReport, OutputReport, Report
 from .tying.symmetry import Symmetry, symmetry
-from .tying.tie import Tied, make_equivariant, make_plain, plain_copy
+from .tying.tie import make_equivariant, make_plain, plain_copy
+from .tying.tied import Tied
 
 __all__ = [
     "Diagnosis",

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 import ien
 from ien.groups.members import num_channels
+from ien.tying.listening import Listener
 from ien.tying.projection import Tie
-from ien.tying.slack import Listener, Remainder
+from ien.tying.slack import Remainder
 from tests.helpers.two_processes import together
 
 BLOCKS = [

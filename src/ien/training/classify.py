@@ -27,7 +27,8 @@ from ..data import load as load_dataset
 from ..data.augment import cutout, mirror, rescale, rotate, shift
 from ..loss.error import full_precision
 from ..loss.objective import EquivarianceLoss
-from ..tying.tie import Tied, slack_of
+from ..tying.slack import slack_of
+from ..tying.tied import Tied
 from . import run_folder
 from .config import Config
 from .distributed import Processes

@@ -19,7 +19,8 @@ from .._files import seed_of
 from ..loss.objective import EquivarianceLoss
 from ..measuring.measure import measure
 from ..tying.slack import RATE, Remainder
-from ..tying.tie import Tied, make_equivariant, make_plain, plain_copy
+from ..tying.tie import make_equivariant, make_plain, plain_copy
+from ..tying.tied import Tied
 from .config import Config
 from .distributed import Processes
 from .task import kind_of

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .._text import nearest
 from ..loss.objective import EquivarianceLoss
-from ..tying.tie import Tied
+from ..tying.tied import Tied
 from .config import Config
 from .distributed import Processes
 

@@ -6,11 +6,13 @@ In reading order:
     commuting.py      kernels between two feature groups that commute, from few numbers
     projection.py     any weight to the nearest that commutes; the formula stands here
     parametrized.py   what a tied layer is made of: parametrizations, norms that pool statistics
-    slack.py          the free remainder of a weight, and when it may open
+    slack.py          the free remainder of a weight, and its penalty
+    listening.py      what training images say about a symmetry: when a remainder may learn
     detect.py         which feature groups a map rotates in: a pure function of maps
     wiring.py         which layers feed which, and the feature groups to choose for them
     planner.py        tie each layer just before it runs, and check what it returns
     plan.py           run the model with a planner, and see what could still break
+    tied.py           what make_equivariant returns: its table, its slack and its checks
     tie.py            make_equivariant, make_plain, plain_copy
     symmetry.py       do these data have this symmetry?
 """

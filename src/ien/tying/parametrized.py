@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import parametrize
 
 from ..groups.members import Blocks, num_channels
 from .projection import Part, Tie
@@ -30,6 +31,7 @@ __all__ = [
     "TiedNorm",
     "TiedWeight",
     "forget_gradients",
+    "parametrizations_of",
     "restored_on_error",
     "tie_norm",
     "untie_norm",
@@ -231,6 +233,14 @@ def untie_norm(module: TiedNorm) -> None:
     vars(module)["num_features"] = num_channels(module.blocks)
     del module.blocks
     _, module.__class__ = type(module).__bases__
+
+
+def parametrizations_of(module: nn.Module) -> dict[str, Any]:
+    """Return the parametrizations of a module's tensors by name."""
+    if not parametrize.is_parametrized(module):
+        return {}
+    found: Any = module.parametrizations
+    return dict(found.items())
 
 
 @contextmanager

@@ -1,54 +1,33 @@
-"""Slack: the free remainder of a tied weight, and what images in training say about it.
+"""Slack: a tied weight plus a free remainder, for data that break the symmetry.
 
-A weight with slack is a tied one plus a remainder that no element leaves as it is,
+    W = P W + r,    with r - P r in place of r, so that r is orthogonal to the tied weights.
 
-    W = P W + r,    with r - P r in place of r, so that r is orthogonal to the tied weights,
-
-and the task's loss is given a penalty that keeps r small: Σ over layers of ‖r‖² / (s ‖P W‖²), with
-the slack s of each layer.
-
-**Do the data break the symmetry?** While r is 0, the network is equivariant: an image and its
-rotated version have the same loss, and teach the tied weights the same. So training cannot tell how
-an image is oriented, and neither can it remember it. What does know is the gradient in r: if x
-gives the gradient h, then g·x gives ρ(g) h, whose mean over the group is 0. Hence, if every image
-is as likely in one orientation as in another, the gradients of two disjoint batches are
-uncorrelated, however long the network has been trained on both:
-
-    T = Σ_t <h_1 + … + h_(t-1), h_t>    has mean 0 and variance
-    V = Σ_t mean over g of <h_1 + … + h_(t-1), ρ(g) h_t>².
-
-No images need to be held out. If the data prefer an orientation, all gradients have a common part μ
-and T grows as n² ‖μ‖² / 2. The *certainty* T / √V says how sure that is.
-
-**Is it worth it?** Real images nearly always prefer some orientation a little: light comes from
-above, pictures are cut from the same photograph. A remainder that is fitted to the mean gradient of
-n steps follows the common part, and the noise tr Σ / n as well; it helps if there is more of the
-first. So remainders begin to learn as soon as it is beyond doubt that the *signal*,
-n ‖μ‖² / tr Σ, is above 1.
+The task's loss is given a penalty that keeps r small, Σ over layers of ‖r‖² / (s ‖P W‖²), with the
+slack s of each layer. ``listening.py`` decides when an automatic remainder may begin to learn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from .parametrized import OnDevice
-from .projection import Tie
+from .._text import nearest
+from .parametrized import OnDevice, parametrizations_of
+from .projection import VECTOR, Tie
 
-__all__ = ["RATE", "Evidence", "Listener", "Remainder"]
+__all__ = ["RATE", "Remainder", "Slack", "add_remainders", "relative_size", "slack_by_name", "slack_of"]
 
+Slack = float | Literal["auto"]
+"""How far weights may leave the symmetry: 0 is not at all."""
 RATE = 0.1
 """The learning rate of remainders, as a share of that of other weights."""
-MIN_SIGNAL = 1.0
-"""n ‖μ‖² / tr Σ from which on remainders may learn: more signal than noise."""
-DOUBT = 3.0
-"""Standard deviations by which the signal must be above that."""
-MIN_STEPS = 16
-"""Steps before anything is decided: fewer say little about the variance of a gradient."""
+MIN_SIZE = 1e-2
+"""What ‖P W‖² counts as at least, for each output channel: a weight may be 0 at first."""
 
 
 class Remainder(OnDevice):
@@ -84,129 +63,86 @@ class Remainder(OnDevice):
         return f"slack={self.slack:g}"
 
 
-class Evidence(NamedTuple):
-    """What the gradients of an epoch say about a layer, or about all of them together."""
-
-    steps: int
-    certainty: float
-    """T / √V: above 4 the data prefer an orientation; between -2 and 2 it may be chance."""
-    signal: float
-    """n ‖μ‖² / tr Σ: how large the common part of n gradients is beside the noise of their mean."""
-
-    @property
-    def asks_for_slack(self) -> bool:
-        """Whether there is more signal than noise, beyond doubt."""
-        if self.certainty <= DOUBT:
-            return False
-        deviation = self.signal / self.certainty
-        return self.signal - DOUBT * deviation > MIN_SIGNAL
+def relative_size(parametrizations: parametrize.ParametrizationList) -> Tensor:
+    """Return ‖r‖² / ‖P W‖² of a weight with slack; its gradient leaves P W as it is."""
+    remainder: Any = parametrizations[-1]
+    with torch.no_grad():
+        tied = _tied_part(parametrizations)
+        size = tied.square().sum().clamp(min=MIN_SIZE * len(tied))
+    return remainder.value().square().sum() / size
 
 
-class Listener:
-    """Adds up the gradients in the remainders, step by step, within an epoch.
+def slack_of(model: nn.Module) -> dict[str, float]:
+    """Return ‖r‖ / ‖P W‖ of each layer that has a remainder r; empty for other models."""
+    found = {}
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            for parametrizations in parametrizations_of(module).values():
+                remainder = parametrizations[-1]
+                if isinstance(remainder, Remainder):
+                    found[name] = math.sqrt(float(relative_size(parametrizations)))
+    return found
 
-    >>> tie = Tie(rotation(4), ((4, 4),), ((1, 1),))
-    >>> remainder = Remainder(tie, torch.zeros(4, 1, 3, 3), slack=1.0)
-    >>> listener = Listener({"conv": remainder})
-    >>> for step in range(20):  # the same gradient in every step
-    ...     listener.hear({"conv": torch.arange(36.0).view(4, 1, 3, 3)}, epoch=0)
-    >>> listener.evidence().certainty > 4, listener.opened
-    (True, True)
+
+def slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict[str, Slack]:
+    """Check slack, and return it by the name of a layer or module, with ``""`` for the rest."""
+    if not isinstance(slack, Mapping):
+        slack = {"": slack}
+    names = [name for name, _ in model.named_modules()]
+    for name, value in slack.items():
+        if name not in names:
+            raise KeyError(f"slack names {name!r}, which the model does not have; {nearest(name, names)}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value != "auto" and not (is_number and 0 <= value < math.inf):
+            raise ValueError(f'slack must be a number of 0 or more, or "auto"; got {value!r}')
+    return {"": 0.0, **slack}
+
+
+def add_remainders(
+    model: nn.Module, tensors: Sequence[tuple[nn.Module, str, Tie]], slacks: Mapping[str, Slack]
+) -> tuple[dict[str, parametrize.ParametrizationList], list[str]]:
+    """Give weights with slack a remainder; return these by layer, and the layers that listen.
+
+    Vectors have none, nor have numbers per channel, nor weights that no element moves.
     """
-
-    def __init__(self, remainders: Mapping[str, Remainder]) -> None:
-        self.remainders = remainders
-        self.epoch = 0
-        self.opened = False
-        """Whether remainders may learn; once they do, gradients depend on how images lie."""
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin again: an image that is seen twice would agree with itself."""
-        self.steps = 0
-        self.sums: dict[str, Tensor] = {}
-        """Σ h of each layer."""
-        self.squares = dict.fromkeys(self.remainders, 0.0)
-        """Σ ‖h‖² of each layer."""
-        self.agreement = dict.fromkeys([*self.remainders, ""], 0.0)
-        """T of each layer, and of all layers together."""
-        self.variance = dict.fromkeys([*self.remainders, ""], 0.0)
-        """V of each layer, and of all layers together."""
-
-    @torch.no_grad()
-    def hear(self, gradients: Mapping[str, Tensor], epoch: int) -> None:
-        """Add the gradients of one step.
-
-        Args:
-            gradients: Those in each remainder, by the name of its layer.
-            epoch: In which images are seen again.
-        """
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self._forget()
-        products = []
-        for name, h in gradients.items():
-            total = self.sums.setdefault(name, torch.zeros_like(h, dtype=torch.float32))
-            products.append(_products(self.remainders[name].tie, total, h.float()))
-        numbers = torch.stack(products).tolist()  # (layers, 1 + elements), fetched at once
-        if not math.isfinite(sum(map(sum, numbers))):
-            return  # a step that a gradient scaler skips too
-        self.steps += 1
-        together = [0.0] * (len(numbers[0]) - 1)
-        for (name, h), (square, *products_of_layer) in zip(gradients.items(), numbers, strict=True):
-            self.sums[name] += h
-            self.squares[name] += square
-            self._note(name, products_of_layer)
-            for i, product in enumerate(products_of_layer):
-                together[i] += product / max(self.squares[name], 1e-30)
-        self._note("", together)
-        if self.steps >= MIN_STEPS and self.evidence().asks_for_slack:
-            self.opened = True
-
-    def _note(self, name: str, products: list[float]) -> None:
-        """Add a step's <Σ h, ρ(g) h> to T and V; the first element is the identity."""
-        self.agreement[name] += products[0]
-        self.variance[name] += sum(product**2 for product in products) / len(products)
-
-    def evidence(self, name: str = "") -> Evidence:
-        """Return what has been heard about a layer in this epoch, or about all of them."""
-        certainty = self.agreement[name] / math.sqrt(max(self.variance[name], 1e-300))
-        layers = [name] if name else list(self.remainders)
-        signals = [self._signal(layer) for layer in layers]
-        return Evidence(self.steps, certainty, sum(signals) / max(len(signals), 1))
-
-    def _signal(self, name: str) -> float:
-        """Return n ‖μ‖² / tr Σ of a layer.
-
-        On average, T is n (n - 1) ‖μ‖² / 2, and Σ ‖h‖² is n (‖μ‖² + tr Σ).
-        """
-        n = self.steps
-        if n < 2:
-            return math.nan
-        common = 2 * self.agreement[name] / (n * (n - 1))
-        noise = self.squares[name] / n - common
-        return n * common / max(noise, 1e-30)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a run that is resumed needs."""
-        state = {key: value for key, value in vars(self).items() if key != "remainders"}
-        state["sums"] = {name: total.clone() for name, total in self.sums.items()}
-        for key in ("squares", "agreement", "variance"):
-            state[key] = dict(state[key])
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
-        expected = self.state_dict()
-        if state.keys() != expected.keys() or state["squares"].keys() != expected["squares"].keys():
-            raise ValueError("this state belongs to a model with other layers, or to another version")
-        vars(self).update(state)
+    names = {id(module): name for name, module in model.named_modules()}
+    remainders: dict[int, Remainder] = {}  # by the id of a tensor that modules may share
+    found: dict[str, parametrize.ParametrizationList] = {}
+    listening = []
+    for module, key, tie in tensors:
+        name = names[id(module)]
+        slack = _nearest(name, slacks)
+        values: Tensor = getattr(module, key)
+        is_vector = VECTOR in dict(tie.after)
+        if slack == 0 or values.ndim < 2 or is_vector or tie.exactly().leaves_free(values):
+            continue
+        parametrizations: Any = module.get_submodule(f"parametrizations.{key}")
+        shared = id(next(parametrizations.parameters()))
+        is_first = shared not in remainders
+        if is_first:
+            number = 1.0 if slack == "auto" else float(slack)
+            remainders[shared] = Remainder(tie, values, number)
+            found[name] = parametrizations
+        parametrize.register_parametrization(module, key, remainders[shared], unsafe=True)
+        if is_first and slack == "auto":
+            listening.append(name)
+    return found, listening
 
 
-def _products(tie: Tie, total: Tensor, h: Tensor) -> Tensor:
-    """Return ‖h‖² and <total, ρ(g) h> for every quarter turn and flip g: (1 + elements,)."""
-    found = [h.square().sum()]
-    for i in range(len(tie.group)):
-        if tie.group.exact[i]:
-            found.append((total * tie.moved(h, i)).sum())
-    return torch.stack(found)
+def _nearest(name: str, slacks: Mapping[str, Slack]) -> Slack:
+    """Return the slack of a layer, or of the nearest named module around it."""
+    while name not in slacks:
+        name = name.rpartition(".")[0]
+    return slacks[name]
+
+
+def _tied_part(parametrizations: Any) -> Tensor:
+    """Return a tied weight as it is without its remainder, the last of its parametrizations."""
+    originals = [parametrizations.original]
+    if not parametrizations.is_tensor:  # those of a weight norm
+        originals = [parametrizations.original0, parametrizations.original1]
+    first, *others, _ = parametrizations
+    value = first(*originals)
+    for each in others:
+        value = each(value)
+    return value

@@ -24,7 +24,7 @@ from .._text import columns, progress_bar
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..loss.feature_groups import GroupPool
-from .slack import Evidence, Listener
+from .listening import Evidence, Listener
 from .tie import make_equivariant
 
 __all__ = ["Symmetry", "symmetry"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .._text import MODEL_ITSELF, columns, nearest, number, short_count
 from ..groups.group import Group
 from ..loss.feature_groups import Spec
 from .parametrized import (
@@ -19,253 +17,21 @@ from .parametrized import (
     TiedNorm,
     TiedWeight,
     forget_gradients,
+    parametrizations_of,
     restored_on_error,
     tie_norm,
     untie_norm,
 )
-from .plan import Plan, TiedLayer, TiedTensor, errors_of, make_plan
-from .projection import VECTOR
-from .slack import RATE, Evidence, Listener, Remainder
+from .plan import TiedTensor, make_plan
+from .slack import Remainder, Slack, add_remainders, slack_by_name
+from .tied import Tied, count_numbers
 
-__all__ = ["Tied", "make_equivariant", "make_plain", "plain_copy", "slack_of"]
+__all__ = ["make_equivariant", "make_plain", "plain_copy"]
 
 M = TypeVar("M", bound=nn.Module)
 Weights = Literal["random", "project"]
 Kernels = Literal["smooth", "free"]
 Outputs = Literal["scalar", "vector"]
-Slack = float | Literal["auto"]
-"""How far weights may leave the symmetry: 0 is not at all."""
-
-
-class Tied:
-    """A tied model: what became of each layer, in the order they run; prints as a table.
-
-    >>> net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 2, 3))
-    >>> tied = make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9))
-    >>> print(str(tied).splitlines()[0])
-    equivariant to rot4: stores 226 of 898 numbers (25%)
-    >>> max(tied.errors.values()) < 1e-10
-    True
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        plan: Plan,
-        plain_count: int,
-        slack: Mapping[str, parametrize.ParametrizationList] | None = None,
-        listening: Collection[str] = (),
-    ) -> None:
-        """Describe a model that was just tied.
-
-        Args:
-            model: The model.
-            plan: What was tied in it.
-            plain_count: How many parameters it had before.
-            slack: The parametrizations of weights with slack, by the name of their layer.
-            listening: The layers among these whose remainder may learn once the data ask for it.
-        """
-        self.model = model
-        self.plan = plan
-        self.plain_count = plain_count
-        self._with_slack = dict(slack or {})
-        self._versions: dict[str, int] = {}
-        self._listener = None
-        if listening:
-            self._listener = Listener({name: self.remainders[name] for name in listening})
-
-    @property
-    def layers(self) -> dict[str, TiedLayer]:
-        """What became of each layer: its feature groups, how far its weights moved, its errors."""
-        return self.plan.layers
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """The relative error of what the model returns under each element, by its label."""
-        return self.plan.errors
-
-    @property
-    def share(self) -> float:
-        """The numbers that tied weights are made of, as a share of the plain model's parameters."""
-        return self._stored / self.plain_count
-
-    @property
-    def _stored(self) -> int:
-        """How many numbers are stored and trained, besides the remainders."""
-        remainders = sum(remainder.free.numel() for remainder in self.remainders.values())
-        return _count(self.model) - remainders
-
-    def penalty(self) -> Tensor:
-        """Return what to add to the loss: Σ over layers of ‖r‖² / (s ‖P W‖²), with slack s.
-
-        It is 0 for a model without slack, and with ``slack="auto"`` until the remainders learn.
-        """
-        penalty = next(self.model.parameters()).new_zeros(())
-        for name, remainder in self.remainders.items():
-            if self._listener is not None and name in self._listener.remainders:
-                if not self._listener.opened:
-                    self._check_closed(name, remainder)
-                    continue
-            with torch.no_grad():
-                size = _tied_part(self._with_slack[name]).square().sum()
-            penalty = penalty + remainder.value().square().sum() / (remainder.slack * size)
-        return penalty
-
-    def listen(self, epoch: int) -> None:
-        """Let the remainders learn as soon as images say that they break the symmetry.
-
-        For ``slack="auto"``: call it in every step, between ``loss.backward()`` and
-        ``optimizer.step()``. Under a gradient scaler, unscale the gradients first.
-
-        Args:
-            epoch: Its number. Within an epoch no image may be seen twice.
-        """
-        listener = self._listener
-        if listener is None:
-            raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
-        if listener.opened:
-            return
-        gradients = self.gradients()
-        listener.hear({name: gradients[name] for name in listener.remainders}, epoch)
-        if not listener.opened:
-            for remainder in listener.remainders.values():
-                remainder.free.grad = None  # the optimizer leaves it as it is
-
-    @property
-    def listens(self) -> bool:
-        """Whether some remainder waits for the data, as with ``slack="auto"``."""
-        return self._listener is not None
-
-    @property
-    def remainders(self) -> dict[str, Remainder]:
-        """The remainders of weights with slack, by the name of their layer."""
-        found = {}
-        for name, parametrizations in self._with_slack.items():
-            remainder: Any = parametrizations[-1]
-            found[name] = remainder
-        return found
-
-    def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients in the remainders after ``loss.backward()``, by layer."""
-        found = {}
-        for name, remainder in self.remainders.items():
-            if remainder.free.grad is None:
-                raise RuntimeError(
-                    f"layer {name!r} has no gradient: call tied.listen(epoch) after loss.backward() and "
-                    f"before optimizer.zero_grad()"
-                )
-            found[name] = remainder.free.grad
-        return found
-
-    def evidence(self) -> dict[str, Evidence]:
-        """Return what was heard in this epoch: of each layer by name, and of all of them as ``""``.
-
-        After the remainders began to learn, it is what was heard until then.
-        """
-        if self._listener is None:
-            return {}
-        names = ["", *self._listener.remainders]
-        return {name: self._listener.evidence(name) for name in names}
-
-    def slack(self) -> dict[str, float]:
-        """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?"""
-        return dict.fromkeys(self.layers, 0.0) | slack_of(self.model)
-
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return parameter groups for an optimizer: remainders learn at a tenth of the rate.
-
-        Args:
-            lr: The learning rate of all other parameters.
-        """
-        remainders = [remainder.free for remainder in self.remainders.values()]
-        slow = {id(parameter) for parameter in remainders}
-        others = [parameter for parameter in self.model.parameters() if id(parameter) not in slow]
-        groups: list[dict[str, Any]] = [{"params": others, "lr": lr}]
-        if remainders:
-            groups.append({"params": remainders, "lr": RATE * lr, "weight_decay": 0.0})
-        return groups
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what ``slack="auto"`` has heard, to be saved beside the model's own state."""
-        if self._listener is None:
-            return {}
-        return self._listener.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on listening from what :meth:`state_dict` returned."""
-        if self._listener is not None:
-            self._listener.load_state_dict(state)
-
-    def _check_closed(self, name: str, remainder: Remainder) -> None:
-        """Raise an error if an optimizer has changed a remainder that must not learn yet."""
-        if remainder.free._version != self._versions.get(name) and remainder.free.any():
-            raise RuntimeError(
-                f"the remainder of layer {name!r} has changed before the data asked for it: call "
-                f"tied.listen(epoch) between loss.backward() and optimizer.step(), and to resume, load "
-                f"tied.state_dict() beside the model's"
-            )
-        self._versions[name] = remainder.free._version
-
-    def check(
-        self, images: Tensor, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> dict[str, float]:
-        """Run the model again, and return its relative error under each element.
-
-        Use it after a change to the model, such as a new head, or at another size of images.
-
-        Args:
-            images: Images (B, C, H, W).
-            args: What the model is called with after the images.
-            kwargs: What else it is called with.
-
-        Raises:
-            ValueError: If the model is no longer equivariant; it names the layer.
-        """
-        modules = set(self.model.modules())
-        for norm, _ in self.plan.norms:
-            if norm not in modules or not isinstance(norm, TiedNorm):
-                called = type(norm).__name__.removeprefix("Tied")
-                raise ValueError(
-                    f"a {called} is no longer tied: it was replaced or converted after make_equivariant"
-                )
-        errors, problem = errors_of(self.model, self.plan, images, args, kwargs)
-        if problem:
-            raise ValueError(problem)
-        return errors
-
-    def __repr__(self) -> str:
-        title = (
-            f"equivariant to {self.plan.group}: stores {short_count(self._stored)} of "
-            f"{short_count(self.plain_count)} numbers ({self.share:.0%})"
-        )
-        notes = []
-        if self._with_slack:
-            notes.append("slack: ‖r‖ / ‖P W‖, how far a weight has left the symmetry")
-        if self.plan.unused:
-            notes.append(f"did not run, and were not changed: {', '.join(self.plan.unused)}")
-        if self.plan.untied:
-            notes.append(f"frozen, and not tied: keep them frozen: {', '.join(self.plan.untied)}")
-        return "\n".join([title, *columns(self._rows()), *notes])
-
-    def _rows(self) -> list[list[str]]:
-        """Return the table: a header, and a row for each layer."""
-        header = ["layer", "in", "out", "moved", "error"]
-        resamples = any(layer.between is not None for layer in self.layers.values())
-        if resamples:
-            header.append("between")
-        if self._with_slack:
-            header.append("slack")
-            slack = self.slack()
-        rows = [header]
-        for name, layer in self.layers.items():
-            row = [name or MODEL_ITSELF, layer.before, layer.after]
-            row += [number(layer.distance), number(layer.exact)]
-            if resamples:
-                row.append(number(layer.between))
-            if self._with_slack:
-                row.append(number(slack[name]))
-            rows.append(row)
-        return rows
 
 
 def make_equivariant(
@@ -336,18 +102,18 @@ def make_equivariant(
         raise ValueError("the model is tied already: call ien.make_plain(model) first")
     if kernels not in get_args(Kernels):
         raise ValueError(f'kernels must be "smooth" or "free"; got {kernels!r}')
-    slacks = _slack_by_name(model, slack)
+    slacks = slack_by_name(model, slack)
     smooth = kernels == "smooth"
     with restored_on_error(model):
         plan = make_plan(model, group, images, feature_groups, weights, smooth, outputs, args, kwargs)
-        plain_count = _count(model)  # a lazy layer has its parameters now
+        plain_count = count_numbers(model)  # a lazy layer has its parameters now
         norms = {id(module) for module, _ in plan.norms}
         tensors = [tensor for tensor in plan.ties if id(tensor.module) not in norms]
         with torch.inference_mode(False), torch.no_grad():
             _tie_tensors(tensors)
             for module, blocks in plan.norms:
                 tie_norm(module, blocks)
-            with_slack, listening = _add_remainders(model, tensors, slacks)
+            with_slack, listening = add_remainders(model, tensors, slacks)
     return Tied(model, plan, plain_count, with_slack, listening)
 
 
@@ -427,7 +193,7 @@ def _remove_ties(model: nn.Module) -> None:
 def _tied_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, parametrize.ParametrizationList]]:
     """Yield each tensor that is tied: its module, its name and its parametrizations."""
     for module in model.modules():
-        for key, parametrizations in _parametrizations_of(module).items():
+        for key, parametrizations in parametrizations_of(module).items():
             if isinstance(parametrizations[-1], TiedWeight | Projected | Remainder):
                 yield module, key, parametrizations
 
@@ -435,14 +201,6 @@ def _tied_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, parametriz
 def _is_tied(model: nn.Module) -> bool:
     tied_norm = any(isinstance(module, TiedNorm) for module in model.modules())
     return tied_norm or any(_tied_tensors(model))
-
-
-def _parametrizations_of(module: nn.Module) -> dict[str, Any]:
-    """Return the parametrizations of a module's tensors by name."""
-    if not parametrize.is_parametrized(module):
-        return {}
-    found: Any = module.parametrizations
-    return dict(found.items())
 
 
 def _reorder(parameters: dict[str, nn.Parameter | None], order: Sequence[str]) -> None:
@@ -483,86 +241,10 @@ def _tie_tensors(tensors: Sequence[TiedTensor]) -> None:
         # unsafe: it need not be computed only to compare its shape
         parametrize.register_parametrization(module, key, TiedWeight(tie, values, order), unsafe=True)
         if not is_first:
-            _parametrizations_of(module)[key].original = parameter
+            parametrizations_of(module)[key].original = parameter
         tied_class: Any = type(module)
         tied_class.__getstate__ = _refuse_pickling
         tied_class._load_from_state_dict = _refuse_plain_weights
-
-
-def _slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict[str, Slack]:
-    """Return the slack of layers and modules by name, with ``""`` for the rest."""
-    if not isinstance(slack, Mapping):
-        slack = {"": slack}
-    names = [name for name, _ in model.named_modules()]
-    for name, value in slack.items():
-        if name not in names:
-            raise KeyError(f"slack names {name!r}, which the model does not have; {nearest(name, names)}")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value != "auto" and not (is_number and 0 <= value < math.inf):
-            raise ValueError(f'slack must be a number of 0 or more, or "auto"; got {value!r}')
-    return {"": 0.0, **slack}
-
-
-def _slack_of(name: str, slacks: Mapping[str, Slack]) -> Slack:
-    """Return the slack of a layer, or of the nearest named module around it."""
-    while name not in slacks:
-        name = name.rpartition(".")[0]
-    return slacks[name]
-
-
-def _add_remainders(
-    model: nn.Module, tensors: Sequence[TiedTensor], slacks: Mapping[str, Slack]
-) -> tuple[dict[str, parametrize.ParametrizationList], list[str]]:
-    """Give weights with slack a remainder; return these by layer, and the layers that listen.
-
-    Vectors have none, nor have numbers per channel, nor weights that no element moves.
-    """
-    names = {id(module): name for name, module in model.named_modules()}
-    remainders: dict[int, Remainder] = {}  # by the id of a tensor that modules may share
-    found: dict[str, parametrize.ParametrizationList] = {}
-    listening = []
-    for module, key, tie in tensors:
-        name = names[id(module)]
-        slack = _slack_of(name, slacks)
-        values: Tensor = getattr(module, key)
-        is_vector = VECTOR in dict(tie.after)
-        if slack == 0 or values.ndim < 2 or is_vector or tie.exactly().leaves_free(values):
-            continue
-        parametrizations: Any = module.get_submodule(f"parametrizations.{key}")
-        shared = id(next(parametrizations.parameters()))
-        is_first = shared not in remainders
-        if is_first:
-            number = 1.0 if slack == "auto" else float(slack)
-            remainders[shared] = Remainder(tie, values, number)
-            found[name] = parametrizations
-        parametrize.register_parametrization(module, key, remainders[shared], unsafe=True)
-        if is_first and slack == "auto":
-            listening.append(name)
-    return found, listening
-
-
-def slack_of(model: nn.Module) -> dict[str, float]:
-    """Return ‖r‖ / ‖P W‖ of each layer that has a remainder r; empty for other models."""
-    found = {}
-    with torch.no_grad():
-        for name, module in model.named_modules():
-            for parametrizations in _parametrizations_of(module).values():
-                remainder = parametrizations[-1]
-                if isinstance(remainder, Remainder):
-                    found[name] = float(remainder.value().norm() / _tied_part(parametrizations).norm())
-    return found
-
-
-def _tied_part(parametrizations: Any) -> Tensor:
-    """Return a tied weight as it is without its remainder, the last of its parametrizations."""
-    originals = [parametrizations.original]
-    if not parametrizations.is_tensor:  # those of a weight norm
-        originals = [parametrizations.original0, parametrizations.original1]
-    first, *others, _ = parametrizations
-    value = first(*originals)
-    for each in others:
-        value = each(value)
-    return value
 
 
 def _refuse_pickling(module: nn.Module) -> Any:
@@ -574,7 +256,7 @@ def _refuse_pickling(module: nn.Module) -> Any:
 def _refuse_plain_weights(module: nn.Module, state_dict: Any, prefix: str, *others: Any) -> None:
     """Load a layer, and add to torch's list of errors if it is given a plain weight."""
     errors: list[str] = others[-1]
-    for key in _parametrizations_of(module):
+    for key in parametrizations_of(module):
         if prefix + key in state_dict and not any("make_equivariant" in error for error in errors):
             errors.append(
                 f"{prefix + key!r} belongs to a plain model: load it before you call make_equivariant(…, "
@@ -582,7 +264,3 @@ def _refuse_plain_weights(module: nn.Module, state_dict: Any, prefix: str, *othe
             )
     plain_class: Any = type(module).__bases__[0]
     plain_class._load_from_state_dict(module, state_dict, prefix, *others)
-
-
-def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -30,7 +30,7 @@ from ...training.network import (
     trainable,
 )
 from ...training.task import Cost, Description, EpochItems, Forward, TaskKind
-from ...tying.tie import Tied
+from ...tying.tied import Tied
 from ..data import sets
 from ..data.clip import Clip
 from ..data.sets import Clips

@@ -1,0 +1,251 @@
+"""What make_equivariant returns: the table of a tied model, its slack and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from .._text import MODEL_ITSELF, columns, number, short_count
+from .listening import Evidence, Listener
+from .parametrized import TiedNorm
+from .plan import Plan, TiedLayer, errors_of
+from .slack import RATE, Remainder, relative_size, slack_of
+
+__all__ = ["Tied", "count_numbers"]
+
+
+class Tied:
+    """A tied model: what became of each layer, in the order they run; prints as a table.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 2, 3))
+    >>> tied = ien.make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9))
+    >>> print(str(tied).splitlines()[0])
+    equivariant to rot4: stores 226 of 898 numbers (25%)
+    >>> max(tied.errors.values()) < 1e-10
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        plain_count: int,
+        slack: Mapping[str, parametrize.ParametrizationList] | None = None,
+        listening: Collection[str] = (),
+    ) -> None:
+        """Describe a model that was just tied.
+
+        Args:
+            model: The model.
+            plan: What was tied in it.
+            plain_count: How many parameters it had before.
+            slack: The parametrizations of weights with slack, by the name of their layer.
+            listening: The layers among these whose remainder may learn once the data ask for it.
+        """
+        self.model = model
+        self.plan = plan
+        self.plain_count = plain_count
+        self._with_slack = dict(slack or {})
+        self._versions: dict[str, int] = {}
+        self._listener = None
+        if listening:
+            self._listener = Listener({name: self.remainders[name] for name in listening})
+
+    @property
+    def layers(self) -> dict[str, TiedLayer]:
+        """What became of each layer: its feature groups, how far its weights moved, its errors."""
+        return self.plan.layers
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The relative error of what the model returns under each element, by its label."""
+        return self.plan.errors
+
+    @property
+    def share(self) -> float:
+        """The numbers that tied weights are made of, as a share of the plain model's parameters."""
+        return self._stored / self.plain_count
+
+    @property
+    def _stored(self) -> int:
+        """How many numbers are stored and trained, besides the remainders."""
+        remainders = sum(remainder.free.numel() for remainder in self.remainders.values())
+        return count_numbers(self.model) - remainders
+
+    def penalty(self) -> Tensor:
+        """Return what to add to the loss: Σ over layers of ‖r‖² / (s ‖P W‖²), with slack s.
+
+        It is 0 for a model without slack, and with ``slack="auto"`` until the remainders learn.
+        """
+        penalty = next(self.model.parameters()).new_zeros(())
+        for name, remainder in self.remainders.items():
+            if self._listener is not None and name in self._listener.remainders:
+                if not self._listener.opened:
+                    self._check_closed(name, remainder)
+                    continue
+            penalty = penalty + relative_size(self._with_slack[name]) / remainder.slack
+        return penalty
+
+    def listen(self, epoch: int) -> None:
+        """Let the remainders learn as soon as images say that they break the symmetry.
+
+        For ``slack="auto"``: call it in every step, between ``loss.backward()`` and
+        ``optimizer.step()``. Under a gradient scaler, unscale the gradients first.
+
+        Args:
+            epoch: Its number. Within an epoch no image may be seen twice.
+        """
+        listener = self._listener
+        if listener is None:
+            raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
+        if listener.opened:
+            return
+        gradients = self.gradients()
+        listener.hear({name: gradients[name] for name in listener.remainders}, epoch)
+        if not listener.opened:
+            for remainder in listener.remainders.values():
+                remainder.free.grad = None  # the optimizer leaves it as it is
+
+    @property
+    def listens(self) -> bool:
+        """Whether some remainder waits for the data, as with ``slack="auto"``."""
+        return self._listener is not None
+
+    @property
+    def remainders(self) -> dict[str, Remainder]:
+        """The remainders of weights with slack, by the name of their layer."""
+        found = {}
+        for name, parametrizations in self._with_slack.items():
+            remainder: Any = parametrizations[-1]
+            found[name] = remainder
+        return found
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients in the remainders after ``loss.backward()``, by layer."""
+        found = {}
+        for name, remainder in self.remainders.items():
+            if remainder.free.grad is None:
+                raise RuntimeError(
+                    f"layer {name!r} has no gradient: call tied.listen(epoch) after loss.backward() and "
+                    f"before optimizer.zero_grad()"
+                )
+            found[name] = remainder.free.grad
+        return found
+
+    def evidence(self) -> dict[str, Evidence]:
+        """Return what was heard in this epoch: of each layer by name, and of all of them as ``""``.
+
+        After the remainders began to learn, it is what was heard until then.
+        """
+        if self._listener is None:
+            return {}
+        names = ["", *self._listener.remainders]
+        return {name: self._listener.evidence(name) for name in names}
+
+    def slack(self) -> dict[str, float]:
+        """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?"""
+        return dict.fromkeys(self.layers, 0.0) | slack_of(self.model)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Return parameter groups for an optimizer: remainders learn at a tenth of the rate.
+
+        Args:
+            lr: The learning rate of all other parameters.
+        """
+        remainders = [remainder.free for remainder in self.remainders.values()]
+        slow = {id(parameter) for parameter in remainders}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in slow]
+        groups: list[dict[str, Any]] = [{"params": others, "lr": lr}]
+        if remainders:
+            groups.append({"params": remainders, "lr": RATE * lr, "weight_decay": 0.0})
+        return groups
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what ``slack="auto"`` has heard, to be saved beside the model's own state."""
+        if self._listener is None:
+            return {}
+        return self._listener.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on listening from what :meth:`state_dict` returned."""
+        if self._listener is not None:
+            self._listener.load_state_dict(state)
+
+    def _check_closed(self, name: str, remainder: Remainder) -> None:
+        """Raise an error if an optimizer has changed a remainder that must not learn yet."""
+        if remainder.free._version != self._versions.get(name) and remainder.free.any():
+            raise RuntimeError(
+                f"the remainder of layer {name!r} has changed before the data asked for it: call "
+                f"tied.listen(epoch) between loss.backward() and optimizer.step(), and to resume, load "
+                f"tied.state_dict() beside the model's"
+            )
+        self._versions[name] = remainder.free._version
+
+    def check(
+        self, images: Tensor, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> dict[str, float]:
+        """Run the model again, and return its relative error under each element.
+
+        Use it after a change to the model, such as a new head, or at another size of images.
+
+        Args:
+            images: Images (B, C, H, W).
+            args: What the model is called with after the images.
+            kwargs: What else it is called with.
+
+        Raises:
+            ValueError: If the model is no longer equivariant; it names the layer.
+        """
+        modules = set(self.model.modules())
+        for norm, _ in self.plan.norms:
+            if norm not in modules or not isinstance(norm, TiedNorm):
+                called = type(norm).__name__.removeprefix("Tied")
+                raise ValueError(
+                    f"a {called} is no longer tied: it was replaced or converted after make_equivariant"
+                )
+        errors, problem = errors_of(self.model, self.plan, images, args, kwargs)
+        if problem:
+            raise ValueError(problem)
+        return errors
+
+    def __repr__(self) -> str:
+        title = (
+            f"equivariant to {self.plan.group}: stores {short_count(self._stored)} of "
+            f"{short_count(self.plain_count)} numbers ({self.share:.0%})"
+        )
+        notes = []
+        if self._with_slack:
+            notes.append("slack: ‖r‖ / ‖P W‖, how far a weight has left the symmetry")
+        if self.plan.unused:
+            notes.append(f"did not run, and were not changed: {', '.join(self.plan.unused)}")
+        if self.plan.untied:
+            notes.append(f"frozen, and not tied: keep them frozen: {', '.join(self.plan.untied)}")
+        return "\n".join([title, *columns(self._rows()), *notes])
+
+    def _rows(self) -> list[list[str]]:
+        """Return the table: a header, and a row for each layer."""
+        header = ["layer", "in", "out", "moved", "error"]
+        resamples = any(layer.between is not None for layer in self.layers.values())
+        if resamples:
+            header.append("between")
+        if self._with_slack:
+            header.append("slack")
+            slack = self.slack()
+        rows = [header]
+        for name, layer in self.layers.items():
+            row = [name or MODEL_ITSELF, layer.before, layer.after]
+            row += [number(layer.distance), number(layer.exact)]
+            if resamples:
+                row.append(number(layer.between))
+            if self._with_slack:
+                row.append(number(slack[name]))
+            rows.append(row)
+        return rows
+
+
+def count_numbers(model: nn.Module) -> int:
+    """Count the numbers that a model stores and trains."""
+    return sum(parameter.numel() for parameter in model.parameters())
