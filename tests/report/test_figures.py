@@ -50,6 +50,17 @@ def test_rows_have_their_accuracy_and_their_largest_error(rows, monkeypatch) -> 
     assert any(np.allclose(point.get_xdata(), statistics.fmean(largest)) for point in points)
 
 
+def test_symmetry_has_a_row_for_each_data_set_with_slack(monkeypatch) -> None:
+    left, right = drawn("symmetry.py", monkeypatch).axes
+    found = {row.experiment: row for row in summarise(collect(ROOT / "results", "symmetry/*"))}
+    row = found["symmetry/digits-60-slack"]
+    titles = [label.get_text() for label in left.get_yticklabels()]
+    assert "Digits within ±60°, rot4" in titles
+    assert any(np.allclose(line.get_xdata(), mean_error(row)) for line in left.lines)
+    agreement = statistics.fmean(100 * record.agreement for record in row.records)
+    assert any(np.allclose(line.get_xdata(), agreement) for line in right.lines)
+
+
 @pytest.mark.slow
 def test_the_tradeoff_has_a_panel_for_each_network(rows, monkeypatch) -> None:
     panels = drawn("tradeoff.py", monkeypatch).axes

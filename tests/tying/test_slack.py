@@ -299,6 +299,15 @@ def test_slack_of_an_unknown_layer_is_refused_with_the_nearest_name() -> None:
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"conv3": 1.0})
 
 
+def test_slack_that_no_layer_can_have_is_refused_and_changes_nothing() -> None:
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="slack has no effect"):
+        ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"1": 1.0})
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
 def test_two_modules_that_share_a_weight_share_its_remainder() -> None:
     first, second = (nn.Conv2d(24, 24, 3, padding=1) for _ in range(2))
     second.weight = first.weight

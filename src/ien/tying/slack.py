@@ -126,6 +126,8 @@ def add_remainders(
         parametrize.register_parametrization(module, key, remainders[shared], unsafe=True)
         if is_first and slack == "auto":
             listening.append(name)
+    if any(slacks.values()) and not found:
+        raise ValueError("slack has no effect: no layer with slack has a weight that the group changes")
     return found, listening
 
 

@@ -1,0 +1,51 @@
+"""Accuracy and agreement from exact symmetry to none, a row for each data set: symmetry.png."""
+
+from __future__ import annotations
+
+import statistics
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from records import accuracy_axis, error_rates, rows, save
+
+from ien.experiments.symmetry import DATA
+from ien.report import Row
+from ien.report.plots.labels import legend_below
+from ien.report.plots.style import Look, looks_of, note_below, styled
+
+# method: how far above the middle of its row it is drawn, so that no dot hides another
+METHODS = {"cnn": 0.24, "cnn-aug": 0.12, "e2cnn": 0.0, "tied": -0.12, "slack": -0.24}
+NOTE = "small dots: seeds; equal steps to the right: equal factors of the error"
+
+
+@styled()
+def draw() -> Figure:
+    known = rows("symmetry/*")
+    looks = looks_of(METHODS)
+    there = [data for data in DATA if f"symmetry/{data}-slack" in known]
+    figure = Figure(figsize=(9, 1.6 + 0.55 * len(there)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    left.set_title("accuracy, %")
+    right.set_title("agreement under the group, %")
+    for place, data in enumerate(there):
+        for method, above in METHODS.items():
+            row = known.get(f"symmetry/{data}-{method}")
+            if row is not None:
+                draw_row(left, right, row, -place + above, looks[method])
+    left.set_yticks([-place for place in range(len(there))], [DATA[data].title for data in there])
+    accuracy_axis(left, "x")
+    note_below(figure, NOTE)
+    legend_below(figure, looks)
+    return figure
+
+
+def draw_row(left: Axes, right: Axes, row: Row, height: float, look: Look) -> None:
+    """Draw the mean over the seeds, and each seed as a dot."""
+    agreements = [100 * record.agreement for record in row.records]
+    for axes, values in ((left, error_rates(row)), (right, agreements)):
+        axes.plot(values, [height] * len(values), ".", color=look.color, markersize=4, alpha=0.55)
+        axes.plot(statistics.fmean(values), height, marker=look.marker, color=look.color, markersize=6)
+
+
+if __name__ == "__main__":
+    save(draw(), "symmetry.png")
