@@ -56,12 +56,16 @@ class Evidence(NamedTuple):
     """n ‖μ‖² / tr Σ: how large the common part of n gradients is beside the noise of their mean."""
 
     @property
+    def deviation(self) -> float:
+        """The standard deviation of the signal."""
+        if self.certainty == 0:
+            return math.nan
+        return self.signal / self.certainty
+
+    @property
     def asks_for_slack(self) -> bool:
         """Whether there is more signal than noise, beyond doubt."""
-        if self.certainty <= DOUBT:
-            return False
-        deviation = self.signal / self.certainty
-        return self.signal - DOUBT * deviation > MIN_SIGNAL
+        return self.certainty > 0 and self.signal - DOUBT * self.deviation > MIN_SIGNAL
 
 
 class Listener:

@@ -61,6 +61,12 @@ class Symmetry:
     images: int
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the signal."""
+        deviation = Evidence(0, self.certainty, self.signal).deviation
+        return self.signal - 1.96 * deviation, self.signal + 1.96 * deviation
+
+    @property
     def verdict(self) -> str:
         """``"exact"``, as far as these images tell, ``"unclear"``, ``"weak"`` or ``"broken"``."""
         if Evidence(0, self.certainty, self.signal).asks_for_slack:
@@ -93,7 +99,10 @@ class Symmetry:
         for name, certainty in self.by_layer.items():
             rows.append([name, f"{certainty:.1f}"])
         rows.append(["all together", f"{self.certainty:.1f}"])
-        signal = f"signal: {self.signal:.1f} times the noise of an epoch"
+        low, high = self.interval
+        signal = (
+            f"signal: {self.signal:.1f} times the noise of an epoch, 95 % interval {low:.1f} … {high:.1f}"
+        )
         return "\n".join([title, *columns(rows), signal, f"pick: {self.advice}"])
 
 
