@@ -228,7 +228,9 @@ def test_symmetric_images_leave_a_network_tied_and_others_open_it() -> None:
     x = torch.rand(4, 1, 9, 9)
     torch.testing.assert_close(model.eval()(x.rot90(1, (2, 3))), model(x))
     assert tied.evidence()[""].certainty < 4
+    assert str(tied).splitlines()[-1].startswith("listening: all weights are tied (certainty")
     model, tied = trained(every_way=False)
+    assert str(tied).endswith("): remainders learn")
     assert tied.slack()["3"] > 0.05
     assert tied.evidence()[""].certainty > 4
     x, y = arrows(256, 4, every_way=False)

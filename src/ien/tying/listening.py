@@ -151,6 +151,16 @@ class Listener:
         share = min(sum(shares) / len(shares), 1 - EPS)  # ‖μ‖² / (‖μ‖² + tr Σ), the mean over layers
         return Evidence(n, certainty, n * share / (1 - share))
 
+    def status(self) -> str:
+        """Say in a line how things stand."""
+        heard = self.evidence()
+        if not heard.steps:
+            return "listening: nothing heard yet, all weights are tied"
+        numbers = f"certainty {heard.certainty:.1f}, signal {heard.signal:.1f} after {heard.steps} steps"
+        if self.opened:
+            return f"the data prefer an orientation ({numbers} of epoch {self.epoch}): remainders learn"
+        return f"listening: all weights are tied ({numbers} of epoch {self.epoch})"
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a run that is resumed needs."""
         state = {key: value for key, value in vars(self).items() if key != "remainders"}

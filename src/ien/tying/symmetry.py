@@ -33,6 +33,8 @@ SIZE = 32
 """Pixels along a side that images are scaled to: even, so that pools of 2 stay exact."""
 WIDTHS = (8, 16, 16, 32)
 """Feature groups after each convolution."""
+NUM_POOLS = 2
+"""Pools of 2, after the first convolutions."""
 BATCH = 32
 MIN_IMAGES = 20 * BATCH
 """Fewer images make too few steps an epoch to tell anything."""
@@ -181,16 +183,19 @@ def symmetry(
 
 def _small_network(channels: int, members: int, classes: int) -> nn.Sequential:
     """Return four convolutions with norms, two pools, and a linear layer on means of maps."""
-    layers: list[nn.Module] = []
+    net = nn.Sequential()
     before = channels
-    for i, groups in enumerate(WIDTHS):
+    for i, groups in enumerate(WIDTHS, start=1):
         after = groups * members
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        if i < 2:
-            layers.append(nn.AvgPool2d(2))
+        net.add_module(f"conv{i}", nn.Conv2d(before, after, 3, padding=1, bias=False))
+        net.add_module(f"norm{i}", nn.BatchNorm2d(after))
+        net.add_module(f"relu{i}", nn.ReLU())
+        if i <= NUM_POOLS:
+            net.add_module(f"pool{i}", nn.AvgPool2d(2))
         before = after
-    pooled = [GroupPool(members), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, *pooled, nn.Linear(WIDTHS[-1], classes))
+    net.add_module("invariant", nn.Sequential(GroupPool(members), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    net.add_module("classifier", nn.Linear(WIDTHS[-1], classes))
+    return net
 
 
 def _prepared(images: Tensor, labels: Tensor) -> Tensor:

@@ -219,6 +219,8 @@ class Tied:
         notes = []
         if self._with_slack:
             notes.append("slack: ‖r‖ / ‖P W‖, how far a weight has left the symmetry")
+        if self._listener is not None:
+            notes.append(self._listener.status())
         if self.plan.unused:
             notes.append(f"did not run, and were not changed: {', '.join(self.plan.unused)}")
         if self.plan.untied:
