@@ -126,18 +126,18 @@ def test_what_is_heard_equals_a_loop_over_pairs_of_steps() -> None:
     listener = Listener({"a": Remainder(tie, gradients[0], 1.0), "b": Remainder(tie, gradients[0], 1.0)})
     for h in gradients.float():
         listener.hear({"a": h, "b": 2 * h}, epoch=0)
-    agreement = variance = 0.0
+    signal = variance = 0.0
     for t in range(6):
         before = gradients[:t].sum(0)
-        products = [float((before * tie.moved(gradients[t], i)).sum()) for i in range(4)]
-        agreement += products[0]
+        squares = float(gradients[: t + 1].square().sum())
+        products = [float((before * tie.moved(gradients[t], i)).sum()) / squares for i in range(4)]
+        signal += products[0]
         variance += statistics.mean(product**2 for product in products)
-    evidence = listener.evidence("a")
-    assert evidence.certainty == pytest.approx(agreement / math.sqrt(variance), rel=1e-4)
-    assert listener.evidence("b").certainty == pytest.approx(evidence.certainty)
-    common = 2 * agreement / 30
-    noise = float(gradients.square().sum()) / 6 - common
-    assert evidence.signal == pytest.approx(6 * common / noise, rel=1e-4)
+    for name in ("a", "b", ""):  # the scale of a gradient does not matter
+        evidence = listener.evidence(name)
+        assert evidence.signal == pytest.approx(signal, rel=1e-4)
+        assert evidence.deviation == pytest.approx(math.sqrt(variance), rel=1e-4)
+        assert evidence.certainty == pytest.approx(signal / math.sqrt(variance), rel=1e-4)
     listener.hear({"a": h, "b": h}, epoch=1)  # images come again: what was heard is forgotten
     assert listener.evidence("a").steps == 1
 
@@ -162,6 +162,20 @@ def test_chance_has_mean_0_and_variance_1() -> None:
     assert abs(statistics.mean(found)) < 3 / math.sqrt(200)
     assert 0.8 < statistics.stdev(found) < 1.2
     assert max(found) < 4  # once in 30,000 trials
+
+
+def test_the_signal_counts_the_steps_whose_noise_would_hide_it() -> None:
+    rng = torch.Generator().manual_seed(0)
+    tie = Tie(ien.rotation(4), ((4, 8),), ((4, 4),))
+    listener = Listener({"conv": Remainder(tie, torch.zeros(8, 4, 3, 3), 1.0)})
+    common = torch.randn(8, 4, 3, 3, generator=rng)
+    common -= tie.project(common)
+    for _ in range(400):
+        h = torch.randn(8, 4, 3, 3, generator=rng)
+        listener.hear({"conv": h - tie.project(h) + common / 2}, epoch=0)
+    size = float((common / 2).square().sum())
+    noise = 288 * 3 / 4  # a quarter of the numbers of a normal gradient is tied
+    assert listener.evidence().signal == pytest.approx(400 * size / (size + noise), rel=0.1)
 
 
 def test_a_common_part_is_heard() -> None:

@@ -7,23 +7,24 @@ gives the gradient h, then g·x gives ρ(g) h, whose mean over the group is 0. H
 is as likely in one orientation as in another, the gradients of two disjoint batches are
 uncorrelated, however long the network has been trained on both:
 
-    T = Σ_t <h_1 + … + h_(t-1), h_t>    has mean 0 and variance
-    V = Σ_t mean over g of <h_1 + … + h_(t-1), ρ(g) h_t>².
+    T = Σ_t <h_1 + … + h_(t-1), h_t> / q_t    has mean 0 and variance
+    V = Σ_t mean over g of <h_1 + … + h_(t-1), ρ(g) h_t>² / q_t²,    with q_t = ‖h_1‖² + … + ‖h_t‖².
 
-No images need to be held out. If the data prefer an orientation, all gradients have a common part μ
-and T grows as n² ‖μ‖² / 2. The *certainty* T / √V says how sure that is.
+No images need to be held out. If the data prefer an orientation, gradients have a common part μ,
+and after n steps T is about n ‖μ‖² / (‖μ‖² + tr Σ), with the variance Σ of a gradient. The
+*certainty* T / √V says how sure it is that there is any.
 
-**Is it worth it?** Real images nearly always prefer some orientation a little: light comes from
-above, pictures are cut from the same photograph. A remainder that is fitted to the mean gradient of
-n steps follows the common part, and the noise tr Σ / n as well; it helps if there is more of the
-first. So remainders begin to learn as soon as it is beyond doubt that the *signal*,
-n ‖μ‖² / tr Σ, is above 1.
+**Is it worth it?** Real images nearly always prefer some orientation a little: light comes from one
+side, pictures are cut from the same photograph. A remainder that follows the mean gradient of n
+steps follows the common part, ‖μ‖², and noise as well, tr Σ / n; it helps if there is more of the
+first. Then T, the *signal*, is above 1. So remainders begin to learn as soon as T is above 1 by
+three standard deviations √V.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -41,31 +42,29 @@ DOUBT = 3.0
 MIN_STEPS = 16
 """Steps before anything is decided: fewer say little about the variance of a gradient."""
 TINY = 1e-300
-"""In place of 0, to divide by."""
-EPS = 1e-6
-"""Gradients that are all equal have no noise at all: what the noise counts as then."""
+"""In place of 0, to divide by: a layer may have no gradient at all."""
 
 
 class Evidence(NamedTuple):
     """What the gradients of an epoch say about a layer, or about all of them together."""
 
     steps: int
-    certainty: float
-    """T / √V: above 4 the data prefer an orientation; between -2 and 2 it may be chance."""
     signal: float
-    """n ‖μ‖² / tr Σ: how large the common part of n gradients is beside the noise of their mean."""
+    """T: how much gradients have in common, beside the noise of their mean."""
+    deviation: float
+    """√V: the standard deviation of the signal for data that have the symmetry."""
 
     @property
-    def deviation(self) -> float:
-        """The standard deviation of the signal."""
-        if self.certainty == 0:
-            return math.nan
-        return self.signal / self.certainty
+    def certainty(self) -> float:
+        """T / √V: above 4 the data prefer an orientation; between -2 and 2 it may be chance."""
+        if self.deviation == 0:
+            return 0.0
+        return self.signal / self.deviation
 
     @property
     def asks_for_slack(self) -> bool:
         """Whether there is more signal than noise, beyond doubt."""
-        return self.certainty > 0 and self.signal - DOUBT * self.deviation > MIN_SIGNAL
+        return self.signal - DOUBT * self.deviation > MIN_SIGNAL
 
 
 class Listener:
@@ -93,11 +92,11 @@ class Listener:
         self.sums: dict[str, Tensor] = {}
         """Σ h of each layer."""
         self.squares = dict.fromkeys(self.remainders, 0.0)
-        """Σ ‖h‖² of each layer."""
-        self.agreement = dict.fromkeys([*self.remainders, ""], 0.0)
-        """T of each layer, and of all layers together."""
+        """q, Σ ‖h‖², of each layer."""
+        self.signal = dict.fromkeys([*self.remainders, ""], 0.0)
+        """T of each layer, and its mean over all layers."""
         self.variance = dict.fromkeys([*self.remainders, ""], 0.0)
-        """V of each layer, and of all layers together."""
+        """V of each layer, and of the mean."""
 
     @torch.no_grad()
     def hear(self, gradients: Mapping[str, Tensor], epoch: int) -> None:
@@ -118,38 +117,26 @@ class Listener:
         if not math.isfinite(sum(map(sum, numbers))):
             return  # a step that a gradient scaler skips too
         self.steps += 1
-        together = [0.0] * (len(numbers[0]) - 1)
-        for (name, h), (square, *products_of_layer) in zip(gradients.items(), numbers, strict=True):
+        means = [0.0] * (len(numbers[0]) - 1)
+        for (name, h), (square, *of_elements) in zip(gradients.items(), numbers, strict=True):
             self.sums[name] += h
             self.squares[name] += square
-            self._note(name, products_of_layer)
-            for i, product in enumerate(products_of_layer):
-                together[i] += product / max(self.squares[name], TINY)
-        self._note("", together)
+            shares = [product / max(self.squares[name], TINY) for product in of_elements]
+            self._note(name, shares)
+            for i, share in enumerate(shares):
+                means[i] += share / len(gradients)
+        self._note("", means)
         if self.steps >= MIN_STEPS and self.evidence().asks_for_slack:
             self.opened = True
 
-    def _note(self, name: str, products: list[float]) -> None:
-        """Add a step's <Σ h, ρ(g) h> to T and V; the first element is the identity."""
-        self.agreement[name] += products[0]
-        self.variance[name] += sum(product**2 for product in products) / len(products)
+    def _note(self, name: str, shares: Sequence[float]) -> None:
+        """Add a step's <Σ h, ρ(g) h> / q to T and V; the first element is the identity."""
+        self.signal[name] += shares[0]
+        self.variance[name] += sum(share**2 for share in shares) / len(shares)
 
     def evidence(self, name: str = "") -> Evidence:
         """Return what has been heard about a layer in this epoch, or about all of them."""
-        certainty = self.agreement[name] / math.sqrt(max(self.variance[name], TINY))
-        layers = list(self.remainders)
-        if name:
-            layers = [name]
-        n = self.steps
-        if n < 2:
-            return Evidence(n, certainty, math.nan)
-        # on average, T is n (n - 1) ‖μ‖² / 2, and Σ ‖h‖² is n (‖μ‖² + tr Σ)
-        shares = []
-        for layer in layers:
-            common = 2 * self.agreement[layer] / (n * (n - 1))
-            shares.append(n * common / max(self.squares[layer], TINY))
-        share = min(sum(shares) / len(shares), 1 - EPS)  # ‖μ‖² / (‖μ‖² + tr Σ), the mean over layers
-        return Evidence(n, certainty, n * share / (1 - share))
+        return Evidence(self.steps, self.signal[name], math.sqrt(self.variance[name]))
 
     def status(self) -> str:
         """Say in a line how things stand."""
@@ -165,7 +152,7 @@ class Listener:
         """Return what a run that is resumed needs."""
         state = {key: value for key, value in vars(self).items() if key != "remainders"}
         state["sums"] = {name: total.clone() for name, total in self.sums.items()}
-        for key in ("squares", "agreement", "variance"):
+        for key in ("squares", "signal", "variance"):
             state[key] = dict(state[key])
         return state
 

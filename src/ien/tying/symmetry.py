@@ -57,7 +57,9 @@ class Symmetry:
     certainty: float
     """The mean over epochs of T / √V: about 0 for symmetric data, above 4 for others."""
     signal: float
-    """The mean over epochs of n ‖μ‖² / tr Σ: above 1, more signal than noise."""
+    """The mean over epochs of T: above 1, more signal than noise."""
+    deviation: float
+    """The mean over epochs of √V, the standard deviation of T for symmetric data."""
     by_epoch: tuple[float, ...]
     by_layer: dict[str, float]
     images: int
@@ -65,13 +67,12 @@ class Symmetry:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the signal."""
-        deviation = Evidence(0, self.certainty, self.signal).deviation
-        return self.signal - 1.96 * deviation, self.signal + 1.96 * deviation
+        return self.signal - 1.96 * self.deviation, self.signal + 1.96 * self.deviation
 
     @property
     def verdict(self) -> str:
         """``"exact"``, as far as these images tell, ``"unclear"``, ``"weak"`` or ``"broken"``."""
-        if Evidence(0, self.certainty, self.signal).asks_for_slack:
+        if Evidence(0, self.signal, self.deviation).asks_for_slack:
             return "broken"
         if self.certainty > MIN_CERTAINTY:
             return "weak"
@@ -177,8 +178,9 @@ def symmetry(
         means[name] = statistics.mean(each[name].certainty for each in heard[FIRST_EPOCHS:])
     together = means.pop("")
     signal = statistics.mean(each[""].signal for each in heard[FIRST_EPOCHS:])
+    deviation = statistics.mean(each[""].deviation for each in heard[FIRST_EPOCHS:])
     by_epoch = tuple(each[""].certainty for each in heard)
-    return Symmetry(parsed, together, signal, by_epoch, means, len(x))
+    return Symmetry(parsed, together, signal, deviation, by_epoch, means, len(x))
 
 
 def _small_network(channels: int, members: int, classes: int) -> nn.Sequential:
