@@ -60,6 +60,11 @@ def test_bad_input_is_named(images, labels, message) -> None:
         ien.symmetry(images, labels, "rot4")
 
 
+def test_elements_that_resample_cannot_be_tested() -> None:
+    with pytest.raises(ValueError, match="rot8 has elements that resample, which cannot be tested"):
+        ien.symmetry(*stripes(640, every_way=True), "rot8")
+
+
 def test_one_epoch_is_too_few() -> None:
     with pytest.raises(ValueError, match="epochs must be 2 or more; got 1"):
         ien.symmetry(*stripes(640, every_way=True), "rot4", epochs=1)

@@ -256,9 +256,14 @@ class ClassifyTask:
             first = step if each == epoch else 0
             yield from batches[first:]
 
-    def pass_of(self, epoch: int, step: int) -> int:
-        """Return which pass over the images the first image of a step belongs to."""
-        first = epoch * self.items + step * self.items // self.steps
+    def pass_of(self, epoch: int, step: int) -> int | None:
+        """Return which pass over the images a step belongs to; None if it has images of two."""
+        # as tensor_split does: the first batches are larger by one image
+        size, larger = divmod(self.items, self.steps)
+        first = epoch * self.items + step * size + min(step, larger)
+        last = first + size - int(step >= larger)
+        if first // len(self.chosen) != last // len(self.chosen):
+            return None
         return first // len(self.chosen)
 
     def forward(self, batch: Tensor, epoch: int, step: int) -> Forward:

@@ -102,8 +102,11 @@ class Task(Protocol):
     def batches(self, epoch: int, step: int) -> Generator[Any, None, None]:
         """Yield the batches of the rest of the run, from that step on."""
 
-    def pass_of(self, epoch: int, step: int) -> int:
-        """Return which pass over the data a step belongs to: none of them is seen twice in one."""
+    def pass_of(self, epoch: int, step: int) -> int | None:
+        """Return which pass over the data a step belongs to: nothing is seen twice in one.
+
+        None for a step with data of two passes.
+        """
 
     def forward(self, batch: Any, epoch: int, step: int) -> Forward:
         """Compute the losses of this process's share of a batch."""

@@ -23,6 +23,7 @@ three standard deviations √V.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -71,7 +72,7 @@ class Listener:
     """Adds up the gradients in the remainders, step by step, within an epoch.
 
     >>> tie = Tie(rotation(4), ((4, 4),), ((1, 1),))
-    >>> remainder = Remainder(tie, torch.zeros(4, 1, 3, 3), slack=1.0)
+    >>> remainder = Remainder(tie, torch.zeros(4, 1, 3, 3), slack=1.0, closed=True)
     >>> listener = Listener({"conv": remainder})
     >>> for step in range(20):  # the same gradient in every step
     ...     listener.hear({"conv": torch.arange(36.0).view(4, 1, 3, 3)}, epoch=0)
@@ -82,9 +83,13 @@ class Listener:
     def __init__(self, remainders: Mapping[str, Remainder]) -> None:
         self.remainders = remainders
         self.epoch = 0
-        self.opened = False
-        """Whether remainders may learn; once they do, gradients depend on how images lie."""
         self._forget()
+
+    @property
+    def opened(self) -> bool:
+        """Whether remainders may learn; once they do, gradients depend on how images lie."""
+        first = next(iter(self.remainders.values()))  # all of them open together
+        return not bool(first.closed)
 
     def _forget(self) -> None:
         """Begin again: an image that is seen twice would agree with itself."""
@@ -127,7 +132,8 @@ class Listener:
                 means[i] += share / len(gradients)
         self._note("", means)
         if self.steps >= MIN_STEPS and self.evidence().asks_for_slack:
-            self.opened = True
+            for remainder in self.remainders.values():
+                remainder.open()
 
     def _note(self, name: str, shares: Sequence[float]) -> None:
         """Add a step's <Σ h, ρ(g) h> / q to T and V; the first element is the identity."""
@@ -142,11 +148,11 @@ class Listener:
         """Say in a line how things stand."""
         heard = self.evidence()
         if not heard.steps:
-            return "listening: nothing heard yet, all weights are tied"
+            return "listening, all weights are tied: nothing heard yet"
         numbers = f"certainty {heard.certainty:.1f}, signal {heard.signal:.1f} after {heard.steps} steps"
         if self.opened:
             return f"the data prefer an orientation ({numbers} of epoch {self.epoch}): remainders learn"
-        return f"listening: all weights are tied ({numbers} of epoch {self.epoch})"
+        return f"listening, all weights are tied: {numbers} of epoch {self.epoch}; {MIN_STEPS} are needed"
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a run that is resumed needs."""
@@ -161,7 +167,9 @@ class Listener:
         expected = self.state_dict()
         if state.keys() != expected.keys() or state["squares"].keys() != expected["squares"].keys():
             raise ValueError("this state belongs to a model with other layers, or to another version")
-        vars(self).update(state)
+        vars(self).update(copy.deepcopy(dict(state)))
+        for name, total in self.sums.items():
+            self.sums[name] = total.to(self.remainders[name].free.device)
 
 
 def _products(tie: Tie, total: Tensor, h: Tensor) -> Tensor:

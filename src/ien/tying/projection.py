@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -104,9 +105,9 @@ class Tie:
         True
         """
         weight = self._as_weight(values)
-        rows = channel_table(self.group, self.after)[i].to(values.device)
-        columns = channel_table(self.group, self.before)[i].to(values.device)
-        permuted = weight[rows][:, columns]  # (O, I, h, w)
+        rows = _moved_channels(self.group, tuple(self.after), i, values.device)  # (O,)
+        columns = _moved_channels(self.group, tuple(self.before), i, values.device)  # (I,)
+        permuted = weight.index_select(0, rows).index_select(1, columns)  # (O, I, h, w)
         rotated = permute_pixels(permuted, self.group._similarity(i))  # (O, I, h, w)
         return self._from_weight(rotated, values.shape)
 
@@ -255,6 +256,13 @@ class Tie:
             if numbers.shape[1] % (height * width) == 0:  # pixels of one kernel of each orbit
                 return len(numbers), -1, height, width
         return tuple(numbers.shape)
+
+
+@lru_cache(maxsize=1024)
+def _moved_channels(group: Group, blocks: Blocks, i: int, device: torch.device) -> Tensor:
+    """Return which channel element ``i`` moves to each place, (C,)."""
+    with torch.inference_mode(False):
+        return channel_table(group, blocks)[i].to(device)
 
 
 class _Project(torch.autograd.Function):

@@ -33,23 +33,35 @@ MIN_SIZE = 1e-2
 class Remainder(OnDevice):
     """The parametrization that adds a remainder to what one before it computes."""
 
-    def __init__(self, tie: Tie, like: Tensor, slack: float) -> None:
+    closed: Tensor
+    """1 as long as it counts as 0, whatever an optimizer does to it; its gradient is the same."""
+
+    def __init__(self, tie: Tie, like: Tensor, slack: float, closed: bool = False) -> None:
         """Start with a remainder of 0.
 
         Args:
             tie: How the weight is tied.
             like: A weight of its shape, device and dtype.
             slack: How large the remainder may become: its penalty is divided by this.
+            closed: Whether it stays 0 until :meth:`open` is called.
         """
         # what only smoothness or resampling rules out breaks no symmetry: it is no part of r
         super().__init__(tie.exactly(), like)
         self.slack = slack
         self.free = nn.Parameter(torch.zeros_like(like))
         """r, before its tied part is taken away."""
+        self.register_buffer("closed", torch.full_like(like, float(closed)).flatten()[:1])
 
     def value(self) -> Tensor:
-        """Return r - P r."""
-        return self.free - self.tie.project(self.free, self.parts_for(self.free))
+        """Return r - P r, or 0 with the same gradient while it is closed."""
+        r = self.free - self.tie.project(self.free, self.parts_for(self.free))
+        return r - self.closed * r.detach()
+
+    def open(self) -> None:
+        """Let it learn, from 0 on."""
+        with torch.no_grad():
+            self.free.zero_()
+            self.closed.zero_()
 
     def forward(self, tied: Tensor) -> Tensor:
         """Return W = P W + r."""
@@ -95,6 +107,12 @@ def slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict[
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value != "auto" and not (is_number and 0 <= value < math.inf):
             raise ValueError(f'slack must be a number of 0 or more, or "auto"; got {value!r}')
+    numbers = [value for value in slack.values() if value not in ("auto", 0)]
+    if numbers and "auto" in slack.values():
+        raise ValueError(
+            f'slack cannot be {numbers[0]} beside "auto", which listens while all weights are tied: use '
+            f'"auto" or 0 there'
+        )
     return {"": 0.0, **slack}
 
 
@@ -103,7 +121,7 @@ def add_remainders(
 ) -> tuple[dict[str, parametrize.ParametrizationList], list[str]]:
     """Give weights with slack a remainder; return these by layer, and the layers that listen.
 
-    Vectors have none, nor have numbers per channel, nor weights that no element moves.
+    Only weights that mix channels have one: no biases, norms, vectors or frozen weights.
     """
     names = {id(module): name for name, module in model.named_modules()}
     remainders: dict[int, Remainder] = {}  # by the id of a tensor that modules may share
@@ -112,16 +130,19 @@ def add_remainders(
     for module, key, tie in tensors:
         name = names[id(module)]
         slack = _nearest(name, slacks)
-        values: Tensor = getattr(module, key)
-        is_vector = VECTOR in dict(tie.after)
-        if slack == 0 or values.ndim < 2 or is_vector or tie.exactly().leaves_free(values):
+        mixes = isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear) and key == "weight"
+        if slack == 0 or not mixes or VECTOR in dict(tie.after):
             continue
+        values: Tensor = getattr(module, key)
         parametrizations: Any = module.get_submodule(f"parametrizations.{key}")
-        shared = id(next(parametrizations.parameters()))
+        original = next(parametrizations.parameters())
+        if not original.requires_grad or tie.exactly().leaves_free(values):
+            continue
+        shared = id(original)
         is_first = shared not in remainders
         if is_first:
             number = 1.0 if slack == "auto" else float(slack)
-            remainders[shared] = Remainder(tie, values, number)
+            remainders[shared] = Remainder(tie, values, number, closed=slack == "auto")
             found[name] = parametrizations
         parametrize.register_parametrization(module, key, remainders[shared], unsafe=True)
         if is_first and slack == "auto":
@@ -140,11 +161,15 @@ def _nearest(name: str, slacks: Mapping[str, Slack]) -> Slack:
 
 def _tied_part(parametrizations: Any) -> Tensor:
     """Return a tied weight as it is without its remainder, the last of its parametrizations."""
-    originals = [parametrizations.original]
-    if not parametrizations.is_tensor:  # those of a weight norm
+    if parametrizations.is_tensor:
+        originals = [parametrizations.original]
+    else:  # those of a weight norm
         originals = [parametrizations.original0, parametrizations.original1]
     first, *others, _ = parametrizations
+    training = first.training
+    first.eval()  # a spectral norm would take one more step of its power iteration
     value = first(*originals)
+    first.train(training)
     for each in others:
         value = each(value)
     return value

@@ -1,7 +1,7 @@
 """Do these data have this symmetry? A small tied network finds out, without held-out images.
 
 It is trained on the labels while its weights stay tied, and listens to the gradients in its
-remainders (``slack.py`` says why that is a test). The certainty of each epoch has mean 0 and
+remainders (``listening.py`` says why that is a test). The certainty of each epoch has mean 0 and
 variance 1 if every image is as likely in one orientation as in another, so the mean over epochs has
 at most that variance. Above 4, chance is ruled out. Whether it is worth leaving the symmetry is
 another question: the signal answers it, which compares what gradients have in common with noise.
@@ -45,7 +45,7 @@ MIN_EPOCHS, MAX_EPOCHS = 3, 6
 MAX_CHANCE = 2.0
 """A certainty below this may well be chance."""
 MIN_CERTAINTY = 4.0
-"""A certainty above this is none: chance reaches it once in 30,000 trials."""
+"""Above this it is not chance, which gets there once in 30,000 trials."""
 LEARNING_RATE = 3e-3
 
 
@@ -144,15 +144,20 @@ def symmetry(
     'broken'
     """
     parsed = parse_group(group)
+    if not all(parsed.exact):
+        raise ValueError(
+            f"{parsed} has elements that resample, which cannot be tested: use quarter turns and flips, such "
+            f"as rot4 or rot4xflip"
+        )
     x = _prepared(images, labels)
-    y = labels.long()
+    y = labels.long().to(x.device)
     if epochs is None:
         epochs = min(max(math.ceil(600 * BATCH / len(x)), MIN_EPOCHS), MAX_EPOCHS)
     elif epochs <= FIRST_EPOCHS:
         raise ValueError(f"epochs must be {FIRST_EPOCHS + 1} or more; got {epochs}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "weights"))
-        net = _small_network(x.shape[1], len(parsed), int(y.max()) + 1)
+        net = _small_network(x.shape[1], len(parsed), int(y.max()) + 1).to(x.device)
     tied = make_equivariant(net, parsed, x[:8], slack=1.0)  # whose remainders never learn here
     listener = Listener(tied.remainders)
     tied_weights, _ = tied.parameter_groups(LEARNING_RATE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -49,7 +50,6 @@ class Tied:
         self.plan = plan
         self.plain_count = plain_count
         self._with_slack = dict(slack or {})
-        self._versions: dict[str, int] = {}
         self._listener = None
         if listening:
             self._listener = Listener({name: self.remainders[name] for name in listening})
@@ -82,29 +82,28 @@ class Tied:
         """
         penalty = next(self.model.parameters()).new_zeros(())
         for name, remainder in self.remainders.items():
-            if self._listener is not None and name in self._listener.remainders:
-                if not self._listener.opened:
-                    self._check_closed(name, remainder)
-                    continue
             penalty = penalty + relative_size(self._with_slack[name]) / remainder.slack
         return penalty
 
-    def listen(self, epoch: int) -> None:
+    def listen(self, epoch: int | None) -> None:
         """Let the remainders learn as soon as images say that they break the symmetry.
 
         For ``slack="auto"``: call it in every step, between ``loss.backward()`` and
-        ``optimizer.step()``. Under a gradient scaler, unscale the gradients first.
+        ``optimizer.step()``, before gradients are clipped. Under a gradient scaler, unscale them
+        first.
 
         Args:
-            epoch: Its number. Within an epoch no image may be seen twice.
+            epoch: Its number. Within an epoch no image may be seen twice. None for a step with
+                images of two epochs, to which it does not listen.
         """
         listener = self._listener
         if listener is None:
             raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
         if listener.opened:
             return
-        gradients = self.gradients()
-        listener.hear({name: gradients[name] for name in listener.remainders}, epoch)
+        if epoch is not None:
+            gradients = self.gradients()
+            listener.hear({name: gradients[name] for name in listener.remainders}, epoch)
         if not listener.opened:
             for remainder in listener.remainders.values():
                 remainder.free.grad = None  # the optimizer leaves it as it is
@@ -124,15 +123,21 @@ class Tied:
         return found
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients in the remainders after ``loss.backward()``, by layer."""
+        """Return the gradients in the remainders after ``loss.backward()``, by layer.
+
+        A layer that did not run, or was frozen since, has a gradient of 0.
+        """
         found = {}
         for name, remainder in self.remainders.items():
-            if remainder.free.grad is None:
-                raise RuntimeError(
-                    f"layer {name!r} has no gradient: call tied.listen(epoch) after loss.backward() and "
-                    f"before optimizer.zero_grad()"
-                )
-            found[name] = remainder.free.grad
+            if remainder.free.grad is not None:
+                found[name] = remainder.free.grad
+        if not found:
+            raise RuntimeError(
+                "no layer has a gradient: call tied.listen(epoch) after loss.backward() and before "
+                "optimizer.zero_grad()"
+            )
+        for name, remainder in self.remainders.items():
+            found.setdefault(name, torch.zeros_like(remainder.free))
         return found
 
     def evidence(self) -> dict[str, Evidence]:
@@ -173,16 +178,6 @@ class Tied:
         """Go on listening from what :meth:`state_dict` returned."""
         if self._listener is not None:
             self._listener.load_state_dict(state)
-
-    def _check_closed(self, name: str, remainder: Remainder) -> None:
-        """Raise an error if an optimizer has changed a remainder that must not learn yet."""
-        if remainder.free._version != self._versions.get(name) and remainder.free.any():
-            raise RuntimeError(
-                f"the remainder of layer {name!r} has changed before the data asked for it: call "
-                f"tied.listen(epoch) between loss.backward() and optimizer.step(), and to resume, load "
-                f"tied.state_dict() beside the model's"
-            )
-        self._versions[name] = remainder.free._version
 
     def check(
         self, images: Tensor, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
