@@ -81,6 +81,8 @@ class Tied:
         It is 0 for a model without slack, and with ``slack="auto"`` until the remainders learn.
         """
         penalty = next(self.model.parameters()).new_zeros(())
+        if self._listener is not None and not self._listener.opened:
+            return penalty  # all remainders count as 0
         for name, remainder in self.remainders.items():
             penalty = penalty + relative_size(self._with_slack[name]) / remainder.slack
         return penalty
