@@ -11,11 +11,10 @@ from records import accuracy_axis, error_rates, rows, save
 from ien.experiments.symmetry import DATA
 from ien.report import Row
 from ien.report.plots.labels import legend_below
-from ien.report.plots.style import Look, looks_of, note_below, styled
+from ien.report.plots.style import Look, looks_of, styled
 
 # method: how far above the middle of its row it is drawn, so that no dot hides another
 METHODS = {"cnn": 0.24, "cnn-aug": 0.12, "e2cnn": 0.0, "tied": -0.12, "slack": -0.24}
-NOTE = "small dots: seeds; equal steps to the right: equal factors of the error"
 
 
 @styled()
@@ -34,8 +33,8 @@ def draw() -> Figure:
                 draw_row(left, right, row, -place + above, looks[method])
     left.set_yticks([-place for place in range(len(there))], [DATA[data].title for data in there])
     accuracy_axis(left, "x")
-    note_below(figure, NOTE)
-    legend_below(figure, looks)
+    drawn = {row.experiment.rpartition("-")[2] for row in known.values()} | {"cnn-aug"}
+    legend_below(figure, {method: look for method, look in looks.items() if method in drawn})
     return figure
 
 
