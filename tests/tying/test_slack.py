@@ -245,6 +245,8 @@ def test_symmetric_images_leave_a_network_tied_and_others_open_it() -> None:
     assert str(tied).splitlines()[-1].startswith("listening, all weights are tied: certainty")
     model, tied = trained(every_way=False)
     assert str(tied).endswith("): remainders learn")
+    with pytest.raises(ValueError, match="weights have left the symmetry, as slack allows"):
+        tied.check(torch.rand(4, 1, 9, 9))
     assert tied.slack()["3"] > 0.05
     assert tied.evidence()[""].certainty > 4
     x, y = arrows(256, 4, every_way=False)

@@ -204,6 +204,8 @@ class Tied:
                     f"a {called} is no longer tied: it was replaced or converted after make_equivariant"
                 )
         errors, problem = errors_of(self.model, self.plan, images, args, kwargs)
+        if problem and any(self.slack().values()):
+            problem = f"weights have left the symmetry, as slack allows (tied.slack()): {problem}"
         if problem:
             raise ValueError(problem)
         return errors
