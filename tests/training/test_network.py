@@ -12,7 +12,8 @@ import ien
 from ien.experiments import config
 from ien.training.evaluate import evaluate
 from ien.training.loop import take_step
-from ien.training.network import check_target, compile_blocks, count_parameters, objective_of, plain_of
+from ien.training.network import check_target, compile_blocks, objective_of, plain_of
+from ien.tying.tied import count_parameters
 from tests.helpers import toy
 from tests.helpers.configs import network, with_values
 from tests.helpers.shell import error_of

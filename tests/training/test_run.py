@@ -13,7 +13,8 @@ from torch import nn
 
 import ien
 from ien.training import Stopped, run, run_folder
-from ien.training.network import build, count_parameters
+from ien.training.network import build
+from ien.tying.tied import count_parameters
 from tests.helpers import toy
 from tests.helpers.toy import run_in
 

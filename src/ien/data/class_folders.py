@@ -35,7 +35,7 @@ __all__ = [
 NAMED = {"eurosat": 27_000, "uc-merced": 2_100, "pbc-blood-cells": 17_092, "neu-steel": 1_800}
 """Data sets that are found by their name in the data folder, and how many images were published."""
 TEST_SHARE = 5
-"""Without a folder ``test``, one in so many images of each class is held out to test."""
+"""Without a folder ``test``, one in five images of each class is held out to test."""
 RECIPE = 1
 """Part of the name of a cached file: raise it when the same sources give other tensors."""
 

@@ -48,7 +48,7 @@ def rot_mnist(folder: str | os.PathLike[str], seed: int = 0, max_angle: float = 
     Args:
         folder: Where the original files are, or MNIST.
         seed: Draws digits and angles; the same digits whatever ``max_angle`` is.
-        max_angle: Digits are rotated by up to so many degrees either way: 180 for all angles, 0 to
+        max_angle: Digits are rotated by at most this many degrees either way: 180 for all, 0 to
             leave them upright. Below 180 they are always made from MNIST.
     """
     _check_angle(max_angle)
@@ -90,7 +90,7 @@ def generate(
         seed: Draws the digits and their angles, each from a stream of its own.
         train: How many to train on.
         test: How many to test on.
-        max_angle: Angles are uniform within ± so many degrees.
+        max_angle: Angles are uniform within ± this many degrees.
     """
     total = train + test
     if total > len(images):

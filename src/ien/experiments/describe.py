@@ -13,9 +13,10 @@ from torch import nn
 
 from ..report import read
 from ..training import MACHINE, Config, differences, entries, flat, kind_of
-from ..training.network import build, count_parameters, count_views, objective_of, plain_of
+from ..training.network import build, count_views, objective_of, plain_of
 from ..training.run_folder import read_config, read_data, read_result
 from ..training.schedule import epoch_length
+from ..tying.tied import count_parameters
 from .catalogue import config as preset_config
 from .catalogue import deviations, paper
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import rot_mnist
 from .rows import EQUIVARIANT, Settings, Table
+from .tim import SMOKE
 
 __all__ = ["DATA", "METHODS", "NOTES", "SYMMETRY", "Source"]
 
@@ -92,16 +93,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "paper": {"image_size": 65, "batch_size": 32},
     "small": {"batch_size": 32},
     "demo": {"batch_size": 32},
-    "smoke": {
-        "image_size": 17,
-        "width": 1 / 24,
-        "epochs": 2,
-        "cycle_epochs": 1,
-        "batch_size": 8,
-        "train_images": 16,
-        "test_images": 8,
-        "validation_images": 8,
-    },
+    "smoke": {"image_size": 17, **SMOKE},
 }
 """Preset → settings of the rows on pictures; digits have those of rot-mnist."""
 SMOKE_TENTHS = {"cnn6": 32, "resnet18": 8}

@@ -20,20 +20,22 @@ HET = {
 }
 """Network → mixes of feature groups, and the group of each."""
 
+SMOKE: dict[str, Any] = {
+    "width": 1 / 24,
+    "epochs": 2,
+    "cycle_epochs": 1,
+    "batch_size": 8,
+    "train_images": 16,
+    "test_images": 8,
+    "validation_images": 8,
+}
+"""The preset smoke of rows on pictures."""
+
 SIZES: dict[str, dict[str, Any]] = {
     "paper": {"classes": 100},
     "small": {"classes": 20, "width": 1 / 8},
     "demo": {"classes": 20, "width": 1 / 8},
-    "smoke": {
-        "classes": 2,
-        "width": 1 / 24,
-        "epochs": 2,
-        "cycle_epochs": 1,
-        "batch_size": 8,
-        "train_images": 16,
-        "test_images": 8,
-        "validation_images": 8,
-    },
+    "smoke": {"classes": 2, **SMOKE},
 }
 """Preset → its settings."""
 IMAGE_SIZES = {

@@ -17,8 +17,8 @@ from ..groups.members import permutes_members, regular_sizes
 from ..loss.layers import per_layer
 from ..measuring.measure import measure
 from ..measuring.report import Report
+from ..tying.tied import count_parameters
 from .config import Config
-from .network import count_parameters
 
 __all__ = ["REGULAR_IMAGES", "cost", "evaluate", "inference_speed", "layer_errors"]
 

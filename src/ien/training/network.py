@@ -31,7 +31,6 @@ __all__ = [
     "channels_last",
     "check_target",
     "compile_blocks",
-    "count_parameters",
     "count_views",
     "create",
     "exported",
@@ -169,11 +168,6 @@ def optimizer_of(config: Config, network: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=lr, fused=fused)
     nesterov = config.optimizer.algorithm == "sgd"
     return torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=nesterov, fused=fused)
-
-
-def count_parameters(network: nn.Module) -> int:
-    """Count the numbers that a network learns; for tied weights, those they are computed from."""
-    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:

@@ -16,11 +16,11 @@ from rich.console import Console
 from torch import nn
 
 from ..data import data_folder
+from ..tying.tied import count_parameters
 from . import run_folder
 from .config import Config, changed
 from .distributed import ALONE, Processes
 from .loop import Stopped, Trained, train
-from .network import count_parameters
 from .progress import ignore, shown
 from .task import Description, kind_of
 

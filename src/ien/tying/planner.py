@@ -209,7 +209,7 @@ class Planner:
         return len(x) % self.num_views != 0 and self.wiring.layers_of(x) <= self.constant
 
     def _blocks_in(self, x: Tensor, h: Tensor) -> Blocks | None:
-        """Return the feature groups of ``x``, of which ``h`` is a layout, or None.
+        """Return the feature groups of ``x``, or None; ``h`` is one of its layouts.
 
         The wiring tells, or what rotates; the check of what a layer returns finds any mistake.
         """

@@ -24,7 +24,7 @@ from .parametrized import (
 )
 from .plan import TiedTensor, make_plan
 from .slack import Remainder, Slack, add_remainders, slack_by_name
-from .tied import Tied, count_numbers
+from .tied import Tied, count_parameters
 
 __all__ = ["make_equivariant", "make_plain", "plain_copy"]
 
@@ -106,7 +106,7 @@ def make_equivariant(
     smooth = kernels == "smooth"
     with restored_on_error(model):
         plan = make_plan(model, group, images, feature_groups, weights, smooth, outputs, args, kwargs)
-        plain_count = count_numbers(model)  # a lazy layer has its parameters now
+        plain_count = count_parameters(model)  # a lazy layer has its parameters now
         norms = {id(module) for module, _ in plan.norms}
         tensors = [tensor for tensor in plan.ties if id(tensor.module) not in norms]
         with torch.inference_mode(False), torch.no_grad():

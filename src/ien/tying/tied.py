@@ -15,7 +15,7 @@ from .parametrized import TiedNorm
 from .plan import Plan, TiedLayer, errors_of
 from .slack import RATE, Remainder, relative_size, slack_of
 
-__all__ = ["Tied", "count_numbers"]
+__all__ = ["Tied", "count_parameters"]
 
 
 class Tied:
@@ -73,7 +73,7 @@ class Tied:
     def _stored(self) -> int:
         """How many numbers are stored and trained, besides the remainders."""
         remainders = sum(remainder.free.numel() for remainder in self.remainders.values())
-        return count_numbers(self.model) - remainders
+        return count_parameters(self.model) - remainders
 
     def penalty(self) -> Tensor:
         """Return what to add to the loss: Σ over layers of ‖r‖² / (s ‖P W‖²), with slack s.
@@ -247,6 +247,6 @@ class Tied:
         return rows
 
 
-def count_numbers(model: nn.Module) -> int:
-    """Count the numbers that a model stores and trains."""
+def count_parameters(model: nn.Module) -> int:
+    """Count the numbers that a model learns; for tied weights, those they are computed from."""
     return sum(parameter.numel() for parameter in model.parameters())
