@@ -117,12 +117,23 @@ def test_the_model_itself_is_named_as_the_table_names_it(photos) -> None:
 
 
 def test_fail_above_is_a_gate_that_a_constant_layer_does_not_pass(photos) -> None:
-    gate = (*ON, "--layers", "1,3", "--fail-above", "0.001")
+    gate = (*ON, "--layers", "1,3", "--fail-above", "0.001", "--random-weights")
     invoke("measure", "net.py:symmetric", *gate)
     done = invoke("measure", "net.py:build", *gate, code=1)
-    assert done.stderr.startswith("above 0.001, or constant: 1 ") and ", 3 " in done.stderr
-    done = invoke("measure", "net.py:constant", *ON, "--fail-above", "9", code=1)
+    assert "\nabove 0.001, or constant: 1 " in done.stderr and ", 3 " in done.stderr
+    done = invoke("measure", "net.py:constant", *ON, "--fail-above", "9", "--random-weights", code=1)
     assert "or constant: 0 0" in done.stderr and "maps are constant" in done.stdout
+
+
+def test_random_weights_are_named_repeatable_and_no_gate(photos) -> None:
+    first = invoke("measure", "net.py:build", *ON)
+    assert "no --weights: weights of net.py:build are random (seed 0), not trained" in first.stderr
+    assert invoke("measure", "net.py:build", *ON).stdout == first.stdout
+    message = error_of("measure", "net.py:build", *ON, "--fail-above", "9")
+    assert "the weights of net.py:build are random: give --weights FILE, or --random-weights" in message
+    save_file(build_model("net.py:build").state_dict(), "w.safetensors")
+    done = invoke("measure", "net.py:build", *ON, "--weights", "w.safetensors", "--fail-above", "9")
+    assert "random" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from ien.cli.model_file import build_model, load_weights_into
+from ien.cli.model_file import build_model, build_with_weights
 
 CODE = """
 from torch import nn
@@ -29,6 +28,16 @@ def needs(width):
     return build()
 
 READY = build()
+"""
+TRAINED = """
+def trained():
+    net = build()
+    nn.init.ones_(net.weight)
+    nn.init.ones_(net.bias)
+    return net
+
+def new_head():
+    return nn.Sequential(trained(), build())
 """
 
 
@@ -67,35 +76,22 @@ def test_what_names_no_model_is_refused_with_the_reason(target, message) -> None
         build_model(target)
 
 
-@pytest.mark.parametrize("key", ["", "state_dict", "model"])
-def test_weights_of_a_checkpoint_are_found(key) -> None:
-    source, target = build_model("net.py:build"), build_model("net.py:build")
-    state = source.state_dict()
-    torch.save({key: state, "epoch": 3} if key else state, "checkpoint.pt")
-    load_weights_into(target, Path("checkpoint.pt"))
-    assert torch.equal(source.weight, target.weight)
+def test_weights_that_another_seed_would_change_are_random() -> None:
+    Path("net.py").write_text(CODE + TRAINED)
+    built = build_with_weights("net.py:build", None)
+    assert built.random
+    assert built.note == "no --weights: weights of net.py:build are random (seed 0), not trained"
+    assert torch.equal(built.model.weight, build_with_weights("net.py:build", None).model.weight)
+    trained = build_with_weights("net.py:trained", None)
+    assert not trained.random and not trained.note
+    head = build_with_weights("net.py:new_head", None)
+    assert head.random and "2 of 4 weights of net.py:new_head are random" in head.note
 
 
-class Evil:
-    def __reduce__(self):
-        return open, ("executed", "w")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none.pt", "there is no file none.pt"),
-        ("other.safetensors", "other.safetensors does not fit the model"),
-        ("damaged.safetensors", "cannot be read as weights"),
-        ("evil.pt", "evil.pt cannot be read as weights"),
-        ("list.pt", "should hold a state_dict; it holds a list"),
-    ],
-)
-def test_other_weights_are_refused_and_never_executed(name, message) -> None:
-    save_file({"other": torch.zeros(1)}, "other.safetensors")
-    Path("damaged.safetensors").write_bytes(b"not weights")
-    torch.save({"x": Evil()}, "evil.pt")
-    torch.save([1], "list.pt")
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        load_weights_into(nn.Linear(3, 4), Path(name))
-    assert not Path("executed").exists()
+def test_what_weights_were_unwrapped_from_is_said_in_one_line() -> None:
+    source = build_model("net.py:build")
+    wrapped = {f"module.{name}": tensor for name, tensor in source.state_dict().items()}
+    torch.save({"state_dict": wrapped, "epoch": 3}, "checkpoint.pt")
+    built = build_with_weights("net.py:build", Path("checkpoint.pt"))
+    assert torch.equal(source.weight, built.model.weight) and not built.random
+    assert built.note == "checkpoint.pt: weights from 'state_dict', without the prefix 'module.'"
