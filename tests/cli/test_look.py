@@ -19,6 +19,7 @@ Image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip 
 pytestmark = pytest.mark.usefixtures("elsewhere", "toy_data")
 
 CODE = """
+import torch
 from torch import nn
 
 def build():
@@ -32,6 +33,9 @@ def symmetric():
         k = conv.weight.data
         conv.weight.data = sum(t.rot90(n, (-2, -1)) for t in (k, k.flip(-1)) for n in range(4)) / 8
     return net
+
+def compiled():
+    return torch.compile(build(), backend="eager")
 
 def conv():
     return nn.Conv2d(3, 4, 3)
@@ -169,6 +173,15 @@ def test_bad_input_is_one_line_with_the_remedy(arguments, message, photos) -> No
     Path("one").mkdir()
     Path("photos/0.png").rename("one/a.png")
     assert message in error_of(*arguments.replace("ON", " ".join(ON)).split())
+
+
+def test_a_compiled_model_is_named_and_its_layers_have_their_own_names(photos) -> None:
+    named = "net.py:compiled returns a compiled model: it is looked at as it was before torch.compile\n"
+    done = invoke("measure", "net.py:compiled", *ON)
+    assert done.stderr.startswith(named)
+    assert done.stdout == invoke("measure", "net.py:build", *ON).stdout
+    done = invoke("doctor", "net.py:compiled", "--size", "12")
+    assert done.stderr == named and "_orig_mod" not in done.stdout
 
 
 def test_doctor_names_the_operation_and_the_sizes(photos) -> None:

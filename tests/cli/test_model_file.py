@@ -29,12 +29,28 @@ def needs(width):
 
 READY = build()
 """
-TRAINED = """
+MORE = """
+import torch
+
 def trained():
     net = build()
     nn.init.ones_(net.weight)
     nn.init.ones_(net.bias)
     return net
+
+def compiled():
+    return torch.compile(nn.Sequential(build()), backend="eager")
+
+def compiled_inside():
+    return nn.Sequential(torch.compile(build(), backend="eager"))
+
+def compiled_in_place():
+    net = nn.Sequential(build())
+    net[0].compile(backend="eager")
+    return net
+
+def parallel():
+    return nn.DataParallel(nn.Sequential(build()))
 
 def new_head():
     return nn.Sequential(trained(), build())
@@ -77,15 +93,15 @@ def test_what_names_no_model_is_refused_with_the_reason(target, message) -> None
 
 
 def test_weights_that_another_seed_would_change_are_random() -> None:
-    Path("net.py").write_text(CODE + TRAINED)
+    Path("net.py").write_text(CODE + MORE)
     built = build_with_weights("net.py:build", None)
     assert built.random
-    assert built.note == "no --weights: weights of net.py:build are random (seed 0), not trained"
+    assert built.notes == ("no --weights: weights of net.py:build are random (seed 0), not trained",)
     assert torch.equal(built.model.weight, build_with_weights("net.py:build", None).model.weight)
     trained = build_with_weights("net.py:trained", None)
-    assert not trained.random and not trained.note
+    assert not trained.random and not trained.notes
     head = build_with_weights("net.py:new_head", None)
-    assert head.random and "2 of 4 weights of net.py:new_head are random" in head.note
+    assert head.random and "2 of 4 weights of net.py:new_head are random" in head.notes[0]
 
 
 def test_what_weights_were_unwrapped_from_is_said_in_one_line() -> None:
@@ -94,4 +110,18 @@ def test_what_weights_were_unwrapped_from_is_said_in_one_line() -> None:
     torch.save({"state_dict": wrapped, "epoch": 3}, "checkpoint.pt")
     built = build_with_weights("net.py:build", Path("checkpoint.pt"))
     assert torch.equal(source.weight, built.model.weight) and not built.random
-    assert built.note == "checkpoint.pt: weights from 'state_dict', without the prefix 'module.'"
+    assert built.notes == ("checkpoint.pt: weights from 'state_dict', without the prefix 'module.'",)
+
+
+@pytest.mark.parametrize("name", ["compiled", "compiled_inside", "compiled_in_place", "parallel"])
+def test_a_compiled_model_is_looked_at_as_it_was_before_and_named(name) -> None:
+    Path("net.py").write_text(CODE + MORE)
+    save = {f"0.{key}": tensor for key, tensor in build_model("net.py:build").state_dict().items()}
+    torch.save(save, "w.pt")
+    built = build_with_weights(f"net.py:{name}", Path("w.pt"))
+    assert type(built.model) is nn.Sequential and type(built.model[0]) is nn.Linear
+    assert all(module._compiled_call_impl is None for module in built.model.modules())
+    if name == "parallel":
+        assert not built.notes
+    else:
+        assert built.notes[0].startswith(f"net.py:{name} returns a compiled model: it is looked at as")

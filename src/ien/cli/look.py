@@ -76,12 +76,12 @@ def measure(
         if fail_above is not None and not math.isfinite(fail_above):
             raise ValueError(f"--fail-above should be a number such as 0.05; got {fail_above}")
 
-        note = ""
+        notes: tuple[str, ...] = ()
         if _is_run(target):
             arguments = _arguments_of_run(target, weights, images, group, size, number, data)
         else:
             gate = fail_above is not None and not random_weights
-            arguments, note = _arguments_of_code(target, weights, images, size, number, data, gate)
+            arguments, notes = _arguments_of_code(target, weights, images, size, number, data, gate)
         # what the user asks for comes before what the run says
         options = {"group": group, "layers": layer_names(layers), "feature_groups": feature_groups}
         for name, value in options.items():
@@ -91,7 +91,7 @@ def measure(
             raise ValueError("name the group to measure: --group rot4 (or rot8, rot4xflip, scale0.7,0.84)")
 
         measured = measure_model(**arguments, progress=True)
-        if note:
+        for note in notes:
             typer.echo(note, err=True)
         typer.echo(str(measured))
         if out is not None:
@@ -118,6 +118,7 @@ def doctor(
         from ..geometry.doctor import doctor as diagnose
 
         input_size: tuple[int, ...] | None = read_size(size)
+        notes: list[str] = []
         if _is_run(target):
             from ..training import load
 
@@ -129,12 +130,14 @@ def doctor(
                 _, *image_size = images.shape
                 input_size = tuple(image_size)
         else:
-            from .model_file import build_model
+            from .model_file import build_model, uncompiled
 
-            model = build_model(target)
+            model, notes = uncompiled(build_model(target), target)
             if input_size is None:
                 raise ValueError("say how large the images are: --size 3x224x224")
         diagnosis = diagnose(model, input_size)
+        for note in notes:
+            typer.echo(note, err=True)
         typer.echo(str(diagnosis))
     if strict and not diagnosis.exact:
         raise typer.Exit(1)
@@ -208,7 +211,7 @@ def _arguments_of_code(
     number: int,
     data: str | None,
     gate: bool,
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What to call ``ien.measure`` with: the model that the code makes, and a folder of images.
 
     Also returns what there is to say about its weights. With ``gate``, random ones are refused.
@@ -228,7 +231,7 @@ def _arguments_of_code(
             f"--fail-above is about a trained model, and the weights of {target} are random: "
             f"give --weights FILE, or --random-weights if that is what you mean"
         )
-    return {"model": built.model, "images": batches}, built.note
+    return {"model": built.model, "images": batches}, built.notes
 
 
 def _batches(folder: Path, size: Any, number: int) -> Iterator[Tensor]:

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-__all__ = ["Built", "build_model", "build_with_weights"]
+from ..loss.modules import WRAPPERS, unwrapped
+
+__all__ = ["Built", "build_model", "build_with_weights", "uncompiled"]
 
 SEED = 0
 """Of weights that the code draws: measured again, a model gives the same numbers."""
@@ -64,8 +66,8 @@ class Built(NamedTuple):
     """A model from code, and what there is to say about its weights."""
 
     model: nn.Module
-    note: str
-    """One line: what they were unwrapped from, or that they are random; "" if nothing."""
+    notes: tuple[str, ...]
+    """Lines: that it was compiled, what weights were unwrapped from, that they are random."""
     random: bool
 
 
@@ -86,20 +88,44 @@ def build_with_weights(target: str, weights: Path | None) -> Built:
 
     if weights is not None:
         tensors = read_weights(weights)  # names a missing file before the code runs
-        model = build_model(target)
-        unwrapped = load_into(model, tensors)
-        note = f"{weights}: weights {unwrapped}" if unwrapped else ""
-        return Built(model, note, random=False)
+        model, notes = uncompiled(build_model(target), target)
+        taken_off = load_into(model, tensors)
+        if taken_off:
+            notes.append(f"{weights}: weights {taken_off}")
+        return Built(model, tuple(notes), random=False)
 
     torch.manual_seed(SEED)
-    model = build_model(target)
+    model, notes = uncompiled(build_model(target), target)
     random = _random_tensors(model, target)
-    if not random:
-        return Built(model, "", random=False)
-    total = len(model.state_dict())
-    count = "" if random == total else f"{random} of {total} "
-    note = f"no --weights: {count}weights of {target} are random (seed {SEED}), not trained"
-    return Built(model, note, random=True)
+    if random:
+        total = len(model.state_dict())
+        count = "" if random == total else f"{random} of {total} "
+        notes.append(f"no --weights: {count}weights of {target} are random (seed {SEED}), not trained")
+    return Built(model, tuple(notes), random > 0)
+
+
+def uncompiled(model: nn.Module, target: str) -> tuple[nn.Module, list[str]]:
+    """Return a model as it was before torch.compile, and a line that says so if it was compiled.
+
+    Layers inside a compiled module run without hooks, so nothing could be seen of them.
+
+    Args:
+        model: The model, changed in place.
+        target: What the line calls it.
+    """
+    outer = unwrapped(model)
+    compiled = outer is not model and not isinstance(model, WRAPPERS)
+    for module in list(outer.modules()):
+        if module._compiled_call_impl is not None:  # by module.compile()
+            module._compiled_call_impl = None
+            compiled = True
+        for name, child in module.named_children():
+            if hasattr(child, "_orig_mod"):  # by torch.compile(child)
+                setattr(module, name, unwrapped(child))
+                compiled = True
+    if not compiled:
+        return outer, []
+    return outer, [f"{target} returns a compiled model: it is looked at as it was before torch.compile"]
 
 
 def _random_tensors(model: nn.Module, target: str) -> int:
@@ -107,7 +133,7 @@ def _random_tensors(model: nn.Module, target: str) -> int:
     torch.manual_seed(SEED + 1)
     try:
         with redirect_stdout(io.StringIO()):  # what it prints was printed once
-            other = build_model(target).state_dict()
+            other = uncompiled(build_model(target), target)[0].state_dict()
     except ValueError:  # it can be built only once: nothing speaks for trained weights
         return len(model.state_dict())
     count = 0
