@@ -19,6 +19,7 @@ Image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip 
 pytestmark = pytest.mark.usefixtures("elsewhere", "toy_data")
 
 CODE = """
+import torch
 from torch import nn
 
 def build():
@@ -32,6 +33,9 @@ def symmetric():
         k = conv.weight.data
         conv.weight.data = sum(t.rot90(n, (-2, -1)) for t in (k, k.flip(-1)) for n in range(4)) / 8
     return net
+
+def compiled():
+    return torch.compile(build(), backend="eager")
 
 def conv():
     return nn.Conv2d(3, 4, 3)
@@ -118,12 +122,23 @@ def test_the_model_itself_is_named_as_the_table_names_it(photos) -> None:
 
 
 def test_fail_above_is_a_gate_that_a_constant_layer_does_not_pass(photos) -> None:
-    gate = (*ON, "--layers", "1,3", "--fail-above", "0.001")
+    gate = (*ON, "--layers", "1,3", "--fail-above", "0.001", "--random-weights")
     invoke("measure", "net.py:symmetric", *gate)
     done = invoke("measure", "net.py:build", *gate, code=1)
-    assert done.stderr.startswith("above 0.001, or constant: 1 ") and ", 3 " in done.stderr
-    done = invoke("measure", "net.py:constant", *ON, "--fail-above", "9", code=1)
+    assert "\nabove 0.001, or constant: 1 " in done.stderr and ", 3 " in done.stderr
+    done = invoke("measure", "net.py:constant", *ON, "--fail-above", "9", "--random-weights", code=1)
     assert "or constant: 0 0" in done.stderr and "maps are constant" in done.stdout
+
+
+def test_random_weights_are_named_repeatable_and_no_gate(photos) -> None:
+    first = invoke("measure", "net.py:build", *ON)
+    assert "no --weights: weights of net.py:build are random (seed 0), not trained" in first.stderr
+    assert invoke("measure", "net.py:build", *ON).stdout == first.stdout
+    message = error_of("measure", "net.py:build", *ON, "--fail-above", "9")
+    assert "the weights of net.py:build are random: give --weights FILE, or --random-weights" in message
+    save_file(build_model("net.py:build").state_dict(), "w.safetensors")
+    done = invoke("measure", "net.py:build", *ON, "--weights", "w.safetensors", "--fail-above", "9")
+    assert "random" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -159,6 +174,15 @@ def test_bad_input_is_one_line_with_the_remedy(arguments, message, photos) -> No
     Path("one").mkdir()
     Path("photos/0.png").rename("one/a.png")
     assert message in error_of(*arguments.replace("ON", " ".join(ON)).split())
+
+
+def test_a_compiled_model_is_named_and_its_layers_have_their_own_names(photos) -> None:
+    named = "net.py:compiled returns a compiled model: it is looked at as it was before torch.compile\n"
+    done = invoke("measure", "net.py:compiled", *ON)
+    assert done.stderr.startswith(named)
+    assert done.stdout == invoke("measure", "net.py:build", *ON).stdout
+    done = invoke("doctor", "net.py:compiled", "--size", "12")
+    assert done.stderr == named and "_orig_mod" not in done.stdout
 
 
 def test_doctor_names_the_operation_and_the_sizes(photos) -> None:

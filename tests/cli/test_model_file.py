@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from ien.cli.model_file import build_model, load_weights_into
+from ien.cli.model_file import build_model, build_with_weights
 
 CODE = """
 from torch import nn
@@ -29,6 +28,32 @@ def needs(width):
     return build()
 
 READY = build()
+"""
+MORE = """
+import torch
+
+def trained():
+    net = build()
+    nn.init.ones_(net.weight)
+    nn.init.ones_(net.bias)
+    return net
+
+def compiled():
+    return torch.compile(nn.Sequential(build()), backend="eager")
+
+def compiled_inside():
+    return nn.Sequential(torch.compile(build(), backend="eager"))
+
+def compiled_in_place():
+    net = nn.Sequential(build())
+    net[0].compile(backend="eager")
+    return net
+
+def parallel():
+    return nn.DataParallel(nn.Sequential(build()))
+
+def new_head():
+    return nn.Sequential(trained(), build())
 """
 
 
@@ -67,35 +92,36 @@ def test_what_names_no_model_is_refused_with_the_reason(target, message) -> None
         build_model(target)
 
 
-@pytest.mark.parametrize("key", ["", "state_dict", "model"])
-def test_weights_of_a_checkpoint_are_found(key) -> None:
-    source, target = build_model("net.py:build"), build_model("net.py:build")
-    state = source.state_dict()
-    torch.save({key: state, "epoch": 3} if key else state, "checkpoint.pt")
-    load_weights_into(target, Path("checkpoint.pt"))
-    assert torch.equal(source.weight, target.weight)
+def test_weights_that_another_seed_would_change_are_random() -> None:
+    Path("net.py").write_text(CODE + MORE)
+    built = build_with_weights("net.py:build", None)
+    assert built.random
+    assert built.notes == ("no --weights: weights of net.py:build are random (seed 0), not trained",)
+    assert torch.equal(built.model.weight, build_with_weights("net.py:build", None).model.weight)
+    trained = build_with_weights("net.py:trained", None)
+    assert not trained.random and not trained.notes
+    head = build_with_weights("net.py:new_head", None)
+    assert head.random and "2 of 4 weights of net.py:new_head are random" in head.notes[0]
 
 
-class Evil:
-    def __reduce__(self):
-        return open, ("executed", "w")
+def test_what_weights_were_unwrapped_from_is_said_in_one_line() -> None:
+    source = build_model("net.py:build")
+    wrapped = {f"module.{name}": tensor for name, tensor in source.state_dict().items()}
+    torch.save({"state_dict": wrapped, "epoch": 3}, "checkpoint.pt")
+    built = build_with_weights("net.py:build", Path("checkpoint.pt"))
+    assert torch.equal(source.weight, built.model.weight) and not built.random
+    assert built.notes == ("checkpoint.pt: weights from 'state_dict', without the prefix 'module.'",)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none.pt", "there is no file none.pt"),
-        ("other.safetensors", "other.safetensors does not fit the model"),
-        ("damaged.safetensors", "cannot be read as weights"),
-        ("evil.pt", "evil.pt cannot be read as weights"),
-        ("list.pt", "should hold a state_dict; it holds a list"),
-    ],
-)
-def test_other_weights_are_refused_and_never_executed(name, message) -> None:
-    save_file({"other": torch.zeros(1)}, "other.safetensors")
-    Path("damaged.safetensors").write_bytes(b"not weights")
-    torch.save({"x": Evil()}, "evil.pt")
-    torch.save([1], "list.pt")
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        load_weights_into(nn.Linear(3, 4), Path(name))
-    assert not Path("executed").exists()
+@pytest.mark.parametrize("name", ["compiled", "compiled_inside", "compiled_in_place", "parallel"])
+def test_a_compiled_model_is_looked_at_as_it_was_before_and_named(name) -> None:
+    Path("net.py").write_text(CODE + MORE)
+    save = {f"0.{key}": tensor for key, tensor in build_model("net.py:build").state_dict().items()}
+    torch.save(save, "w.pt")
+    built = build_with_weights(f"net.py:{name}", Path("w.pt"))
+    assert type(built.model) is nn.Sequential and type(built.model[0]) is nn.Linear
+    assert all(module._compiled_call_impl is None for module in built.model.modules())
+    if name == "parallel":
+        assert not built.notes
+    else:
+        assert built.notes[0].startswith(f"net.py:{name} returns a compiled model: it is looked at as")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .errors import fail, one_line_errors
-from .options import GroupName, Layers, MovedData, Number, Runs, Size, layer_names, read_size
+from .options import GroupName, Layers, MovedData, Number, Runs, Size, Weights, layer_names, read_size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,9 +29,7 @@ Target = Annotated[
 
 def measure(
     target: Target,
-    weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights for CODE: .safetensors, or a state_dict.")
-    ] = None,
+    weights: Weights = None,
     images: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A folder of images.", show_default="the run's test set"),
@@ -54,6 +52,9 @@ def measure(
         float | None,
         typer.Option(metavar="X", help="Exit with 1 if a layer's relative error is above X; for use in CI."),
     ] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Let --fail-above judge a model without weights.")
+    ] = False,
 ) -> None:
     """Measure how equivariant a model is, layer by layer. Works on any torch model.
 
@@ -75,10 +76,12 @@ def measure(
         if fail_above is not None and not math.isfinite(fail_above):
             raise ValueError(f"--fail-above should be a number such as 0.05; got {fail_above}")
 
+        notes: tuple[str, ...] = ()
         if _is_run(target):
             arguments = _arguments_of_run(target, weights, images, group, size, number, data)
         else:
-            arguments = _arguments_of_code(target, weights, images, size, number, data)
+            gate = fail_above is not None and not random_weights
+            arguments, notes = _arguments_of_code(target, weights, images, size, number, data, gate)
         # what the user asks for comes before what the run says
         options = {"group": group, "layers": layer_names(layers), "feature_groups": feature_groups}
         for name, value in options.items():
@@ -88,6 +91,8 @@ def measure(
             raise ValueError("name the group to measure: --group rot4 (or rot8, rot4xflip, scale0.7,0.84)")
 
         measured = measure_model(**arguments, progress=True)
+        for note in notes:
+            typer.echo(note, err=True)
         typer.echo(str(measured))
         if out is not None:
             typer.echo(f"{measured.save(out)}: report.json, report.md, report.html")
@@ -113,6 +118,7 @@ def doctor(
         from ..geometry.doctor import doctor as diagnose
 
         input_size: tuple[int, ...] | None = read_size(size)
+        notes: list[str] = []
         if _is_run(target):
             from ..training import load
 
@@ -124,12 +130,14 @@ def doctor(
                 _, *image_size = images.shape
                 input_size = tuple(image_size)
         else:
-            from .model_file import build_model
+            from .model_file import build_model, uncompiled
 
-            model = build_model(target)
+            model, notes = uncompiled(build_model(target), target)
             if input_size is None:
                 raise ValueError("say how large the images are: --size 3x224x224")
         diagnosis = diagnose(model, input_size)
+        for note in notes:
+            typer.echo(note, err=True)
         typer.echo(str(diagnosis))
     if strict and not diagnosis.exact:
         raise typer.Exit(1)
@@ -196,10 +204,19 @@ def _arguments_of_run(
 
 
 def _arguments_of_code(
-    target: str, weights: Path | None, images: Path | None, size: str | None, number: int, data: str | None
-) -> dict[str, Any]:
-    """What to call ``ien.measure`` with: the model that the code makes, and a folder of images."""
-    from .model_file import build_model, load_weights_into
+    target: str,
+    weights: Path | None,
+    images: Path | None,
+    size: str | None,
+    number: int,
+    data: str | None,
+    gate: bool,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What to call ``ien.measure`` with: the model that the code makes, and a folder of images.
+
+    Also returns what there is to say about its weights. With ``gate``, random ones are refused.
+    """
+    from .model_file import build_with_weights
 
     if data is not None:
         raise ValueError("--data is for a run; give a model from code a folder of images: --images DIR")
@@ -208,10 +225,13 @@ def _arguments_of_code(
     if images is None:
         raise ValueError("a model from code needs images: --images DIR")
     batches = _batches(images, read_size(size), number)  # names a missing folder before the code runs
-    model = build_model(target)
-    if weights is not None:
-        load_weights_into(model, weights)
-    return {"model": model, "images": batches}
+    built = build_with_weights(target, weights)
+    if built.random and gate:
+        raise ValueError(
+            f"--fail-above is about a trained model, and the weights of {target} are random: "
+            f"give --weights FILE, or --random-weights if that is what you mean"
+        )
+    return {"model": built.model, "images": batches}, built.notes
 
 
 def _batches(folder: Path, size: Any, number: int) -> Iterator[Tensor]:

@@ -1,22 +1,27 @@
-"""Builds the model that ``path/to/code.py:build`` names, and loads weights into it."""
+"""Builds the model that ``path/to/code.py:build`` names, with the weights of a file."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import sys
 import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-__all__ = ["build_model", "load_weights_into"]
+from ..loss.modules import WRAPPERS, unwrapped
 
-MAX_REASON = 300
-"""Characters of torch's own message that ours quotes."""
+__all__ = ["Built", "build_model", "build_with_weights", "uncompiled"]
+
+SEED = 0
+"""Of weights that the code draws: measured again, a model gives the same numbers."""
 
 
 def build_model(target: str) -> nn.Module:
@@ -57,32 +62,91 @@ def build_model(target: str) -> nn.Module:
     return model
 
 
-def load_weights_into(model: nn.Module, path: Path) -> None:
-    """Load a ``state_dict`` from a .safetensors file or from a file that torch.save wrote.
+class Built(NamedTuple):
+    """A model from code, and what there is to say about its weights."""
 
-    Code in the file is never executed. Checkpoints that hold the ``state_dict`` under the key
-    ``state_dict`` or ``model`` work too.
+    model: nn.Module
+    notes: tuple[str, ...]
+    """Lines: that it was compiled, what weights were unwrapped from, that they are random."""
+    random: bool
+
+
+def build_with_weights(target: str, weights: Path | None) -> Built:
+    """Build a model and load weights into it.
+
+    Without a file, the weights are those that the code makes, from the same seed every time. Code
+    may as well load trained ones: only tensors that another seed would change count as random.
+
+    Args:
+        target: As :func:`build_model` has it.
+        weights: A .safetensors file, or a state_dict or checkpoint that torch.save wrote.
+
+    Raises:
+        ValueError: There is no such model, or the weights do not fit it.
+    """
+    from ..measuring.weights import load_into, read_weights
+
+    if weights is not None:
+        tensors = read_weights(weights)  # names a missing file before the code runs
+        model, notes = uncompiled(build_model(target), target)
+        taken_off = load_into(model, tensors)
+        if taken_off:
+            notes.append(f"{weights}: weights {taken_off}")
+        return Built(model, tuple(notes), random=False)
+
+    torch.manual_seed(SEED)
+    model, notes = uncompiled(build_model(target), target)
+    random = _random_tensors(model, target)
+    if random:
+        total = len(model.state_dict())
+        count = "" if random == total else f"{random} of {total} "
+        notes.append(f"no --weights: {count}weights of {target} are random (seed {SEED}), not trained")
+    return Built(model, tuple(notes), random > 0)
+
+
+def uncompiled(model: nn.Module, target: str) -> tuple[nn.Module, list[str]]:
+    """Return a model as it was before torch.compile, and a line that says so if it was compiled.
+
+    Layers inside a compiled module run without hooks, so nothing could be seen of them.
 
     Args:
         model: The model, changed in place.
-        path: The file.
-
-    Raises:
-        ValueError: The file cannot be read, or its weights do not fit the model.
+        target: What the line calls it.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path} with weights")
-    state = _read_weights(path)
-    for key in ("state_dict", "model"):  # where training scripts commonly put them
-        if isinstance(state.get(key), dict):
-            state = state[key]
+    outer = unwrapped(model)
+    compiled = outer is not model and not isinstance(model, WRAPPERS)
+    for module in list(outer.modules()):
+        if module._compiled_call_impl is not None:  # by module.compile()
+            module._compiled_call_impl = None
+            compiled = True
+        for name, child in module.named_children():
+            if hasattr(child, "_orig_mod"):  # by torch.compile(child)
+                setattr(module, name, unwrapped(child))
+                compiled = True
+    if not compiled:
+        return outer, []
+    return outer, [f"{target} returns a compiled model: it is looked at as it was before torch.compile"]
+
+
+def _random_tensors(model: nn.Module, target: str) -> int:
+    """Count the tensors of a model that come out different if it is built from another seed."""
+    torch.manual_seed(SEED + 1)
     try:
-        model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:
-        # torch lists every tensor, one a line: the headline and the first of them are enough
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = " ".join(lines[:2])[:MAX_REASON]
-        raise ValueError(f"{path} does not fit the model ({reason})") from None
+        with redirect_stdout(io.StringIO()):  # what it prints was printed once
+            other = uncompiled(build_model(target), target)[0].state_dict()
+    except ValueError:  # it can be built only once: nothing speaks for trained weights
+        return len(model.state_dict())
+    count = 0
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor) and not _equal(tensor, other.get(name)):
+            count += 1
+    return count
+
+
+def _equal(tensor: Tensor, other: Tensor | None) -> bool:
+    if is_lazy(tensor) or other is None:
+        return False  # a lazy module draws its weights when it runs
+    return torch.equal(tensor, other)
 
 
 def _run_file(path: Path) -> ModuleType:
@@ -119,21 +183,6 @@ def _functions_in(module: ModuleType) -> str:
         if callable(value) and not name.startswith("_"):
             names.append(name)
     return ", ".join(names) or "no functions"
-
-
-def _read_weights(path: Path) -> dict[str, Any]:
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can provoke anything
-        first_line, *_ = str(error).splitlines() or [type(error).__name__]
-        raise ValueError(f"{path} cannot be read as weights ({first_line})") from None
-    if not isinstance(state, dict):
-        raise ValueError(f"{path} should hold a state_dict; it holds a {type(state).__name__}")
-    return state
 
 
 def _describe(error: BaseException) -> str:

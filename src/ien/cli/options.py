@@ -16,6 +16,7 @@ __all__ = [
     "OnlyPreset",
     "Runs",
     "Size",
+    "Weights",
     "layer_names",
     "read_size",
 ]
@@ -61,6 +62,12 @@ Size = Annotated[
     ),
 ]
 Number = Annotated[int, typer.Option("--number", min=2, metavar="N", help="Use at most N images.")]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights", metavar="FILE", help="Weights for CODE: .safetensors, a state_dict or a checkpoint."
+    ),
+]
 OnlyPreset = Annotated[str | None, typer.Option("--preset", help="Only rows of this preset.")]
 
 

@@ -2,6 +2,7 @@
 
 In reading order:
 
+    weights.py          the weights in a file, whatever they come wrapped in, loaded into a model
     image_folder.py     a folder of picture files as batches of tensors
     inputs.py           the user's images as checked batches; eval mode for the time of a block
     choose_layers.py    the layers to measure when the user names none
