@@ -1,0 +1,12 @@
+"""A model that is trained already: three ways to make it equivariant without training it again.
+
+In reading order:
+
+    outputs.py        what a model returns for a rotated image, rotated back
+    average.py        GroupAverage: exact, nothing is trained, as many passes as elements
+    variation.py      small random changes to images that leave them upright
+    orientation.py    which way up is an image: a small tied network learns it without labels
+    canonicalize.py   Canonicalize: rotate the image upright, run the model once
+    adapt.py          adapt: train a copy for some minutes, without labels
+    compare.py        before and after: agreement, accuracy, cost
+"""

@@ -1,0 +1,284 @@
+"""Train a copy of a model to answer for a transformed image as the original does for the image.
+
+    L  =  d( f(x), f′(x) )  +  d( g · f(x), f′(g · x) )  +  Σ_i β_i L_G^(i)
+
+f is the model as it came, frozen; f′ its copy; d the Kullback-Leibler divergence of scores, or the
+relative squared error of anything else; the sum is the paper's loss, on layers that are named.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .._files import generator, replace_file
+from .._text import progress_bar
+from ..groups.families import group as named_group
+from ..groups.group import Group
+from ..loss.modules import tensors_in
+from ..loss.objective import EquivarianceLoss
+from ..measuring.inputs import Images, checked_batches
+from .outputs import Kinds, act_on_outputs, check_kinds, check_square
+from .variation import has_flips, varied
+
+__all__ = ["adapt"]
+
+M = TypeVar("M", bound=nn.Module)
+MIN_IMAGES = 32
+"""Fewer are learnt by heart."""
+WARM_UP = 20
+"""Steps in which the learning rate rises."""
+CHECKPOINT_SECONDS = 60.0
+CHECKPOINT = "adapting.pt"
+
+
+def adapt(
+    model: M,
+    images: Images,
+    group: Group | str,
+    minutes: float = 10.0,
+    outputs: Kinds = "label",
+    layers: Sequence[str] | Mapping[str, float] = (),
+    learning_rate: float = 3e-4,
+    batch_size: int = 32,
+    seed: int = 0,
+    folder: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> M:
+    """Return a copy of a trained model that is less disturbed by rotation; it needs no labels.
+
+    The copy learns from the model itself: its answer for g · x should be the model's for x, and its
+    answer for x should stay. Nothing is added, so it costs what the model costs. Dropout is off,
+    and norms keep their statistics.
+
+    It is not exact: :class:`Canonicalize` and :class:`GroupAverage` are, at a cost for each image.
+    With labels, and time to train from the beginning, :func:`make_equivariant` is better.
+
+    Args:
+        model: A trained model; it is not changed.
+        images: Images in their usual orientation, as the model takes them: a tensor (N, C, n, n),
+            or batches that can be gone through again and again, such as a DataLoader. Thousands.
+        group: The transformations, such as ``"rot4"``.
+        minutes: How long to train. The result depends on how fast the machine is.
+        outputs: How what the model returns changes with the image, as in :class:`GroupAverage`.
+        layers: Layers to compare with the paper's loss as well, or a mapping to their weights β.
+        learning_rate: The highest; it rises for 20 steps, and falls as a cosine.
+        batch_size: Images a step, if ``images`` is a tensor. The model sees each twice.
+        seed: Of all random choices.
+        folder: Where to keep a checkpoint, every minute. If it has one, training goes on from it.
+        progress: Whether to show a bar on a terminal.
+
+    Returns:
+        The adapted copy, in eval mode.
+
+    Raises:
+        ValueError: There are too few images, the model fails on them, or the loss is not finite.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> adapted = adapt(net, torch.rand(64, 3, 12, 12), "rot4", minutes=0.01, progress=False)
+    >>> list(adapted.state_dict()) == list(net.state_dict())
+    True
+    """
+    named = named_group(group)
+    _check(model, minutes, outputs, learning_rate)
+    batches = _Batches(images, batch_size, seed)
+    teacher = copy.deepcopy(model).eval().requires_grad_(False)
+    student = copy.deepcopy(model).eval()  # eval: statistics of norms are as they were
+    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+    if not trained:
+        raise ValueError("all parameters of the model are frozen: call model.requires_grad_(True) first")
+    optimizer = torch.optim.AdamW(trained, learning_rate, weight_decay=0.0)
+    objective = EquivarianceLoss(named, layers, feature_groups=1, normalize=True)
+
+    settings = {"group": str(named), "batch_size": batch_size, "seed": seed, "learning_rate": learning_rate}
+    checkpoint = _Checkpoint(folder, settings)
+    step, seconds = checkpoint.load(student, optimizer)
+    budget = 60 * minutes
+    saved = seconds
+    with _bar(budget, progress) as advance:
+        advance(seconds)
+        while seconds < budget:
+            started = time.monotonic()
+            x = batches.draw(step, device=trained[0].device, may_mirror=not has_flips(named))
+            loss = _loss(teacher, student, objective, outputs, x, generator(seed, "elements", step))
+            if not loss.isfinite():
+                raise ValueError(
+                    f"the loss is {loss.item()} at step {step}: use a learning_rate below {learning_rate:g}"
+                )
+            for parameters in optimizer.param_groups:
+                parameters["lr"] = learning_rate * _rate(step, seconds / budget)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            taken = time.monotonic() - started
+            seconds += taken
+            advance(taken, state=f"step {step}, loss {loss.item():.3f}")
+            if seconds - saved > CHECKPOINT_SECONDS:
+                checkpoint.save(student, optimizer, step, seconds)
+                saved = seconds
+    checkpoint.save(student, optimizer, step, seconds)
+    return student.requires_grad_(True)
+
+
+def _loss(
+    teacher: nn.Module,
+    student: nn.Module,
+    objective: EquivarianceLoss,
+    kinds: Kinds,
+    x: Tensor,
+    draws: torch.Generator,
+) -> Tensor:
+    """The loss of one step on images (B, C, n, n); see the top of this file."""
+    with torch.no_grad():
+        wanted = teacher(x)
+    out = objective(student, x, generator=draws)  # the student on [x, g · x]
+    (group,) = objective.groups
+    height, width = x.shape[-2:]
+    moved = act_on_outputs(wanted, kinds, group, out.g, (height, width))
+    loss = out.loss
+    # in the order in which the model returns them
+    for still, turned, answer in zip(
+        tensors_in(wanted), tensors_in(moved), tensors_in(out.output), strict=True
+    ):
+        target = torch.cat([still, turned])  # (2 B, …)
+        loss = loss + _distance(target, answer)
+    return loss
+
+
+def _distance(target: Tensor, answer: Tensor) -> Tensor:
+    """KL divergence of scores over dim 1, or the relative squared error of single numbers."""
+    is_scores = target.ndim in (2, 4) and target.shape[1] > 1
+    if is_scores:
+        # KL(p, q) = Σ p (log p - log q)
+        kl = F.kl_div(answer.log_softmax(1), target.log_softmax(1), reduction="none", log_target=True)
+        return kl.sum(1).mean()
+    return (answer - target).square().mean() / target.square().mean().clamp(min=1e-12)
+
+
+class _Batches:
+    """Random batches of images, varied a little; the same for the same seed and step."""
+
+    def __init__(self, images: Images, batch_size: int, seed: int) -> None:
+        if isinstance(images, Iterator):
+            raise ValueError(
+                "images can be gone through only once: pass a tensor, a list of batches or a DataLoader"
+            )
+        self.images = images
+        self.batch_size = batch_size
+        self.seed = seed
+        self._waiting: Iterator[Tensor] = iter(())
+        if isinstance(images, Tensor):
+            count = sum(len(x) for x in checked_batches(images, batch_size))
+            check_square(images)
+            if count < MIN_IMAGES:
+                raise ValueError(
+                    f"{count} images are too few to adapt to: use {MIN_IMAGES} or more, better thousands"
+                )
+
+    def draw(self, step: int, device: torch.device, may_mirror: bool) -> Tensor:
+        """Return a batch (B, C, n, n) on ``device``."""
+        draws = generator(self.seed, "images", step)
+        if isinstance(self.images, Tensor):
+            chosen = torch.randint(len(self.images), (self.batch_size,), generator=draws)
+            x = self.images[chosen]
+        else:
+            x = self._next()
+            check_square(x)
+        return varied(x.to(device), may_mirror, draws)
+
+    def _next(self) -> Tensor:
+        """The next batch of the user's, from the beginning again after the last one."""
+        x = next(self._waiting, None)
+        if x is None:
+            self._waiting = checked_batches(self.images, self.batch_size)
+            x = next(self._waiting, None)
+        if x is None:
+            raise ValueError("there are no images to adapt to")
+        return x
+
+
+class _Checkpoint:
+    """The state of training in a file of a folder; without a folder, nothing is kept."""
+
+    def __init__(self, folder: str | PathLike[str] | None, settings: dict[str, Any]) -> None:
+        self.path: Path | None = None
+        self.settings = settings
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self.path = Path(folder) / CHECKPOINT
+
+    def load(self, student: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+        """Restore the student and its optimizer; return the steps and seconds they had, or zeros.
+
+        Raises:
+            ValueError: The file is damaged, or from other settings or another model.
+        """
+        if self.path is None or not self.path.exists():
+            return 0, 0.0
+        try:
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
+            found = state["settings"]
+        except Exception as error:  # a damaged file can provoke anything
+            raise ValueError(
+                f"{self.path} cannot be read ({type(error).__name__}): remove it to begin again"
+            ) from error
+        for name, wanted in self.settings.items():
+            if found.get(name) != wanted:
+                raise ValueError(
+                    f"{self.path} was made with {name}={found.get(name)}, not {wanted}: use the same, or "
+                    f"another folder"
+                )
+        try:
+            student.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            return int(state["step"]), float(state["seconds"])
+        except Exception as error:
+            raise ValueError(
+                f"{self.path} is of another model ({type(error).__name__}): use another folder"
+            ) from error
+
+    def save(self, student: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
+        """Replace the file."""
+        if self.path is None:
+            return
+        state = {
+            "settings": self.settings,
+            "model": student.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "step": step,
+            "seconds": seconds,
+        }
+        replace_file(self.path, lambda path: torch.save(state, path))
+
+
+def _check(model: object, minutes: float, outputs: object, learning_rate: float) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"adapt needs a torch.nn.Module; got a {type(model).__name__}")
+    if not minutes > 0 or not math.isfinite(minutes):
+        raise ValueError(f"minutes must be a number above 0; got {minutes}")
+    if not learning_rate > 0 or not math.isfinite(learning_rate):
+        raise ValueError(f"learning_rate must be a number above 0; got {learning_rate}")
+    check_kinds(outputs)
+
+
+def _rate(step: int, done: float) -> float:
+    """The learning rate as a share of its peak, when a share ``done`` of the time has passed."""
+    warm = min(1.0, (step + 1) / WARM_UP)
+    return warm * (0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)))
+
+
+def _bar(seconds: float, progress: bool) -> AbstractContextManager[Callable[..., None]]:
+    if progress:
+        return progress_bar("adapting (seconds)", round(seconds))
+    return nullcontext(lambda count, state="": None)

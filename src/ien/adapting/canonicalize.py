@@ -1,0 +1,211 @@
+"""Rotate each image upright, run the model once, and rotate the answer back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from .._files import replace_file
+from ..groups.families import group as named_group
+from ..groups.group import Group
+from ..groups.members import regular_sizes
+from ..measuring.inputs import Images, eval_mode
+from ..tying.tie import make_plain
+from .orientation import orientation_network, shrink, train_orientation
+from .outputs import Kinds, act_on_outputs, check_kinds, check_square, only_tensor
+
+__all__ = ["Canonicalize"]
+
+KEY = "ien.canonicalize"
+"""Where a file says what its network is for."""
+
+
+class Canonicalize(nn.Module):
+    """Rotate each image to its upright orientation first, then run the model as it is.
+
+        f̄(x)  =  k · f(k⁻¹ · x),      k the element with the highest score s(x)[k]
+
+    The scores are exchanged when the image is transformed (see ``orientation.py``), so k⁻¹ · x is
+    the same image for all transformed copies of x. The result is exactly invariant (labels) or
+    equivariant (maps, boxes, …) to quarter turns and flips, even where the orientation is guessed
+    wrong. For images that have no upright, such as aerial ones, it is consistent all the same.
+
+    Call :meth:`fit` with images in their usual orientation: it takes minutes, needs no labels, and
+    the network it trains adds a few per cent to the cost of a usual model. Without it the model's
+    own confidence decides, which costs |G| more passes on copies of half the size.
+
+    Not for a model that already sees images in all orientations, where there is nothing to gain.
+
+    Args:
+        model: A trained model. It is used as it is, not copied.
+        group: Rotations and flips, such as ``"rot4"``.
+        outputs: How what it returns changes with the image, as in :class:`GroupAverage`.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    >>> images = torch.rand(64, 3, 20, 20)
+    >>> upright = Canonicalize(net, "rot4").fit(images, steps=2, progress=False)
+    >>> torch.equal(upright(images), upright(images.rot90(1, (2, 3))))
+    True
+    """
+
+    network: nn.Module | None
+
+    def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "label") -> None:
+        super().__init__()
+        check_kinds(outputs)
+        self.model = model
+        self.group = named_group(group)
+        regular_sizes(self.group)  # raises an error unless it has rotations and flips alone
+        self.outputs = outputs
+        self.network = None
+        self.accuracy: float | None = None
+        """How often :meth:`fit` was right about images that it held out."""
+
+    def fit(self, images: Images, steps: int = 2000, seed: int = 0, progress: bool = True) -> Canonicalize:
+        """Train a small network that tells the orientation of an image; no labels are needed.
+
+        Do not use it on images in random orientations: there is nothing to learn from them.
+
+        Args:
+            images: Images in their usual orientation, as the model takes them: a tensor
+                (N, C, n, n), or batches. A tenth is held out for :attr:`accuracy`.
+            steps: Steps of training with 64 images each.
+            seed: Of all random choices.
+            progress: Whether to show a bar on a terminal.
+
+        Returns:
+            Itself.
+        """
+        first, images = _first_batch(images)
+        check_square(first)
+        device = next((p.device for p in self.model.parameters()), first.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = orientation_network(self.group, first.shape[1]).to(device)
+        self.accuracy = train_orientation(network, self.group, images, steps, seed, progress)
+        self.network = network.requires_grad_(False)
+        return self
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the network that :meth:`fit` trained, without the model, to a .safetensors file.
+
+        Args:
+            path: The file, which is replaced whole.
+
+        Raises:
+            ValueError: Nothing was fitted.
+        """
+        if self.network is None:
+            raise ValueError("there is nothing to save: call fit(images) first")
+        described = {"group": str(self.group), "accuracy": self.accuracy}
+        tensors = {name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}
+        replace_file(
+            Path(path), lambda temporary: save_file(tensors, temporary, {KEY: json.dumps(described)})
+        )
+
+    @classmethod
+    def load(cls, model: nn.Module, path: str | PathLike[str], outputs: Kinds = "label") -> Canonicalize:
+        """Wrap a model with a network that :meth:`save` wrote. Nothing in the file is executed.
+
+        Args:
+            model: The trained model.
+            path: The file.
+            outputs: How what the model returns changes with the image.
+
+        Raises:
+            ValueError: The file cannot be read, or was not written by :meth:`save`.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                described = json.loads((file.metadata() or {})[KEY])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            found = cls(model, described["group"], outputs)
+            network = make_plain(orientation_network(found.group, len(tensors["0.running_mean"])))
+            network.load_state_dict(tensors)
+            found.accuracy = described["accuracy"]
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # a damaged file can provoke anything
+            reason = " ".join(str(error).split())[:100]
+            raise ValueError(f"{path} was not written by Canonicalize.save ({reason})") from error
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        found.network = network.to(device).eval().requires_grad_(False)
+        return found
+
+    @torch.no_grad()
+    def orientation(self, images: Tensor) -> Tensor:
+        """Return the element that each image is under, (B,): 0 for one that is upright.
+
+        Args:
+            images: Square images (B, C, n, n).
+        """
+        check_square(images)
+        if self.network is None:
+            return self._confidence(images).argmax(1)
+        with eval_mode(self.network):
+            return self.network(shrink(images)).argmax(1)
+
+    def forward(self, images: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model returns for upright images, moved with each image.
+
+        Args:
+            images: Square images (B, C, n, n).
+            args: What the model takes besides.
+            kwargs: The same by name.
+        """
+        k = self.orientation(images).cpu()  # (B,)
+        upright = self.group.act(images, k, inverse=True)
+        returned = self.model(upright, *args, **kwargs)
+        height, width = images.shape[-2:]
+        return act_on_outputs(returned, self.outputs, self.group, k, (height, width))
+
+    def extra_repr(self) -> str:
+        how = "fitted" if self.network is not None else "by the model's confidence"
+        return f"group={self.group}, outputs={self.outputs!r}, {how}"
+
+    def _confidence(self, images: Tensor) -> Tensor:
+        """The model's highest probability for k⁻¹ · x, for each element k: (B, |G|)."""
+        half = shrink(images, max(1, images.shape[-1] // 2))  # (B, C, n/2, n/2)
+        confidence = []
+        with eval_mode(self.model):
+            for k in range(len(self.group)):
+                elements = torch.full((len(half),), k)
+                scores = only_tensor(self._small(self.group.act(half, elements, inverse=True)))
+                if scores.ndim != 2:
+                    raise ValueError(
+                        f"without fit(images) the model must return scores (B, classes); it returns "
+                        f"{tuple(scores.shape)}: call fit(images), which works for every model"
+                    )
+                confidence.append(scores.softmax(1).amax(1))  # (B,)
+        return torch.stack(confidence, dim=1)  # (B, |G|)
+
+    def _small(self, images: Tensor) -> Any:
+        try:
+            return self.model(images)
+        except (RuntimeError, ValueError) as error:
+            side = images.shape[-1]
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"the model fails on copies of {side}×{side} pixels ({reason}): call fit(images), "
+                f"after which it runs on whole images only"
+            ) from error
+
+
+def _first_batch(images: Images) -> tuple[Tensor, Images]:
+    """Return some images to look at, and all of them again: batches may come only once."""
+    if isinstance(images, Tensor):
+        return images[:1], images
+    batches = iter(images)
+    first = next(batches, None)
+    if first is None:
+        raise ValueError("there are no images to fit")
+    x = first if isinstance(first, Tensor) else first[0]
+    return x, itertools.chain([first], batches)

@@ -1,0 +1,139 @@
+"""What a model returns for a rotated image, rotated back.
+
+A label stays what it is. A map, a box, a point, a vector or an angle moves with the image:
+
+    f(g · x)  =  g · f(x)        so        f(x)  =  g⁻¹ · f(g · x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from .._text import nearest
+from ..groups.group import Group
+from ..loss.modules import map_leaves, tensors_in
+
+__all__ = ["Kind", "Kinds", "act_on_outputs", "check_kinds", "check_square", "only_tensor"]
+
+Kind = Literal["label", "map", "boxes", "points", "vectors", "angles"]
+"""How a tensor changes with the image; a label (or a score, an embedding) does not."""
+Kinds = Kind | Mapping[str, Kind]
+"""One kind for all tensors, or one for each key of the dict that a model returns."""
+
+
+def check_kinds(kinds: object) -> None:
+    """Raise a ValueError if ``kinds`` is not a :data:`Kind`, or a mapping to them."""
+    named = kinds.values() if isinstance(kinds, Mapping) else [kinds]
+    for kind in named:
+        if kind not in get_args(Kind):
+            known = ", ".join(map(repr, get_args(Kind)))
+            raise ValueError(f"outputs must be one of {known}, or a dict of them by key; got {kind!r}")
+
+
+def check_square(images: Tensor) -> None:
+    """Raise a ValueError if these are not square images (B, C, n, n)."""
+    if images.ndim != 4 or images.shape[-1] != images.shape[-2]:
+        raise ValueError(
+            f"images must be square, (B, C, n, n), to be rotated; got {tuple(images.shape)}: crop or pad them"
+        )
+
+
+def act_on_outputs(
+    outputs: Any, kinds: Kinds, group: Group, g: Tensor, size: tuple[int, int], inverse: bool = False
+) -> Any:
+    """Transform what a model returned for image ``i`` by element ``g[i]``.
+
+    Args:
+        outputs: A tensor whose first dim is the batch, or a tuple, list or dict of them.
+        kinds: How they change with the image.
+        group: The transformations.
+        g: Element indices (B,).
+        size: Height and width of the images.
+        inverse: Undo the elements instead.
+
+    Raises:
+        ValueError: A tensor has not the shape of its kind, or a key has no kind.
+    """
+    if isinstance(kinds, Mapping):
+        if not isinstance(outputs, Mapping):
+            raise ValueError(
+                f"outputs names keys ({', '.join(kinds)}), but the model returns a {type(outputs).__name__}: "
+                f'give one kind, such as outputs="map"'
+            )
+        changed = {}
+        for key, value in outputs.items():
+            if key not in kinds:
+                raise ValueError(
+                    f"the model returns {key!r}, which outputs does not name; {nearest(key, kinds)}"
+                )
+            changed[key] = act_on_outputs(value, kinds[key], group, g, size, inverse)
+        return changed
+
+    def act(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return _act_on_tensor(value, kinds, group, g, size, inverse)
+
+    return map_leaves(outputs, act)
+
+
+def only_tensor(outputs: Any) -> Tensor:
+    """Return the one tensor of what a model returns, such as ``{"logits": tensor}``.
+
+    Raises:
+        ValueError: There is none, or more than one.
+    """
+    found = list(tensors_in(outputs))
+    if len(found) != 1:
+        raise ValueError(
+            f"the model returns {len(found)} tensors in a {type(outputs).__name__}, and one is needed: wrap "
+            f"it in a module that returns its scores (B, classes) alone"
+        )
+    return found[0]
+
+
+def _act_on_tensor(
+    value: Tensor, kind: Kind, group: Group, g: Tensor, size: tuple[int, int], inverse: bool
+) -> Tensor:
+    _check_shape(value, kind, len(g))
+    match kind:
+        case "label":
+            return value
+        case "map":
+            return group.act(value, g, inverse)
+        case "boxes":
+            return group.act_on_boxes(value, g, size, inverse)
+        case "points":
+            return group.act_on_points(value, g, size, inverse)
+        case "vectors":
+            return group.act_on_vectors(value, g, inverse)
+        case "angles":
+            return group.act_on_angles(value, g, inverse)
+
+
+SHAPES = {
+    "label": "(B, …)",
+    "map": "(B, C, H, W)",
+    "boxes": "(B, …, 4)",
+    "points": "(B, …, 2)",
+    "vectors": "(B, …, 2)",
+    "angles": "(B, …)",
+}
+
+
+def _check_shape(value: Tensor, kind: Kind, batch: int) -> None:
+    fits = value.ndim >= 1 and len(value) == batch
+    if kind == "map":
+        fits = fits and value.ndim == 4
+    if kind == "boxes":
+        fits = fits and value.shape[-1] == 4
+    if kind in ("points", "vectors"):
+        fits = fits and value.shape[-1] == 2
+    if not fits:
+        raise ValueError(
+            f"outputs={kind!r} needs tensors {SHAPES[kind]} with B = {batch}; the model returns "
+            f"{tuple(value.shape)}: pick another kind, or wrap the model"
+        )

@@ -1,0 +1,187 @@
+"""adapt: a copy learns from the model itself, resumes where it was, and the table tells what changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ien
+from ien.adapting.adapt import adapt
+from ien.adapting.average import GroupAverage
+from ien.adapting.compare import compare
+from ien.loss.objective import EquivarianceLoss
+
+
+def images(count: int = 64, side: int = 12) -> Tensor:
+    coarse = torch.rand(count, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+    return F.interpolate(coarse, (side, side), mode="bilinear")
+
+
+def sided() -> nn.Module:
+    """Tells how bright the left half is: the right answer changes with every rotation."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+    ]
+    net = nn.Sequential(*layers, nn.Linear(32, 4))
+    with torch.no_grad():
+        net[5].weight *= 30  # sure of itself
+    return net.eval()
+
+
+def test_the_loss_of_a_step_is_the_formula() -> None:
+    from ien.adapting.adapt import _loss
+
+    teacher, student = sided(), sided()
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter += 0.1
+    x = images(8)
+    objective = EquivarianceLoss("rot4", (), feature_groups=1)
+    g = objective.sample(8, torch.Generator().manual_seed(5))
+    loss = _loss(teacher, student, objective, "label", x, torch.Generator().manual_seed(5))
+    expected = 0.0
+    for i in range(8):
+        wanted = teacher(x[i : i + 1]).softmax(1)
+        for view in (x[i : i + 1], x[i : i + 1].rot90(int(g[i]), (2, 3))):
+            answer = student(view).log_softmax(1)
+            expected += float((wanted * (wanted.log() - answer)).sum().detach()) / 16
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_copy_answers_more_alike_and_the_model_is_as_before() -> None:
+    net = sided()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    x = images(128)
+    adapted = adapt(net, x, "rot4", minutes=0.05, learning_rate=3e-3, progress=False)
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+    def divergence(model: nn.Module) -> float:
+        total = 0.0
+        wanted = net(x).softmax(1)
+        for quarter in range(4):
+            answer = model(x.rot90(quarter, (2, 3))).log_softmax(1)
+            total += float(F.kl_div(answer, wanted, reduction="batchmean").detach())
+        return total
+
+    assert divergence(adapted) < 0.7 * divergence(net)
+    running = adapted.get_buffer("1.running_mean")
+    assert torch.equal(running, net.get_buffer("1.running_mean"))  # statistics are frozen
+
+
+def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    net = sided()
+    adapt(net, images(), "rot4", minutes=0.005, folder=tmp_path, progress=False)
+    first = torch.load(tmp_path / "adapting.pt", weights_only=True)
+    adapted = adapt(net, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    second = torch.load(tmp_path / "adapting.pt", weights_only=True)
+    assert 0 < first["step"] < second["step"]
+    assert second["seconds"] == pytest.approx(0.6, abs=0.5)
+    for name, value in adapted.state_dict().items():
+        assert torch.equal(value, second["model"][name])
+    # the time is used up: nothing changes any more
+    again = adapt(net, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, second["model"][name])
+
+
+def test_another_model_or_setting_does_not_go_on_from_it(tmp_path: Path) -> None:
+    adapt(sided(), images(), "rot4", minutes=0.005, folder=tmp_path, progress=False)
+    with pytest.raises(
+        ValueError, match="was made with group=rot4, not flip: use the same, or another folder"
+    ):
+        adapt(sided(), images(), "flip", minutes=0.01, folder=tmp_path, progress=False)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    with pytest.raises(ValueError, match="is of another model"):
+        adapt(other, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    (tmp_path / "adapting.pt").write_bytes(b"half a file")
+    with pytest.raises(ValueError, match="cannot be read"):
+        adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+
+
+def test_maps_are_rotated_before_they_are_compared() -> None:
+    torch.manual_seed(0)
+    net = nn.Conv2d(3, 2, 3, padding=1)
+    equivariant = ien.make_equivariant(net, "rot4", images(4), feature_groups=1)
+    assert max(equivariant.errors.values()) < 1e-5
+    ien.make_plain(net)
+    weight = net.weight.detach().clone()
+    adapted = adapt(net, images(), "rot4", minutes=0.005, outputs="map", progress=False)
+    assert torch.allclose(adapted.weight, weight, atol=1e-2)  # there is nothing to change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": torch.rand(8, 3, 12, 12)}, "8 images are too few to adapt to"),
+        ({"images": torch.rand(64, 3, 12, 10)}, "images must be square"),
+        ({"images": iter([torch.rand(64, 3, 12, 12)])}, "images can be gone through only once"),
+        ({"images": []}, "there are no images to adapt to"),
+        ({"images": torch.full((64, 3, 12, 12), float("nan"))}, "NaN"),
+        ({"minutes": 0}, "minutes must be a number above 0; got 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be a number above 0; got -1.0"),
+        ({"learning_rate": 1e30}, "use a learning_rate below 1e\\+30"),
+        ({"outputs": "mask"}, "outputs must be one of"),
+    ],
+)
+def test_bad_input_gets_one_line(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"images": images(), "group": "rot4", "minutes": 0.01, "progress": False}
+    with pytest.raises(ValueError, match=message):
+        adapt(sided(), **(arguments | change))  # type: ignore[arg-type]
+
+
+def test_a_frozen_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="all parameters of the model are frozen"):
+        adapt(sided().requires_grad_(False), images(), "rot4", progress=False)
+
+
+def test_the_table_is_a_loop_over_images_and_elements() -> None:
+    net = sided()
+    x, labels = images(30), torch.randint(4, (30,), generator=torch.Generator().manual_seed(1))
+    averaged = GroupAverage(net, "rot4")
+    table = compare({"original": net, "averaged": averaged}, x, "rot4", labels, batch_size=7)
+    original = table.versions["original"]
+    alike = 0
+    right = [0, 0, 0, 0]
+    for i in range(30):
+        classes = [int(net(x[i : i + 1].rot90(quarter, (2, 3))).argmax()) for quarter in range(4)]
+        alike += len(set(classes)) == 1
+        for quarter in range(4):
+            right[quarter] += classes[quarter] == int(labels[i])
+    assert original.all_agree == pytest.approx(alike / 30)
+    assert list(original.accuracy.values()) == pytest.approx([count / 30 for count in right])
+    assert original.like_original == 1.0 and original.cost == 1.0
+    assert table.versions["averaged"].all_agree == 1.0
+    assert "alike under all" in str(table) and "averaged" in str(table)
+
+
+def test_maps_are_compared_pixel_by_pixel() -> None:
+    net = nn.Conv2d(3, 2, 3, padding=1)
+    x = images(10)
+    masks = torch.zeros(10, 12, 12, dtype=torch.int64)
+    averaged = GroupAverage(net, "rot4", outputs="map")
+    table = compare({"original": net, "averaged": averaged}, x, "rot4", masks, outputs="map")
+    turned = net(x.rot90(1, (2, 3))).argmax(1).rot90(-1, (1, 2))
+    agreement = (turned == net(x).argmax(1)).double().mean()
+    assert table.versions["original"].agreement["90°"] == pytest.approx(float(agreement))
+    assert table.versions["averaged"].all_agree > 0.999
+
+
+def test_what_cannot_be_compared_is_named() -> None:
+    with pytest.raises(ValueError, match="there is nothing to compare"):
+        compare({}, images(), "rot4")
+    with pytest.raises(
+        ValueError, match=r"should return scores \(B, classes\) for 32 images; got \(32, 4, 10, 10\)"
+    ):
+        compare({"original": nn.Conv2d(3, 4, 3)}, images(), "rot4")
+    with pytest.raises(ValueError, match=r"labels must have the shape \(64,\); got \(3,\)"):
+        compare({"original": sided()}, images(), "rot4", torch.zeros(3, dtype=torch.int64))

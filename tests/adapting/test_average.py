@@ -1,0 +1,97 @@
+"""GroupAverage against a loop over elements, for everything a model may return."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ien
+from ien.adapting.average import GroupAverage
+
+
+class Detector(nn.Module):
+    """Returns a label, a map, a box, a point and a vector, none of them equivariant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3, padding=1)
+        self.numbers = nn.Linear(3 * 7 * 7, 8)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        maps = self.conv(x)
+        numbers = self.numbers(maps.flatten(1))
+        return {
+            "scores": numbers,
+            "maps": maps,
+            "box": numbers[:, :4],
+            "at": numbers[:, 4:6],
+            "to": numbers[:, 6:],
+        }
+
+
+KINDS = {"scores": "label", "maps": "map", "box": "boxes", "at": "points", "to": "vectors"}
+
+
+def test_the_average_is_a_loop_over_the_elements() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3 * 5 * 5, 4))
+    x = torch.rand(3, 2, 7, 7)
+    total = torch.zeros(3, 4)
+    for quarter in range(4):
+        total = total + net(x.rot90(quarter, (2, 3)))
+        total = total + net(x.flip(3).rot90(quarter, (2, 3)))
+    assert torch.allclose(GroupAverage(net, "rot4xflip")(x), total / 8, atol=1e-6)
+
+
+@pytest.mark.parametrize("group", ["rot4", "rot4xflip", "flip"])
+def test_everything_it_returns_moves_with_the_image(group: str) -> None:
+    torch.manual_seed(0)
+    average = GroupAverage(Detector(), group, KINDS)
+    x = torch.rand(2, 1, 7, 7)
+    acting = ien.group(group)
+    before = average(x)
+    for element in range(len(acting)):
+        g = torch.full((2,), element)
+        after = average(acting.act(x, g))
+        assert torch.allclose(after["scores"], before["scores"], atol=1e-5)
+        assert torch.allclose(after["maps"], acting.act(before["maps"], g), atol=1e-5)
+        # a box with x1 > x2, as this detector may return, comes out sorted: compare the average of sorted ones
+        assert torch.allclose(after["box"], acting.act_on_boxes(before["box"], g, (7, 7)), atol=1e-4)
+        assert torch.allclose(after["at"], acting.act_on_points(before["at"], g, (7, 7)), atol=1e-4)
+        assert torch.allclose(after["to"], acting.act_on_vectors(before["to"], g), atol=1e-4)
+
+
+def test_arguments_are_repeated_and_gradients_flow() -> None:
+    class Shifted(nn.Conv2d):
+        def forward(self, x: Tensor, shift: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x).mean((2, 3)) + shift[:, None]
+
+    net = Shifted(1, 2, 3)
+    x, shift = torch.rand(3, 1, 5, 5), torch.tensor([0.0, 1.0, 5.0])
+    average = GroupAverage(net, "rot4")
+    assert torch.allclose(average(x, shift) - average(x, 0 * shift), shift[:, None].expand(3, 2), atol=1e-5)
+    average(x, shift).sum().backward()
+    assert net.weight.grad is not None and net.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ("masks", "outputs must be one of 'label', 'map'"),
+        ("angles", "angles have no mean"),
+        ("map", r"outputs='map' needs tensors \(B, C, H, W\) with B = 12; the model returns \(12, 4\)"),
+        ({"a": "label"}, "outputs names keys \\(a\\), but the model returns a Tensor"),
+    ],
+)
+def test_what_cannot_be_averaged_is_named(outputs: object, message: str) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(25, 4))
+    with pytest.raises(ValueError, match=message):
+        GroupAverage(net, "rot4", outputs)(torch.rand(3, 1, 5, 5))  # type: ignore[arg-type]
+
+
+def test_a_key_without_a_kind_is_named() -> None:
+    kinds = dict(KINDS)
+    del kinds["to"]
+    with pytest.raises(ValueError, match="the model returns 'to', which outputs does not name"):
+        GroupAverage(Detector(), "rot4", kinds)(torch.rand(2, 1, 7, 7))  # type: ignore[arg-type]
