@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import ien
 
@@ -108,6 +109,62 @@ def test_the_guide_to_looking_runs(capsys) -> None:
     printed = capsys.readouterr().out
     assert "at 224×224: exact" in printed and Path("report/report.json").exists()
     assert "×0.7 " in printed and "equivariance to scale0.7,0.84,1.2,1.4 over 6 images" in printed
+
+
+@pytest.mark.usefixtures("elsewhere", "one_thread")
+@pytest.mark.filterwarnings("ignore")  # Lightning's own: about workers, devices and torch's newest names
+def test_the_page_on_your_own_loop_runs(capsys, monkeypatch) -> None:
+    lightning = pytest.importorskip("lightning", reason="needs lightning: pip install 'ien[lightning]'")
+    from tests.measuring.callbacks.test_callbacks import Trainer
+
+    class Module(lightning.LightningModule):
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch, index):
+            x, y = batch
+            return torch.nn.functional.cross_entropy(self.net(x), y)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    written: dict[str, list[float]] = {}
+
+    class Logger:
+        """In place of TensorBoard's and of W&B's, which are not installed for the tests."""
+
+        def __init__(self, *args, **kwargs) -> None:
+            pass
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.setdefault(f"tensorboard {name}", []).append(value)
+
+        def log(self, values: dict[str, float], step: int) -> None:
+            for name, value in values.items():
+                written.setdefault(f"wandb {name}", []).append(value)
+
+    for name, content in {"torch.utils.tensorboard": "SummaryWriter", "wandb": "init"}.items():
+        stand_in = types.ModuleType(name)
+        setattr(stand_in, content, Logger)
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    names = readme_names()
+    trainer = Trainer(names["model"])
+    blocks = blocks_of("docs/loop.md")
+    assert len(blocks) == 6
+    names |= {"ien": ien, "F": torch.nn.functional, "module": Module(copy.deepcopy(names["model"]))}
+    names["loader"] = DataLoader(TensorDataset(*names["loader"][0]), batch_size=6)  # Lightning takes no list
+    for block in blocks:
+        if "add_callback" in block:
+            monkeypatch.setattr(trainer, "train", lambda: Trainer.train(trainer, 5))
+            names["trainer"] = trainer  # the trainer of Hugging Face; the block before has Lightning's
+        exec(compile(block, "docs/loop.md", "exec"), names)
+    assert "equivariance/rot4/output/flip_rate" in capsys.readouterr().out
+    assert list(names["watch"].reports) == [5, 10] and len(trainer.state.log_history) == 1
+    now = ien.measure(names["model"], names["images"], "rot4", floors=False).scalars()
+    for logger in ("tensorboard", "wandb"):
+        assert len(written[f"{logger} terms/rot4/layer4"]) == 1
+        assert {name: written[f"{logger} {name}"][-1] for name in now} == pytest.approx(now)
 
 
 def test_the_page_on_how_the_doctor_works_runs(capsys, monkeypatch) -> None:

@@ -16,8 +16,12 @@ import ien
 PACKAGE = Path(ien.__file__).parent
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ("__init__.py", "__main__.py")]
 FOLDERS = [path.parent for path in sorted(PACKAGE.rglob("__init__.py"))]
-LATER = {("measuring/report.py", "report/page/measured")}
-"""What may reach for a later folder, inside a function: a report of measure() is saved as a page."""
+LATER = {
+    ("measuring/report.py", "report/page/measured"),
+    ("measuring/report.py", "report/plots/angles"),
+    ("measuring/report.py", "report/plots/errors"),
+}
+"""What may reach for a later folder, inside a function: a report of measure() writes a page and plots."""
 
 
 def listed(folder: Path) -> list[str]:

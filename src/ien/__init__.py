@@ -23,6 +23,7 @@ The package, in the order in which it imports and in which to read it:
 import importlib as _importlib
 from typing import Any as _Any
 
+from ._text import nearest as _nearest
 from .geometry.doctor import Diagnosis, Finding, doctor
 from .groups.families import custom, group, reflection, rotation, scale
 from .groups.group import Group
@@ -30,6 +31,7 @@ from .loss.capture import Features, capture
 from .loss.feature_groups import FeatureGroups, GroupPool, group_pool
 from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
 from .measuring.measure import measure
+from .measuring.metric import EquivarianceError
 from .measuring.report import ElementReport, LayerReport, OutputReport, Report
 from .tying.symmetry import Symmetry, symmetry
 from .tying.tie import make_equivariant, make_plain, plain_copy
@@ -39,6 +41,7 @@ __all__ = [
     "Diagnosis",
     "ElementReport",
     "Equivariance",
+    "EquivarianceError",
     "EquivarianceLoss",
     "FeatureGroups",
     "Features",
@@ -51,8 +54,10 @@ __all__ = [
     "Symmetry",
     "Tied",
     "baselines",
+    "callbacks",
     "capture",
     "custom",
+    "data",
     "doctor",
     "equivariance_loss",
     "group",
@@ -71,15 +76,26 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# loaded when first used: name -> the folder that has it, or is it
-_LAZY = {"baselines": "baselines", "load": "training", "models": "models", "tracking": "tracking"}
+# loaded when first used: name -> the module that it is, or module:attribute
+_LAZY = {
+    "baselines": ".baselines",
+    "callbacks": ".measuring.callbacks",
+    "data": ".data",
+    "load": ".training:load",
+    "models": ".models",
+    "tracking": ".tracking",
+}
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'ien' has no attribute {name!r}")
-    module = _importlib.import_module(f".{_LAZY[name]}", __name__)
-    return module if name == _LAZY[name] else getattr(module, name)
+    if name in _LAZY:
+        path, _, attribute = _LAZY[name].partition(":")
+        module = _importlib.import_module(path, __name__)
+        return getattr(module, attribute) if attribute else module
+    hint = ""
+    if not name.startswith("_"):  # which tools ask for, and people do not
+        hint = f"; {_nearest(name, __all__)}"
+    raise AttributeError(f"module 'ien' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ __all__ = [
     "MODEL_ITSELF",
     "Table",
     "columns",
+    "html_table",
     "markdown_table",
     "nearest",
     "number",
@@ -113,6 +114,43 @@ def markdown_table(rows: Table, left: int = 1) -> str:
         cells = [" ".join(escape(cell, quote=False).replace("|", r"\|").split()) for cell in row]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def html_table(title: str, rows: Table, notes: Sequence[str] = ()) -> str:
+    """Write a table as HTML for a notebook, which styles it itself; all text is escaped.
+
+    Args:
+        title: What the table is about, a line above it.
+        rows: The table; left out if it has a header alone.
+        notes: Lines below it.
+
+    >>> print(html_table("Errors", [["layer", "error"], ["a<b", "0.5"]], ["one image"]))
+    <div><p>Errors</p>
+    <table>
+    <thead><tr><th>layer</th><th>error</th></tr></thead>
+    <tbody>
+    <tr><td>a&lt;b</td><td>0.5</td></tr>
+    </tbody>
+    </table>
+    <p>one image</p></div>
+    """
+    header, *body = rows
+    lines = [f"<p>{escape(title)}</p>"]
+    if body:
+        lines += ["<table>", f"<thead>{_html_row(header, 'th')}</thead>", "<tbody>"]
+        for row in body:
+            lines.append(_html_row(row, "td"))
+        lines += ["</tbody>", "</table>"]
+    if notes:
+        lines.append(f"<p>{'<br>'.join(map(escape, notes))}</p>")
+    return "<div>" + "\n".join(lines) + "</div>"
+
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    inside = []
+    for cell in cells:
+        inside.append(f"<{tag}>{escape(cell)}</{tag}>")
+    return f"<tr>{''.join(inside)}</tr>"
 
 
 @contextmanager

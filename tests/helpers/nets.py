@@ -71,3 +71,8 @@ class Function(nn.Module):
 def classifier(classes: int) -> nn.Sequential:
     """Two convolutions, layers '1' and '3', and scores from their maps; in float64."""
     return nn.Sequential(*losses.net(), nn.Flatten(), nn.LazyLinear(classes, dtype=torch.float64))
+
+
+def digit_like_classifier() -> nn.Sequential:
+    """Layers '0' and '1' return maps; scores of three classes for images 1×9×9, in float32."""
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 7 * 7, 3))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from .._text import MODEL_ITSELF
+from .._text import MODEL_ITSELF, html_table
 from .dry_run import dry_runs
 from .findings import Finding
 from .sizes import MAX_LISTED_SIZES, search_sizes
@@ -53,14 +53,7 @@ class Diagnosis:
     """The smallest and the largest size that were tried."""
 
     def __str__(self) -> str:
-        height, width = self.input_size[1:]
-        count = len(self.findings)
-        verdict = "exact"
-        if count == 1:
-            verdict = "not exact, 1 finding"
-        elif count > 1:
-            verdict = f"not exact, {count} findings"
-        lines = [f"quarter turns and flips at {height}×{width}: {verdict}"]
+        lines = [f"quarter turns and flips at {self._verdict()}"]
         for finding in self.findings:
             lines.append("")
             lines.extend(_lines_of(finding))
@@ -68,6 +61,28 @@ class Diagnosis:
             lines.append("")
         lines.append(self._line_of_sizes())
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Diagnosis({self._verdict()}; {self._line_of_sizes()})"
+
+    def _repr_html_(self) -> str:
+        rows = [["layer", "operation", "map", "why", "cost", "remedy"]]
+        for finding in self.findings:
+            place = finding.module or MODEL_ITSELF
+            size = "×".join(map(str, finding.size))
+            rows.append([place, finding.op, size, finding.reason, _cost_of(finding), finding.remedy])
+        return html_table(f"quarter turns and flips at {self._verdict()}", rows, [self._line_of_sizes()])
+
+    def _verdict(self) -> str:
+        """Return the input size, and how many findings there are."""
+        height, width = self.input_size[1:]
+        count = len(self.findings)
+        verdict = "exact"
+        if count == 1:
+            verdict = "not exact, 1 finding"
+        elif count > 1:
+            verdict = f"not exact, {count} findings"
+        return f"{height}×{width}: {verdict}"
 
     @property
     def advice(self) -> str:
@@ -235,7 +250,14 @@ def _lines_of(finding: Finding) -> list[str]:
     if finding.times > 1:
         line += f", {finding.times} times with different numbers"
     lines = [line, f"  why: {finding.reason}"]
+    cost = _cost_of(finding)
+    if cost:
+        lines.append(f"  cost: {cost}")
+    lines.append(f"  remedy: {finding.remedy}")
+    return lines
 
+
+def _cost_of(finding: Finding) -> str:
     # an error on noise is only defined for the grid; what positions cost depends on the weights
     costs = []
     if finding.kind not in ("grid", "input"):
@@ -244,7 +266,4 @@ def _lines_of(finding: Finding) -> list[str]:
         costs.append(f"relative error {finding.cost:.2g} on noise")
     if finding.shift:
         costs.append(f"the grid is off centre by {finding.shift:g} px of the input")
-    if costs:
-        lines.append(f"  cost: {'; '.join(costs)}")
-    lines.append(f"  remedy: {finding.remedy}")
-    return lines
+    return "; ".join(costs)

@@ -8,7 +8,9 @@ In reading order:
     choose_layers.py    the layers to measure when the user names none
     floors.py           the error that the pixel grid or resampling alone would cause
     sums.py             running sums over images, from which means and intervals follow
-    report.py           Report and its parts: numbers, printed table, Markdown, JSON
+    report.py           Report and its parts: numbers, table, plot, Markdown, JSON, pandas
     measurement.py      the model on one batch after another: errors, floors and predictions, summed
     measure.py          measure, the public function
+    metric.py           EquivarianceError: the same in one's own loop, batch by batch, in processes
+    callbacks/          the same in Lightning and in Hugging Face's Trainer, every n epochs
 """

@@ -1,8 +1,8 @@
-"""Choose the layers to measure when the user names none: run the model and see who returns maps."""
+"""The layers to measure: those the user names, else run the model and see who returns maps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..loss.arguments import Arguments
+from ..loss.feature_groups import Spec
 from ..loss.modules import hooked, walk
 
-__all__ = ["choose_layers"]
+__all__ = ["choose_layers", "requested_layers"]
 
 MAX_UNCAPTURED_LAYERS = 5
 """How many of the layers that return maps, but cannot be captured, an error names."""
@@ -84,6 +85,22 @@ def choose_layers(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) 
         returned_it = [name for name in maps if runs[name].output is last_map]
         chosen.append(returned_it[0])
     return chosen
+
+
+def requested_layers(
+    layers: str | Sequence[str] | None, feature_groups: Spec | Mapping[str, Spec]
+) -> list[str] | None:
+    """Return the layers named by the user, if only as keys of ``feature_groups``; else None."""
+    if isinstance(layers, str):
+        return [layers]
+    if layers is not None:
+        if not layers:
+            raise ValueError("measure needs at least one layer name (see model.named_modules()); got none")
+        return list(layers)
+    # a mapping may also be a mix such as {4: 0.5, 2: 0.5}, which names no layer
+    if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
+        return list(map(str, feature_groups))
+    return None
 
 
 def _run_once(

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..groups.members import FeatureAction, check_action
 from ..loss.feature_groups import Spec
-from ..loss.layers import per_layer
-from .choose_layers import choose_layers
+from .choose_layers import requested_layers
 from .inputs import (
     ImageArguments,
     Images,
@@ -22,10 +20,9 @@ from .inputs import (
     device_of,
     eval_mode,
     number_of_batches,
-    try_model,
     with_progress_bar,
 )
-from .measurement import Measurement
+from .measurement import Measurement, begin, group_to_measure
 from .report import Report
 
 __all__ = ["measure"]
@@ -96,14 +93,10 @@ def measure(
     >>> report.layers["1"].relative < 1e-12
     True
     """
-    group = parse_group(group)
     check_inputs(model, images, labels, batch_size)
-    if len(group) == 1:
-        raise ValueError(
-            f"group {group} contains only the identity, so there is nothing to measure; try rot4 or rot8"
-        )
+    group = group_to_measure(group)
     check_action(action)
-    requested = _requested_layers(layers, feature_groups)
+    requested = requested_layers(layers, feature_groups)
 
     batches = checked_batches(images, batch_size)
     if progress:
@@ -116,18 +109,16 @@ def measure(
         for x in batches:
             x = x.to(device)
             if measurement is None:
-                # which layers there are shows when the model first runs;
-                # it gets copies, because it may write into its input
                 few = x[:2]
-                arguments_of_few = arguments.of(0, len(few))
-                try_model(model, few.clone(), arguments_of_few)
-                names = requested
-                if names is None:
-                    names = choose_layers(model, few.clone(), arguments_of_few)
-                partition = per_layer(feature_groups, names)
-                measurement = Measurement(model, group, partition, labels, floors, action)
+                measurement = begin(
+                    model, group, few, arguments.of(0, len(few)), requested, feature_groups, floors, action
+                )
             start = measurement.count
-            measurement.add(x, arguments.of(start, start + len(x)))
+            stop = start + len(x)
+            labels_of_batch = None
+            if labels is not None:
+                labels_of_batch = labels[start:stop]
+            measurement.add(x, arguments.of(start, stop), labels_of_batch)
 
     needed = "measure needs at least two images, better a hundred, to give confidence intervals"
     if measurement is None:
@@ -138,19 +129,3 @@ def measure(
     if labels is not None and len(labels) != count:
         raise ValueError(f"labels must have one entry per image; got {len(labels)} labels for {count} images")
     return measurement.report(chosen=requested is None)
-
-
-def _requested_layers(
-    layers: str | Sequence[str] | None, feature_groups: Spec | Mapping[str, Spec]
-) -> list[str] | None:
-    """Return the layers named by the user, if only as keys of ``feature_groups``; else None."""
-    if isinstance(layers, str):
-        return [layers]
-    if layers is not None:
-        if not layers:
-            raise ValueError("measure needs at least one layer name (see model.named_modules()); got none")
-        return list(layers)
-    # a mapping may also be a mix such as {4: 0.5, 2: 0.5}, which names no layer
-    if isinstance(feature_groups, Mapping) and all(isinstance(key, str) for key in feature_groups):
-        return list(map(str, feature_groups))
-    return None

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..groups.members import FeatureAction
 from ..groups.similarity import Similarity
 from ..loss.arguments import Arguments
 from ..loss.capture import capture
 from ..loss.error import compared_maps, image_errors
-from ..loss.feature_groups import FeatureGroups
-from ..loss.layers import check_regular_layers
+from ..loss.feature_groups import FeatureGroups, Spec
+from ..loss.layers import check_regular_layers, per_layer
+from .choose_layers import choose_layers
 from .floors import resampling_errors, symmetric_kernels
+from .inputs import try_model
 from .report import ElementReport, LayerReport, OutputElement, OutputReport, Report
 from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share, mean_of_known
 
-__all__ = ["Measurement"]
+__all__ = ["Measurement", "Sums", "begin", "group_to_measure"]
 
 Maps = dict[str, Tensor]
 """Layer name -> what is compared of it, (B, N, H, W)."""
@@ -61,6 +65,26 @@ class _Layer:
         self.size = (0, 0)
         """Height and width of its maps, once it has run."""
 
+    def merge(self, other: _Layer) -> None:
+        """Add the sums of the same layer over other images."""
+        self.errors.merge(other.errors)
+        self.grid_floors.merge(other.grid_floors)
+        self.resampling_floors.merge(other.resampling_floors)
+        self.diversity.merge(other.diversity)
+        self.size = other.size
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All sums of a measurement, without its model: what processes send to each other."""
+
+    count: int
+    """How many images were added."""
+    labelled: int
+    """How many of them had a label."""
+    layers: dict[str, _Layer]
+    predictions: PredictionSums | None
+
 
 class Measurement:
     """Everything a report is made of, summed over the batches added so far.
@@ -69,7 +93,6 @@ class Measurement:
         model: The model, in eval mode.
         group: The transformations.
         partition: Layer names to feature groups; the layers to measure.
-        labels: Of all images, in their order, if known.
         floors: Whether to measure floors too.
         action: What is compared of a layer.
     """
@@ -79,7 +102,6 @@ class Measurement:
         model: nn.Module,
         group: Group,
         partition: Mapping[str, FeatureGroups],
-        labels: Tensor | None,
         floors: bool,
         action: FeatureAction,
     ) -> None:
@@ -87,10 +109,10 @@ class Measurement:
             check_regular_layers(group, partition)
         self.model = model
         self.group = group
-        self.labels = labels
         self.floors = floors
         self.action = action
         self.count = 0
+        self.labelled = 0
         self.arguments: Arguments = ((), {})
         """Of the batch that is being added."""
         self.elements = [_describe(group, i) for i in range(len(group))]
@@ -101,19 +123,42 @@ class Measurement:
         # until an output turns out not to be scores
         self.predictions: PredictionSums | None = PredictionSums(len(group))
 
-    def add(self, x: Tensor, arguments: Arguments = ((), {})) -> None:
-        """Add one batch of images (B, C, H, W), with what the model takes besides them."""
+    def add(self, x: Tensor, arguments: Arguments = ((), {}), labels: Tensor | None = None) -> None:
+        """Add one batch.
+
+        Args:
+            x: Images (B, C, H, W).
+            arguments: What the model takes besides them.
+            labels: Their classes (B,), if they are known.
+        """
         self.arguments = arguments
         maps, outputs = self._add_errors(x)
-        labels = None
-        if self.labels is not None:
-            labels = self.labels[self.count : self.count + len(x)]
-        self._add_predictions(outputs, labels)
+        scores = [_scores_of(output) for output in outputs]
+        self._add_predictions(scores, labels)
         # what would be left if the weights were as good as they can be
         if self.floors:
             self._add_resampling_floors(maps)
             self._add_grid_floors(x)
         self.count += len(x)
+        if labels is not None:
+            self.labelled += len(x)
+
+    @property
+    def sums(self) -> Sums:
+        """All sums so far; :meth:`merge` adds them to another measurement of the same layers."""
+        return Sums(self.count, self.labelled, self.layers, self.predictions)
+
+    def merge(self, parts: Iterable[Sums]) -> None:
+        """Add what measurements of the same layers found on other images."""
+        for part in parts:
+            self.count += part.count
+            self.labelled += part.labelled
+            for name, layer in part.layers.items():
+                self.layers[name].merge(layer)
+            if part.predictions is None:
+                self.predictions = None
+            elif self.predictions is not None:
+                self.predictions.merge(part.predictions)
 
     def report(self, chosen: bool) -> Report:
         """Return the report of all images added; ``chosen`` if the user named no layers."""
@@ -122,7 +167,7 @@ class Measurement:
             layers[name] = self._layer_report(layer)
         accuracy = None
         averaged = None
-        if self.labels is not None and self.predictions is not None:
+        if self.labelled == self.count and self.predictions is not None:
             hits = (self.predictions.hits / self.count).tolist()
             accuracy = dict(zip(self.group.labels, hits, strict=True))
             averaged = self.predictions.averaged_hits / self.count
@@ -184,14 +229,14 @@ class Measurement:
                     errors[i] = resampling_errors(h, element.similarity)
             self.layers[name].resampling_floors.add(h, errors)
 
-    def _add_predictions(self, outputs: list[Any], labels: Tensor | None) -> None:
+    def _add_predictions(self, scores: list[Any], labels: Tensor | None) -> None:
         """Add the scores under every element, if the model is a classifier."""
         if labels is not None:
-            _check_labels(labels, outputs[0])
-        if not _are_scores(outputs[0]):
+            _check_labels(labels, scores[0])
+        if not _are_scores(scores[0]):
             self.predictions = None
         elif self.predictions is not None:
-            self.predictions.add(outputs, labels)
+            self.predictions.add(scores, labels)
 
     def _compare(self, x: Tensor, maps: Maps, i: int, permute: bool) -> tuple[dict[str, Tensor], Any]:
         """Run the model on the images under element ``i`` and compare every layer.
@@ -332,6 +377,46 @@ class Measurement:
         return OutputReport(logit_error, flip_rate, elements, agreement)
 
 
+def group_to_measure(group: Group | str) -> Group:
+    """Return the group, and raise an error if it has nothing but the identity."""
+    group = parse_group(group)
+    if len(group) == 1:
+        raise ValueError(
+            f"group {group} contains only the identity, so there is nothing to measure; try rot4 or rot8"
+        )
+    return group
+
+
+def begin(
+    model: nn.Module,
+    group: Group,
+    x: Tensor,
+    arguments: Arguments,
+    names: list[str] | None,
+    feature_groups: Spec | Mapping[str, Spec],
+    floors: bool,
+    action: FeatureAction,
+) -> Measurement:
+    """Run the model on a few images to see which layers there are, and return an empty measurement.
+
+    Args:
+        model: The model, in eval mode.
+        group: The transformations.
+        x: A few images (B, C, H, W); they are not added.
+        arguments: What the model takes besides them.
+        names: The layers to measure; None for the model's children that return maps.
+        feature_groups: Of all layers, or by layer.
+        floors: Whether to measure floors too.
+        action: What is compared of a layer.
+    """
+    # the model gets copies, because it may write into its input
+    try_model(model, x.clone(), arguments)
+    if names is None:
+        names = choose_layers(model, x.clone(), arguments)
+    partition = per_layer(feature_groups, names)
+    return Measurement(model, group, partition, floors, action)
+
+
 def _describe(group: Group, i: int) -> _Element:
     label = group.labels[i]
     steps = group.elements[i]
@@ -347,6 +432,13 @@ def _describe(group: Group, i: int) -> _Element:
     if similarity.turn == 0 and not similarity.flip:
         factor = float(similarity.scale)
     return _Element(label, similarity, similarity.exact, degrees, factor)
+
+
+def _scores_of(output: Any) -> Any:
+    """Return the scores inside what models of Hugging Face return; anything else as it is."""
+    if isinstance(output, Tensor):
+        return output
+    return getattr(output, "logits", output)
 
 
 def _are_scores(output: Any) -> bool:

@@ -6,12 +6,17 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .._text import MODEL_ITSELF, markdown_table, number
+from .._text import MODEL_ITSELF, html_table, markdown_table, nearest, number
 from .._text import columns as aligned
 from .sums import Interval, mean_of_known
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport", "Report"]
 
@@ -89,6 +94,11 @@ class LayerReport:
     """Height and width of the maps."""
     elements: dict[str, ElementReport]
     """The same for each element by its label, such as ``"90°"``, without the identity."""
+
+    def __repr__(self) -> str:
+        size = "×".join(map(str, self.size))
+        errors = f"relative {number(self.relative)}, floor {number(self.floor)}"
+        return f"LayerReport({errors}, map {size}, {len(self.elements)} elements)"
 
     @property
     def per_element(self) -> dict[str, float]:
@@ -174,16 +184,23 @@ class OutputReport:
     agreement: float = math.nan
     """The share of images whose predicted class is the same under all elements."""
 
+    def __repr__(self) -> str:
+        changed = f"{self.flip_rate:.2%} of the predictions change"
+        return f"OutputReport({changed}, agreement {self.agreement:.2%}, {len(self.elements)} elements)"
+
 
 @dataclass(frozen=True)
 class Report:
     """How equivariant a model is, as :func:`measure` found it.
 
-    ``print(report)`` shows a table with one row per layer, ``report.layers["layer1"].relative`` is
-    one number of it, and ``report.save("folder")`` writes everything as JSON, Markdown and HTML.
+    ``print(report)`` shows a table with one row per layer, as does a notebook;
+    ``report.layers["layer1"].relative`` is one number of it, ``report.plot()`` draws it, and
+    ``report.save("folder")`` writes everything as JSON, Markdown and HTML.
 
     >>> import torch, ien
     >>> report = ien.measure(torch.nn.Conv2d(1, 4, kernel_size=1), torch.rand(8, 1, 6, 6), "rot4")
+    >>> report
+    Report(rot4, 8 images, 1 layer, worst the model itself: 0)
     >>> print(report.title)
     equivariance to rot4 over 8 images
     >>> list(report.layers[""].elements)
@@ -218,6 +235,16 @@ class Report:
         header, rows = self.table()
         table = aligned([header, *rows])
         return "\n".join([self.title, *table, *self.remarks()])
+
+    def __repr__(self) -> str:
+        layers = "1 layer" if len(self.layers) == 1 else f"{len(self.layers)} layers"
+        name, error = self.worst
+        worst = f"worst {name or MODEL_ITSELF}: {number(error)}"
+        return f"Report({self.group}, {self.images:,} images, {layers}, {worst})"
+
+    def _repr_html_(self) -> str:
+        header, rows = self.table()
+        return html_table(self.title, [header, *rows], self.remarks())
 
     @property
     def title(self) -> str:
@@ -289,6 +316,88 @@ class Report:
             derived = {"exact": layer.exact, "between": layer.between, "warnings": layer.warnings}
             content["layers"][name].update(_without_nan(derived))
         return content
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers to log while a model trains, by names that loggers understand.
+
+        ``equivariance/rot4/layer1`` is the relative error of a layer. Of a classifier there are
+        ``equivariance/rot4/output/flip_rate`` and ``…/agreement``, and with labels ``…/accuracy``
+        of the original images and ``…/worst_accuracy`` under any element.
+
+        >>> report = ien.measure(nn.Conv2d(1, 4, kernel_size=1), torch.rand(8, 1, 6, 6), "rot4")
+        >>> list(report.scalars())
+        ['equivariance/rot4/the model itself']
+        """
+        prefix = f"equivariance/{self.group}"
+        values = {}
+        for name, layer in self.layers.items():
+            values[f"{prefix}/{name or MODEL_ITSELF}"] = layer.relative
+        if self.output is not None:
+            values[f"{prefix}/output/flip_rate"] = self.output.flip_rate
+            values[f"{prefix}/output/agreement"] = self.output.agreement
+        if self.accuracy is not None:
+            shares = list(self.accuracy.values())  # the identity first
+            values[f"{prefix}/output/accuracy"] = shares[0]
+            values[f"{prefix}/output/worst_accuracy"] = min(shares)
+        return values
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each layer and element.
+
+        Its columns are those of :class:`ElementReport`, with the interval as ``low`` and ``high``.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "to_pandas needs pandas: pip install pandas, or use to_dict()", name="pandas"
+            ) from error
+        rows = []
+        for name, layer in self.layers.items():
+            for label, element in layer.elements.items():
+                row = {"layer": name, "element": label} | asdict(element)
+                row["low"], row["high"] = row.pop("interval")
+                rows.append(row)
+        return pandas.DataFrame(rows)
+
+    def plot(self, kind: str = "layers", layer: str | None = None) -> Figure:
+        """Draw the errors; a notebook shows the figure.
+
+        Args:
+            kind: ``"layers"``: the relative error of each layer, with intervals and floors.
+                ``"angles"``: the error of one layer around the circle, for groups such as
+                ``"rot72"``; with labels, the accuracy too. ``"factors"``: the same against the
+                scale factor.
+            layer: Which layer, if ``kind`` draws one; by default the last that is large enough.
+
+        Returns:
+            A matplotlib figure; ``figure.savefig("errors.png")`` writes it.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed: ``pip install "ien[plots]"``.
+            ValueError: There is no such kind or layer, or the group has no angles or factors.
+        """
+        # from a later folder, as in to_html: there is one drawer of plots, and it is there
+        from ..report.plots.angles import plot_angles, plot_factors
+        from ..report.plots.errors import plot_errors
+
+        reports = {self.group: self}
+        if kind == "layers" and layer is None:
+            figure = plot_errors(reports)
+        elif kind == "layers":
+            raise ValueError(f'all layers are drawn; got layer={layer!r}: use it with kind="angles"')
+        elif kind == "angles":
+            figure = plot_angles(reports, layer)
+        elif kind == "factors":
+            figure = plot_factors(reports, layer)
+        else:
+            raise ValueError(f"no kind of plot {kind!r}: {nearest(kind, ['layers', 'angles', 'factors'])}")
+        # a notebook shows figures of pyplot by itself, and others by this method
+        figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+        return figure
 
     def to_markdown(self) -> str:
         """Return a Markdown page with the table, the remarks, and the errors of each element."""
@@ -368,6 +477,12 @@ class Report:
     def _elements(self) -> dict[str, ElementReport]:
         """Return the elements of the first layer: all layers have the same ones."""
         return next(iter(self.layers.values())).elements
+
+
+def _png(figure: Figure) -> bytes:
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()
 
 
 def _error_of(label: str) -> Callable[[LayerReport], str]:

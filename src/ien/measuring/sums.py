@@ -71,6 +71,12 @@ class ErrorSums:
         self._sum += v.sum(0)
         self._outer_sum += v.T @ v
 
+    def merge(self, other: ErrorSums) -> None:
+        """Add the sums over other images."""
+        self.count += other.count
+        self._sum += other._sum
+        self._outer_sum += other._outer_sum
+
     @property
     def variance(self) -> float:
         """The variance of all values of the maps: over images, channels and pixels."""
@@ -163,6 +169,12 @@ class DiversitySums:
         self._channel_sums = self._channel_sums + moments.sum(1)  # (2, C)
         self._group_sums = self._group_sums + self._sums_of_groups(h, moments)  # (3, groups)
 
+    def merge(self, other: DiversitySums) -> None:
+        """Add the sums over other images."""
+        self._count += other._count
+        self._channel_sums = self._channel_sums + other._channel_sums
+        self._group_sums = self._group_sums + other._group_sums
+
     @property
     def constant(self) -> bool:
         """Whether no channel varies over images and pixels, up to rounding."""
@@ -247,6 +259,14 @@ class PredictionSums:
         averaged = stacked.mean(0, keepdim=True)  # (1, B, classes)
         averaged_right = _classes(averaged).cpu() == labels
         self.averaged_hits += float(averaged_right.sum())
+
+    def merge(self, other: PredictionSums) -> None:
+        """Add the sums over other images."""
+        self.errors.merge(other.errors)
+        self.flips += other.flips
+        self.agreeing += other.agreeing
+        self.hits += other.hits
+        self.averaged_hits += other.averaged_hits
 
 
 def interval_of_share(share: float, count: int) -> Interval:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._files import generator, seed_of
-from .._text import columns, progress_bar
+from .._text import columns, html_table, progress_bar
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..loss.feature_groups import GroupPool
@@ -90,23 +90,39 @@ class Symmetry:
             "broken": f'make_equivariant(model, "{self.group}", images, slack="auto"), or another group',
         }[self.verdict]
 
+    def __str__(self) -> str:
+        return "\n".join([self._title(), *columns(self._rows()), *self._notes()])
+
     def __repr__(self) -> str:
-        title = {
+        certainty = f"certainty {self.certainty:.1f}"
+        return f"Symmetry({self.group}: {self.verdict}, {certainty}, {self.images:,} images)"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._rows(), self._notes())
+
+    def _title(self) -> str:
+        return {
             "exact": f"{self.group} is a symmetry, as far as {self.images:,} images tell",
             "unclear": f"{self.group} may not be a symmetry of these {self.images:,} images",
             "weak": f"{self.group} is nearly a symmetry: these {self.images:,} images prefer orientations "
             f"a little",
             "broken": f"{self.group} is not a symmetry: these {self.images:,} images prefer orientations",
         }[self.verdict]
+
+    def _rows(self) -> list[list[str]]:
+        """Return the table: a header, a row for each layer, and one for all of them."""
         rows = [["layer", "certainty"]]
         for name, certainty in self.by_layer.items():
             rows.append([name, f"{certainty:.1f}"])
         rows.append(["all together", f"{self.certainty:.1f}"])
+        return rows
+
+    def _notes(self) -> list[str]:
         low, high = self.interval
         signal = (
             f"signal: {self.signal:.1f} times the noise of an epoch, 95 % interval {low:.1f} … {high:.1f}"
         )
-        return "\n".join([title, *columns(rows), signal, f"pick: {self.advice}"])
+        return [signal, f"pick: {self.advice}"]
 
 
 def symmetry(

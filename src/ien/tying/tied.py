@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .._text import MODEL_ITSELF, columns, number, short_count
+from .._text import MODEL_ITSELF, columns, html_table, number, short_count
 from .listening import Evidence, Listener
 from .parametrized import TiedNorm
 from .plan import Plan, TiedLayer, errors_of
@@ -210,11 +210,24 @@ class Tied:
             raise ValueError(problem)
         return errors
 
+    def __str__(self) -> str:
+        return "\n".join([self._title(), *columns(self._rows()), *self._notes()])
+
     def __repr__(self) -> str:
-        title = (
+        worst = max(self.errors.values(), default=None)
+        return f"Tied({self._title()}; {len(self.layers)} layers; error {number(worst)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._rows(), self._notes())
+
+    def _title(self) -> str:
+        return (
             f"equivariant to {self.plan.group}: stores {short_count(self._stored)} of "
             f"{short_count(self.plain_count)} numbers ({self.share:.0%})"
         )
+
+    def _notes(self) -> list[str]:
+        """Return what the table does not say."""
         notes = []
         if self._with_slack:
             notes.append("slack: ‖r‖ / ‖P W‖, how far a weight has left the symmetry")
@@ -224,7 +237,7 @@ class Tied:
             notes.append(f"did not run, and were not changed: {', '.join(self.plan.unused)}")
         if self.plan.untied:
             notes.append(f"frozen, and not tied: keep them frozen: {', '.join(self.plan.untied)}")
-        return "\n".join([title, *columns(self._rows()), *notes])
+        return notes
 
     def _rows(self) -> list[list[str]]:
         """Return the table: a header, and a row for each layer."""
