@@ -10,6 +10,7 @@ The package, in the order in which it imports and in which to read it:
     measuring/      how equivariant is a model: measure()
     geometry/       why it is not more: doctor()
     tying/          weights that are equivariant by construction
+    adapting/       a model that is trained already: average, canonicalize, adapt
     models/         the networks of the paper
     baselines/      built-in equivariance: steerable, SESN, DSS, SS-CNN
     data/           files on disk -> tensors
@@ -24,6 +25,10 @@ import importlib as _importlib
 from typing import Any as _Any
 
 from ._text import nearest as _nearest
+from .adapting.adapt import adapt
+from .adapting.average import GroupAverage
+from .adapting.canonicalize import Canonicalize
+from .adapting.compare import Comparison, compare
 from .geometry.doctor import Diagnosis, Finding, doctor
 from .groups.families import custom, group, reflection, rotation, scale
 from .groups.group import Group
@@ -38,6 +43,8 @@ from .tying.tie import make_equivariant, make_plain, plain_copy
 from .tying.tied import Tied
 
 __all__ = [
+    "Canonicalize",
+    "Comparison",
     "Diagnosis",
     "ElementReport",
     "Equivariance",
@@ -47,15 +54,18 @@ __all__ = [
     "Features",
     "Finding",
     "Group",
+    "GroupAverage",
     "GroupPool",
     "LayerReport",
     "OutputReport",
     "Report",
     "Symmetry",
     "Tied",
+    "adapt",
     "baselines",
     "callbacks",
     "capture",
+    "compare",
     "custom",
     "data",
     "doctor",

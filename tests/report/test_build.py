@@ -193,7 +193,7 @@ def test_a_network_that_cannot_be_examined_is_said_to_be(opened_runs, monkeypatc
         raise ValueError(f"cannot follow it at {size}")
 
     monkeypatch.setattr("ien.geometry.doctor.doctor", fail)
-    assert build._examine(opened_runs[0]) == Geometry(None, "cannot follow it at (1, 28, 28)")
+    assert build.examine(opened_runs[0]) == Geometry(None, "cannot follow it at (1, 28, 28)")
 
 
 # --- runs side by side

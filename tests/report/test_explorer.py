@@ -3,6 +3,7 @@
 import base64
 import zlib
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien.report.opened import OpenedRun
+from ien.report.opened import Opened, OpenedRun
 from ien.report.page.explorer import MAX_MAP_SIZE, choose_images, explore, groups_of, pack, sweeps_of
 from tests.helpers import toy
 
@@ -154,16 +155,24 @@ def test_constant_frames_pack_to_zeros() -> None:
     assert zlib.decompress(base64.b64decode(text)) == bytes(12) and limits == [7, 7]
 
 
+def opened(net: nn.Module, images: Tensor, layers: tuple[str, ...] = ("0",), **more: Any) -> Opened:
+    return Opened(
+        name="net",
+        model=net.eval(),
+        layers=layers,
+        feature_groups=1,
+        group=ien.rotation(4),
+        images=images,
+        **more,
+    )
+
+
 def test_many_classes_have_the_likeliest_bars_and_large_maps_are_averaged() -> None:
     conv = nn.Conv2d(3, 6, 3, padding=1)
-    net = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 50)).eval()
-    run = SimpleNamespace(
-        **{"name": "net", "model": net, "layers": ("0",), "feature_groups": 1},
-        **{"measured_groups": (ien.rotation(4),), "record": SimpleNamespace(config={})},
-        **{"images": torch.rand(2, 3, 100, 100), "labels": torch.tensor([49, 3])},
-    )
+    net = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 50))
+    run = opened(net, torch.rand(2, 3, 100, 100), labels=torch.tensor([49, 3]))
     found = explore([run], [{"0": 1.0}], images=2, maps=3).content
-    first = found["images"][0]
+    first = next(image for image in found["images"] if image["label"] == 49)
     assert first["size"] == [3, 96, 96] and len(first["classes"]) == 10 and 49 in first["classes"]
     (layer,) = found["runs"][0]["layers"]
     assert layer["size"] == [100, 100] and layer["stored"] == [MAX_MAP_SIZE] * 2 and layer["of"] == 6
@@ -171,7 +180,68 @@ def test_many_classes_have_the_likeliest_bars_and_large_maps_are_averaged() -> N
     assert len(zlib.decompress(base64.b64decode(frames[0]))) == 72 * MAX_MAP_SIZE**2
 
 
-def test_runs_without_classes_cannot_be_explored() -> None:
-    run = SimpleNamespace(name="tracker", labels=None)
-    with pytest.raises(ValueError, match="tracker is not a classifier"):
-        explore([run], [{}])
+class Brightest(nn.Module):
+    """Says which quadrant of the image is brightest: 0 and 1 above, 2 and 3 below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 9 * self.pool(x).flatten(1)  # (B, 4)
+
+
+def quadrants(*bright: int) -> Tensor:
+    """Images 8×8, one with each of these quadrants white; -1 for none."""
+    images = torch.zeros(len(bright), 1, 8, 8)
+    for image, quadrant in zip(images, bright, strict=True):
+        if quadrant >= 0:
+            row, column = divmod(quadrant, 2)
+            image[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 1
+    return images
+
+
+def test_images_whose_prediction_changes_come_first_at_the_angle_where_it_does() -> None:
+    images = quadrants(-1, 2, -1, 0)
+    images[2] = 1  # all white: the same at quarter turns, but darker in corners in between
+    run = opened(Brightest(), images, ("pool",))
+    found = explore([run], [{"pool": 1.0}], images=4, maps=1)
+    assert found.content["kind"] == "classes"
+    shown = found.content["images"]
+    assert {image["index"] for image in shown[:2]} == {1, 3}
+    for image in shown[:2]:
+        turned = [run.model(images[image["index"]][None].rot90(k, (2, 3))) for k in range(4)]
+        assert image["opening"] in (18, 36, 54)  # a quarter turn, though 45° changes it too
+        assert turned[image["opening"] // 18].argmax() != turned[0].argmax()
+    never = next(image for image in shown if image["index"] == 0)
+    assert never["opening"] is None
+    assert found.note.startswith("In ") and "of 4 images the predicted class changes" in found.note
+
+
+def test_maps_count_pixels_and_other_outputs_have_an_error() -> None:
+    images = quadrants(0, 1, 2, 3)
+    # bright pixels are of class 0 and dark ones of class 1, under quarter turns as well
+    place = nn.Conv2d(1, 2, 1)
+    seg = nn.Sequential(nn.Identity(), place)
+    with torch.no_grad():
+        place.weight.copy_(torch.tensor([[[[1.0]]], [[[0.0]]]]))
+        place.bias.copy_(torch.tensor([0.0, 0.5]))
+    found = explore([opened(seg, images, ("1",))], [{"1": 1.0}], images=2, maps=1)
+    changed = found.content["runs"][0]["images"][0]["changed"]
+    assert found.kind == "pixels" and all(changed[k] == 0 for k in (0, 18, 36, 54))
+    assert "classes" not in found.content["images"][0]
+
+    class Top(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, :, :4].mean((1, 2, 3))  # (B,): how bright its upper half is
+
+    net = nn.Sequential(nn.Identity(), Top())
+    run = opened(net, images, ("0",))
+    found = explore([run], [{"0": 1.0}], images=4, maps=1)
+    y = net(images)
+    for i, image in enumerate(found.content["images"]):
+        turned = net(images[image["index"]][None].rot90(1, (2, 3)))
+        expected = float((turned - y[image["index"]]).square() / y.var(unbiased=False))
+        changed = found.content["runs"][0]["images"][i]["changed"]
+        assert changed[0] == 0 and changed[18] == pytest.approx(expected)
+    assert found.kind == "values" and found.note == ""

@@ -32,8 +32,19 @@ def net(kernel: int = 3, channels: int = 1) -> nn.Sequential:
 def opened(name: str = "a small seed 1", group: str = "rot4", **changes: Any) -> OpenedRun:
     images = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1))
     record, config = SimpleNamespace(data="toy"), toy.config()
-    network = (net(), ("1", "3"), 2, ien.group(group))
-    return replace(OpenedRun(Path(name), name, *network, images, torch.zeros(3), config, record), **changes)
+    run = OpenedRun(
+        folder=Path(name),
+        name=name,
+        model=net(),
+        layers=("1", "3"),
+        feature_groups=2,
+        group=ien.group(group),
+        images=images,
+        labels=torch.zeros(3),
+        config=config,
+        record=record,
+    )
+    return replace(run, **changes)
 
 
 def pooled(model: nn.Module, layer: int, x: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .._files import replace_file
@@ -103,6 +101,8 @@ class Canonicalize(nn.Module):
         Raises:
             ValueError: Nothing was fitted.
         """
+        from safetensors.torch import save_file
+
         if self.network is None:
             raise ValueError("there is nothing to save: call fit(images) first")
         described = {"group": str(self.group), "accuracy": self.accuracy}
@@ -123,6 +123,8 @@ class Canonicalize(nn.Module):
         Raises:
             ValueError: The file cannot be read, or was not written by :meth:`save`.
         """
+        from safetensors import safe_open
+
         try:
             with safe_open(path, framework="pt") as file:
                 described = json.loads((file.metadata() or {})[KEY])

@@ -18,7 +18,7 @@ from ..groups.group import Group
 from ..groups.members import FeatureAction, permute_members
 from .feature_groups import FeatureGroups, pool_layer
 
-__all__ = ["check_pixels", "compared_maps", "full_precision", "image_errors", "mean_error"]
+__all__ = ["MIN_VARIANCE", "check_pixels", "compared_maps", "full_precision", "image_errors", "mean_error"]
 
 MIN_VARIANCE = 1e-12
 """Constant maps have no variance to divide by."""

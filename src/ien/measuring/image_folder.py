@@ -41,7 +41,10 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def image_batches(
-    paths: Sequence[Path], size: tuple[int, int, int] | None = None, batch_size: int = 64
+    paths: Sequence[Path],
+    size: tuple[int, int, int] | None = None,
+    batch_size: int = 64,
+    unreadable: list[Path] | None = None,
 ) -> Iterator[Tensor]:
     """Yield the pictures in batches (B, C, H, W) of float32 in [0, 1].
 
@@ -50,24 +53,36 @@ def image_batches(
         size: (C, H, W) to convert and resize every picture to, with C 1 or 3. By default all must
             have the same size already; they have one channel if all are grey, and three otherwise.
         batch_size: Pictures per batch; the last may have fewer.
+        unreadable: A list to which files that cannot be read are added, in place of an error.
 
     Raises:
-        ValueError: A file cannot be read, or pictures differ in size and no ``size`` is given.
+        ValueError: A file cannot be read, none can, or pictures differ in size and no ``size`` is
+            given.
     """
-    channels = common_channels(paths) if size is None else size[0]
+    channels = common_channels(paths, skip=unreadable is not None) if size is None else size[0]
     if channels not in (1, 3):
         raise ValueError(f"images have 1 or 3 channels; the size asks for {channels}")
     first_shape: torch.Size | None = None
+    first_path = paths[0]
     for start in range(0, len(paths), batch_size):
         batch = []
         for path in paths[start : start + batch_size]:
-            image = _read(path, channels, size)
+            try:
+                image = _read(path, channels, size)
+            except ValueError:
+                if unreadable is None:
+                    raise
+                unreadable.append(path)
+                continue
             if first_shape is None:
-                first_shape = image.shape
+                first_shape, first_path = image.shape, path
             if image.shape != first_shape:
-                raise ValueError(_different_sizes(path, image.shape, paths[0], first_shape))
+                raise ValueError(_different_sizes(path, image.shape, first_path, first_shape))
             batch.append(image)
-        yield torch.stack(batch)  # (B, C, H, W)
+        if batch:
+            yield torch.stack(batch)  # (B, C, H, W)
+    if first_shape is None:
+        raise ValueError(f"none of the {len(paths)} files can be read as an image, such as {paths[0]}")
 
 
 def read_square(path: Path, channels: int) -> Tensor:
@@ -112,12 +127,16 @@ def opened(path: str | os.PathLike[str], extra: str = "plots") -> Iterator[Image
         ) from None
 
 
-def common_channels(paths: Sequence[Path]) -> int:
-    """Return 1 if all pictures are grey, and 3 otherwise."""
+def common_channels(paths: Sequence[Path], skip: bool = False) -> int:
+    """Return 1 if all pictures are grey, and 3 otherwise; ``skip`` those that cannot be read."""
     for path in paths:
-        with opened(path) as file:
-            if file.mode not in ("1", "L"):
-                return 3
+        try:
+            with opened(path) as file:
+                if file.mode not in ("1", "L"):
+                    return 3
+        except ValueError:
+            if not skip:
+                raise
     return 1
 
 
@@ -148,5 +167,5 @@ def _different_sizes(path: Path, shape: torch.Size, first_path: Path, first_shap
     channels, height, width = first_shape
     return (
         f"images must have one size: {path} is {shape[1]}×{shape[2]}, {first_path} is {height}×{width}; "
-        f"give a size to scale all to, such as {channels}x{height}x{width}"
+        f"give a size to scale all to, such as {channels}x{height}x{width} (in the shell: --size)"
     )

@@ -3,7 +3,7 @@
 palette.py    one colour for each method
 records.py    what a finished run leaves behind
 rows.py       records that may be averaged, as a line of a table
-opened.py     a trained run with its network and its test images
+opened.py     a network with images; a trained run with its network and its test images
 tables/       accuracies, costs and errors beside the paper's
 plots/        errors, angles, training and costs as pictures
 page/         self-contained HTML pages

@@ -1,4 +1,4 @@
-"""Opened runs: a trained run with its network, the images that it was tested on, and its record."""
+"""What pages and plots look at: a network with images, and a run with its record besides."""
 
 from __future__ import annotations
 
@@ -16,26 +16,48 @@ from ..training.config import Config
 from ..training.run_folder import read_config, read_data, read_result
 from .records import Record, read
 
-__all__ = ["OpenedRun", "open_run", "open_runs"]
+__all__ = ["Opened", "OpenedRun", "open_run", "open_runs"]
 
 
-@dataclass(frozen=True, eq=False)
-class OpenedRun:
-    """A trained run: its network, its test images, and what its folder says."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Opened:
+    """A network, and images to look at it with."""
 
-    folder: Path
     name: str
-    """The row and what tells it from others: ``ien-r4 small seed 1``."""
     model: nn.Module
     """In eval mode."""
     layers: tuple[str, ...]
-    """The layers that the paper compares."""
+    """The layers to compare."""
     feature_groups: Spec | Mapping[str, Spec]
     group: Group
     images: Tensor
-    """Test images (N, C, H, W), float32 in [0, 1]; for a tracker, what it searches in."""
-    labels: Tensor | None
-    """Their classes (N,); None if it does not classify."""
+    """(N, C, H, W), float32 in [0, 1]."""
+    labels: Tensor | None = None
+    """Their classes (N,), if known."""
+    image_names: tuple[str, ...] = ()
+    """What to call the images, if not test image 0, 1, …"""
+
+    @property
+    def measured_groups(self) -> tuple[Group, ...]:
+        """The groups whose angles or factors are looked at."""
+        return (self.group,)
+
+    @property
+    def averaged(self) -> bool:
+        """Whether its accuracy is that of several passes, of which a page shows one."""
+        return False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OpenedRun(Opened):
+    """A trained run: its network, its test images, and what its folder says.
+
+    Its name is the row and what tells it from others, as in ``ien-r4 small seed 1``; its layers are
+    those that the paper compares; its images are those of its test set, or for a tracker what it
+    searches in; it has no labels if it does not classify.
+    """
+
+    folder: Path
     config: Config
     record: Record
 
@@ -43,6 +65,10 @@ class OpenedRun:
     def measured_groups(self) -> tuple[Group, ...]:
         """The groups that it was measured under when it was tested."""
         return self.config.objective.measured_groups
+
+    @property
+    def averaged(self) -> bool:
+        return bool(self.record.config.get("average"))
 
 
 def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> OpenedRun:

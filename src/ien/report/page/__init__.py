@@ -2,8 +2,10 @@
 
     html.py        fill a template: escaping, style and numbers
     measured.py    the page of one report, which ``ien.measure(...).save(folder)`` writes
-    explorer.py    what the explorer shows: test images and feature maps at all angles and scales
-    build.py       the page of runs, which ``ien report`` writes
+    outputs.py     what a model returns: classes, pixels or values, and how far they change
+    explorer.py    what the explorer shows: images and feature maps at all angles and scales
+    build.py       the page of runs, which ``ien report RUN`` writes
+    model.py       the page of any model, which ``ien report code.py:build`` writes
 
 The HTML, the style sheet and the explorer's script are in ``templates/``.
 """

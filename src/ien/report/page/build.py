@@ -17,7 +17,7 @@ import torch
 from ..._files import replace_file
 from ...measuring.measure import measure
 from ...measuring.report import Report
-from ..opened import OpenedRun, open_runs
+from ..opened import Opened, OpenedRun, open_runs
 from ..palette import colours_of
 from ..plots.style import styled
 from ..records import Record
@@ -30,7 +30,19 @@ if TYPE_CHECKING:
 
     from ...geometry.doctor import Diagnosis
 
-__all__ = ["write_runs_page"]
+__all__ = [
+    "Geometry",
+    "Plot",
+    "Progress",
+    "check_place",
+    "examine",
+    "fitting_page",
+    "measure_sweep",
+    "now",
+    "say_nothing",
+    "sweep_plots",
+    "write_runs_page",
+]
 
 MAX_BYTES = 10_000_000
 """How large the page may become: browsers open that at once, and it can be sent by mail."""
@@ -78,17 +90,13 @@ def write_runs_page(
     Raises:
         ValueError: The runs cannot be compared, or are too many for one page.
     """
-    path = Path(path)
-    say = progress or _say_nothing
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name the file to write, such as {path / 'report.html'}")
-    with styled():  # says what is missing before the work begins
-        pass
+    path = check_place(path)
+    say = progress or say_nothing
     runs = _with_equal_images(open_runs(folders, data, measured))
 
     reports = []
     for sweep in sweeps_of(groups_of(runs)):
-        reports.append((sweep, _measure(runs, sweep, say)))
+        reports.append((sweep, measure_sweep(runs, sweep, say)))
     # the variance of the original maps: that of any sweep will do
     variances = []
     for report in reports[0][1].values():
@@ -96,7 +104,7 @@ def write_runs_page(
     exploration = explore(runs, variances, SHOWN_IMAGES, SHOWN_MAPS, say)
 
     say("examining the geometry of the networks")
-    geometry = [_examine(run) for run in runs]
+    geometry = [examine(run) for run in runs]
     say("drawing")
     text = _page(runs, geometry, _plots(runs, reports), exploration)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,8 +112,23 @@ def write_runs_page(
     return path
 
 
-def _say_nothing(text: str) -> None:
-    pass
+def check_place(path: Path | str) -> Path:
+    """Check that a page can be made and written there, before the work begins."""
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name the file to write, such as {path / 'report.html'}")
+    with styled():  # says what is missing
+        pass
+    return path
+
+
+def say_nothing(text: str) -> None:
+    """Do without progress."""
+
+
+def now() -> str:
+    """When the page is made."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _with_equal_images(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
@@ -135,8 +158,8 @@ def _tested_on(record: Record) -> str:
     return f"{record.source} {record.data}, {record.tested_on} set, {record.test:,} images"
 
 
-def _measure(runs: Sequence[OpenedRun], sweep: Sweep, say: Progress) -> dict[str, Report]:
-    """Measure every run under all elements of a sweep; run name to report."""
+def measure_sweep(runs: Sequence[Opened], sweep: Sweep, say: Progress) -> dict[str, Report]:
+    """Measure networks under all elements of a sweep; name to report."""
     values = {"rotation": "angles", "scale": "factors"}[sweep.kind]
     reports = {}
     for run in runs:
@@ -147,7 +170,8 @@ def _measure(runs: Sequence[OpenedRun], sweep: Sweep, say: Progress) -> dict[str
     return reports
 
 
-def _examine(run: OpenedRun) -> Geometry:
+def examine(run: Opened) -> Geometry:
+    """Ask the doctor about a network, at the size of its images."""
     from ...geometry.doctor import doctor
 
     channels, height, width = run.images.shape[1:]
@@ -157,32 +181,46 @@ def _examine(run: OpenedRun) -> Geometry:
         return Geometry(None, str(error))
 
 
-def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[str, Report]]]) -> list[Plot]:
-    """Draw every plot that these runs allow; ``measured`` holds their reports along each sweep."""
-    from ..plots.angles import plot_angles, plot_factors
-    from ..plots.costs import plot_costs
-    from ..plots.errors import plot_errors
-    from ..plots.training import plot_training
+def sweep_plots(measured: Sequence[tuple[Sweep, Mapping[str, Report]]], images: str) -> list[Plot]:
+    """Draw the errors of layers, and those at each angle or factor.
 
-    images = f"the first {len(runs[0].images):,} test images"
+    Args:
+        measured: The reports of some networks along each sweep.
+        images: Which images they were measured on, for the captions.
+    """
+    from ..plots.angles import plot_angles, plot_factors
+    from ..plots.errors import plot_errors
+
     plots = []
     for sweep, reports in measured:
         others = len(sweep.values) - 1  # but for the identity
         if sweep.kind == "rotation":
             moves = f"{others} rotations"
-            title = "Error and accuracy at each angle"
+            title = "Error at each angle"
             caption = f"Measured on {images}, every {sweep.values[1]:g}°."
             curves = plot_angles(reports)
         else:
             moves = f"{others} scalings"
-            title = "Error and accuracy at each factor"
+            title = "Error at each factor"
             caption = f"Measured on {images}, from ×{sweep.values[0]:.3g} to ×{sweep.values[-1]:.3g}."
             curves = plot_factors(reports)
+        if all(report.accuracy is not None for report in reports.values()):
+            title = title.replace("Error", "Error and accuracy")
+        elif any(report.output is not None for report in reports.values()):
+            title = title.replace("Error", "Error and predictions")
         errors_caption = f"Relative error over {moves} of {images}; 0 is equivariant, about 2 is unrelated."
         errors = plot_errors(reports)
         plots.append(Plot(f"Error in each layer, over {moves}", errors_caption, _as_address(errors)))
         plots.append(Plot(title, caption, _as_address(curves)))
+    return plots
 
+
+def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[str, Report]]]) -> list[Plot]:
+    """Draw every plot that these runs allow; ``measured`` holds their reports along each sweep."""
+    from ..plots.costs import plot_costs
+    from ..plots.training import plot_training
+
+    plots = sweep_plots(measured, f"the first {len(runs[0].images):,} test images")
     trained = {}
     for run in runs:
         if (run.folder / "metrics.jsonl").exists():  # not for runs with the weights of another
@@ -223,7 +261,7 @@ def _page(
         if run.record.commit:
             commits[run.record.commit] = None
     values: dict[str, Any] = {
-        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "made": now(),
         "names": [run.name for run in runs],
         "commits": list(commits),
         "machines": list(machines),
@@ -235,28 +273,43 @@ def _page(
         "settings": _settings(runs),
         "findings": _same_together(runs, geometry),
         "nan": math.nan,  # for a layer that a run does not have
-        "scales": len(exploration.content["sweeps"]) > 1,
     }
+    return fitting_page("runs.html", exploration, f"{len(runs)} runs", "give fewer runs", values)
+
+
+def fitting_page(
+    template: str, exploration: Exploration, what: str, remedy: str, values: Mapping[str, object]
+) -> str:
+    """Fill a template with an explorer of as many images and maps as :data:`MAX_BYTES` allow.
+
+    Args:
+        template: The file in ``templates/``.
+        exploration: Everything that the explorer could show.
+        what: What the page is about, for the error message.
+        remedy: What would make it smaller.
+        values: What else the template shows.
+    """
     size = 0
     for images, maps in exploration.smaller():  # until it fits
         content = json.dumps(exploration.cut(images, maps), allow_nan=False, separators=(",", ":"))
         text = fill(
-            "runs.html",
+            template,
             script="explorer.js",
             explorer=content.replace("<", "\\u003c"),  # no text in it can end the script element
-            left_out=_left_out(exploration, images, maps),
+            left_out=_left_out(exploration, images, maps, remedy),
+            kind=exploration.kind,
+            labelled=exploration.content["images"][0]["label"] is not None,
+            scales=len(exploration.content["sweeps"]) > 1,
+            changing=exploration.note,
             **values,
         )
         size = len(text.encode())
         if size <= MAX_BYTES:
             return text
-    raise ValueError(
-        f"a page of {len(runs)} runs has at least {size:,} bytes, and {MAX_BYTES:,} are allowed: "
-        f"give fewer runs"
-    )
+    raise ValueError(f"a page of {what} has at least {size:,} bytes, and {MAX_BYTES:,} are allowed: {remedy}")
 
 
-def _left_out(exploration: Exploration, images: int, maps: int) -> str:
+def _left_out(exploration: Exploration, images: int, maps: int, remedy: str) -> str:
     """Say what the page had to leave out; nothing if it holds everything."""
     fewer = []
     if images < exploration.images:
@@ -265,7 +318,7 @@ def _left_out(exploration: Exploration, images: int, maps: int) -> str:
         fewer.append(f"{maps} of {exploration.maps} maps of each layer")
     if not fewer:
         return ""
-    return f"To keep the file small it holds {' and '.join(fewer)}: a page of fewer runs holds more."
+    return f"To keep the file small it holds {' and '.join(fewer)}: {remedy} to see more."
 
 
 def _lines(runs: Sequence[OpenedRun]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the explorer shows: trained runs on a few test images, at all angles and scales."""
+"""What the explorer shows: networks on a few images, at all angles and scales."""
 
 from __future__ import annotations
 
@@ -14,24 +14,40 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from ..._text import MODEL_ITSELF
 from ...groups.families import rotation, scale
 from ...groups.group import Group
 from ...groups.similarity import Similarity
 from ...loss.capture import capture
-from ...loss.error import image_errors
+from ...loss.error import MIN_VARIANCE, image_errors
 from ...loss.feature_groups import pool_layer
 from ...loss.layers import per_layer
-from ..opened import OpenedRun
+from ..opened import Opened
 from ..palette import colours_of
+from .outputs import Kind, changes, kind_of, output_of
 
-__all__ = ["Exploration", "Sweep", "choose_images", "explore", "groups_of", "pack", "sweeps_of"]
+__all__ = [
+    "Changes",
+    "Exploration",
+    "Sweep",
+    "choose_images",
+    "explore",
+    "find_changes",
+    "groups_of",
+    "pack",
+    "sweeps_of",
+]
 
 NUM_ANGLES = 72  # every 5°
 FACTORS_PER_SIDE = 10  # on each side of 1, besides those of the groups
 SHOWN_IMAGES, SHOWN_MAPS, SHOWN_CLASSES = 10, 4, 10
 MAX_MAP_SIZE, MAX_IMAGE_SIZE = 32, 96  # larger ones are averaged down: this is for looking only
 BATCH = 24
-MIN_VARIANCE = 1e-12  # a constant layer has a variance of 0, by which nothing can be divided
+EIGHTHS = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
+"""Angles at which all images are tried, to find those whose prediction changes."""
+IDENTITY = {"rotation": 0.0, "scale": 1.0}
+MIN_CHANGE = 1e-6
+"""Smaller changes are those of rounding."""
 # images and maps of a layer to try where the page would become too large, the most first
 REDUCED_COUNTS = ((10, 4), (8, 4), (7, 4), (6, 4), (6, 3), (6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1))
 
@@ -59,6 +75,10 @@ class Exploration:
     content: Json
     images: int
     maps: int
+    kind: Kind = "classes"
+    """How the outputs are read."""
+    note: str = ""
+    """One sentence about how many images change their prediction."""
 
     def cut(self, images: int, maps: int) -> Json:
         """Return the content with only the first images, and the first maps of each layer."""
@@ -85,61 +105,184 @@ class Exploration:
 
 
 def explore(
-    runs: Sequence[OpenedRun],
+    runs: Sequence[Opened],
     variances: Sequence[Mapping[str, float]],
     images: int = SHOWN_IMAGES,
     maps: int = SHOWN_MAPS,
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
-    """Run every model on a few test images, at the angles and factors of their groups' sweeps.
+    """Run every model on a few images, at the angles and factors of their groups' sweeps.
+
+    Images whose prediction changes come first, each with the place where it does.
 
     Args:
-        runs: Trained runs that classify the same images.
-        variances: Of each layer's pooled maps, for each run: errors are relative to them.
+        runs: Networks with the same images.
+        variances: Of each layer's pooled maps, for each network: errors are relative to them.
         images: How many images to show.
         maps: How many maps of each layer to show.
         progress: Called with a line of text about what is going on.
     """
-    every_label = runs[0].labels
-    if every_label is None:
-        raise ValueError(f"{runs[0].name} is not a classifier, and the explorer shows predicted classes")
-    chosen = choose_images(every_label, images)
-    x, labels = runs[0].images[chosen], every_label[chosen].tolist()
+    say = progress or _say_nothing
     sweeps = sweeps_of(groups_of(runs))
+    say("looking for images whose prediction changes")
+    found = find_changes(runs, sweeps[0])
+    chosen = _choose(found, images)
+    x = runs[0].images[chosen]
+    labels: list[int | None] = [None] * len(chosen)
+    if runs[0].labels is not None:
+        labels = runs[0].labels[chosen].tolist()
 
     shown_runs: list[Json] = []
-    scores = []
+    outputs = []
     most_maps = 0
     colours = colours_of([run.name for run in runs])
-    for run, variance, colour in zip(runs, variances, colours, strict=True):
-        layers, of_images, probabilities = _explore_run(run, x, variance, sweeps, maps, progress)
+    for run, variance, of_output, colour in zip(runs, variances, found.variances, colours, strict=True):
+        layers, of_images, outputs_of_run = _explore_run(run, x, variance, of_output, sweeps, maps, progress)
         shown_runs.append(
             {
                 "name": run.name,
                 "colour": colour,
                 # its test accuracy is that of several passes, of which the page shows one
-                "averaged": bool(run.record.config.get("average")),
+                "averaged": run.averaged,
                 "layers": layers,
                 "images": of_images,
             }
         )
-        scores.append(probabilities)
+        outputs.append(outputs_of_run)
         for layer in layers:
             most_maps = max(most_maps, len(layer["maps"]))
 
-    # all runs show the same classes of an image, so that their bars can be compared
     pictures = []
     for i, (index, label) in enumerate(zip(chosen, labels, strict=True)):
-        classes = _likeliest(torch.stack([of_run[i] for of_run in scores]), label)
-        pictures.append(_picture(x[i]) | {"index": index, "label": label, "classes": classes})
-        for shown, of_run in zip(shown_runs, scores, strict=True):
-            shown["images"][i] |= _predictions(of_run[i], classes)
+        picture = _picture(x[i]) | {"index": index, "label": label, "opening": found.opening(index)}
+        if runs[0].image_names:
+            picture["name"] = runs[0].image_names[index]
+        if found.kind == "classes":
+            # all runs show the same classes of an image, so that their bars can be compared
+            scores = torch.stack([of_run[i].double().softmax(1) for of_run in outputs])
+            picture["classes"] = _likeliest(scores, label)
+            for shown, probabilities in zip(shown_runs, scores, strict=True):
+                shown["images"][i] |= _predictions(probabilities, picture["classes"])
+        pictures.append(picture)
 
-    content = {"sweeps": _sweep_content(sweeps), "images": pictures, "runs": shown_runs}
-    return Exploration(content, len(chosen), most_maps)
+    content = {
+        "kind": found.kind,
+        "sweeps": _sweep_content(sweeps),
+        "images": pictures,
+        "runs": shown_runs,
+    }
+    return Exploration(content, len(chosen), most_maps, found.kind, found.note())
 
 
-def groups_of(runs: Sequence[OpenedRun]) -> list[Group]:
+@dataclass(frozen=True)
+class Changes:
+    """Where along a sweep the outputs of images change most, for any of several networks."""
+
+    kind: Kind
+    sweep: Sweep
+    places: list[int]
+    """The places along the sweep that were tried, but for the identity."""
+    exact: list[bool]
+    """Whether nothing is resampled at each of them."""
+    sizes: Tensor
+    """(images, places): how far the output changes there, as :func:`changes` says."""
+    classes: Tensor
+    """What each image is, (images,): its label, or its prediction; its index if it has neither."""
+    variances: list[float]
+    """Of the outputs of each network."""
+
+    def best(self, image: int) -> tuple[int, float, bool]:
+        """Return the place where an image changes most, how far, and whether it is an exact one.
+
+        Only where nothing changes under exact elements, resampled ones count.
+        """
+        for exact in (True, False):
+            largest, where = 0.0, self.places[0]
+            for place, is_exact, size in zip(
+                self.places, self.exact, self.sizes[image].tolist(), strict=True
+            ):
+                if is_exact == exact and size > largest:  # NaN, of a map too small, is not
+                    largest, where = size, place
+            if largest > MIN_CHANGE:
+                return where, largest, exact
+        return self.places[0], 0.0, False
+
+    def opening(self, image: int) -> int | None:
+        """Return the place at which to open the page on an image; None if nothing changes."""
+        place, size, _ = self.best(image)
+        if size <= MIN_CHANGE:
+            return None
+        return place
+
+    def note(self) -> str:
+        """Say how many images change their prediction."""
+        if self.kind == "values":
+            return ""
+        changed = sum(self.opening(i) is not None for i in range(len(self.sizes)))
+        what = {"classes": "the predicted class", "pixels": "the class of some pixel"}[self.kind]
+        tried = {"rotation": "angles", "scale": "factors"}[self.sweep.kind]
+        count = len(self.sizes)
+        return f"In {changed} of {count:,} images {what} changes at one of {len(self.places)} {tried} tried."
+
+
+def find_changes(runs: Sequence[Opened], sweep: Sweep) -> Changes:
+    """Try every eighth of a turn, or the factors of the groups, on all images of some networks."""
+    identity = sweep.values.index(IDENTITY[sweep.kind])
+    tried = sweep.marks
+    if sweep.kind == "rotation":
+        tried = EIGHTHS
+    places = [sweep.values.index(value) for value in tried]
+    places.remove(identity)
+    exact = [sweep.kind == "scale" or sweep.values[place] in sweep.marks for place in places]
+
+    sizes = []
+    variances = []
+    classes = runs[0].labels
+    for run in runs:
+        original = _outputs(run, run.images)  # (N, …)
+        kind = kind_of(original)
+        variances.append(float(original.double().var(unbiased=False)))
+        if classes is None:
+            classes = original.argmax(1) if kind == "classes" else torch.arange(len(original))
+        columns = []
+        for place in places:
+            parts = []
+            for x, y in zip(run.images.split(BATCH), original.split(BATCH), strict=True):
+                g = sweep.g[place].expand(len(x))
+                y_g = _outputs(run, sweep.group.act(x, g))
+                parts.append(changes(y, y_g, sweep.group, g, variances[-1]))
+            columns.append(torch.cat(parts))
+        sizes.append(torch.stack(columns, 1))  # (N, places)
+    assert classes is not None  # there is at least one network
+    return Changes(kind, sweep, places, exact, torch.stack(sizes).amax(0), classes, variances)
+
+
+def _choose(found: Changes, count: int) -> list[int]:
+    """Choose images of all classes, those that change most under exact elements first."""
+    order = []
+    for i in range(len(found.sizes)):
+        _, size, exact = found.best(i)
+        order.append((exact, size, -i))
+    order.sort(reverse=True)
+    indices = [-minus_i for _, _, minus_i in order]
+    chosen = choose_images(found.classes[indices], count)
+    return [indices[i] for i in chosen]
+
+
+def _outputs(run: Opened, x: Tensor) -> Tensor:
+    """Run a network on images, a few at a time."""
+    parts = []
+    with torch.no_grad():
+        for part in x.split(BATCH):
+            parts.append(output_of(run.model, part))
+    return torch.cat(parts)
+
+
+def _say_nothing(text: str) -> None:
+    pass
+
+
+def groups_of(runs: Sequence[Opened]) -> list[Group]:
     """Return the groups that the runs were measured under, repeated ones included."""
     groups: list[Group] = []
     for run in runs:
@@ -237,18 +380,19 @@ def _factors(own: set[float]) -> list[float]:
 
 
 def _explore_run(
-    run: OpenedRun,
+    run: Opened,
     x: Tensor,
     variance: Mapping[str, float],
+    output_variance: float,
     sweeps: Sequence[Sweep],
     maps: int,
     progress: Callable[[str], None] | None,
 ) -> tuple[list[Json], list[Json], list[Tensor]]:
-    """Return what the page shows of each layer, of each image, and the probabilities of each image.
+    """Return what the page shows of each layer, of each image, and the outputs of each image.
 
-    Probabilities are (elements, classes).
+    Outputs are (elements, …).
     """
-    _, originals = _forward(run, x)
+    y, originals = _forward(run, x)
     chosen = {}  # the maps that vary most
     layers = []
     for name, h in originals.items():  # (images, feature groups, H, W)
@@ -256,7 +400,7 @@ def _explore_run(
         chosen[name] = h.var((0, 2, 3)).topk(min(maps, h.shape[1])).indices
         layers.append(
             {
-                "name": name,
+                "name": name or MODEL_ITSELF,
                 "size": [height, width],
                 "stored": [min(height, MAX_MAP_SIZE), min(width, MAX_MAP_SIZE)],
                 "of": h.shape[1],
@@ -264,34 +408,42 @@ def _explore_run(
             }
         )
 
-    images, scores = [], []
+    images, outputs = [], []
     for i in range(len(x)):
         if progress is not None:
             progress(f"explorer: {run.name}, image {i + 1} of {len(x)}")
         original = {name: h[i : i + 1] for name, h in originals.items()}
-        image, probabilities = _explore_image(run, x[i : i + 1], original, variance, sweeps, chosen)
+        image, output, changed = _explore_image(
+            run, x[i : i + 1], y[i : i + 1], original, variance, output_variance, sweeps, chosen
+        )
+        if kind_of(y) != "classes":
+            image["changed"] = list(map(_rounded, changed.tolist()))
         images.append(image)
-        scores.append(probabilities)
-    return layers, images, scores
+        outputs.append(output)
+    return layers, images, outputs
 
 
 def _explore_image(
-    run: OpenedRun,
+    run: Opened,
     x: Tensor,
+    y: Tensor,
     original: Mapping[str, Tensor],
     variance: Mapping[str, float],
+    output_variance: float,
     sweeps: Sequence[Sweep],
     chosen: Mapping[str, Tensor],
-) -> tuple[Json, Tensor]:
-    """Return maps, errors and probabilities of one image under all elements."""
+) -> tuple[Json, Tensor, Tensor]:
+    """Return maps and errors, outputs, and changes of one image's output under all elements."""
     frames: dict[str, list[Tensor]] = defaultdict(list)
     errors: dict[str, list[Tensor]] = defaultdict(list)
-    outputs = []
+    outputs, changed = [], []
     for sweep in sweeps:
         for g in sweep.g.split(BATCH):  # (BATCH,): all at once would need too much memory
             views = sweep.group.act(x.expand(len(g), -1, -1, -1), g)
             output, pooled = _forward(run, views)
             outputs.append(output)
+            y_expanded = y.expand(len(g), *y.shape[1:])
+            changed.append(changes(y_expanded, output, sweep.group, g, output_variance))
             for name, h_g in pooled.items():
                 h = original[name].expand_as(h_g)
                 # relative: L_G of the image over the variance of the layer
@@ -310,10 +462,10 @@ def _explore_image(
         image["frames"].append(texts)
         image["ranges"].append(ranges)
         image["errors"].append(list(map(_rounded, torch.cat(errors[name]).tolist())))
-    return image, torch.cat(outputs).double().softmax(1)
+    return image, torch.cat(outputs), torch.cat(changed)
 
 
-def _forward(run: OpenedRun, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def _forward(run: Opened, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the output, and the pooled maps of the run's layers."""
     partition = per_layer(run.feature_groups, run.layers)
 
@@ -321,15 +473,17 @@ def _forward(run: OpenedRun, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return pool_layer(name, h, partition[name])
 
     with torch.no_grad(), capture(run.model, run.layers, pool) as features:
-        output = run.model(x)
+        output = output_of(run.model, x)
     return output, {name: features[name] for name in run.layers}
 
 
-def _likeliest(scores: Tensor, label: int) -> list[int]:
+def _likeliest(scores: Tensor, label: int | None) -> list[int]:
     """Choose the classes worth a bar: the label, and the likeliest of (runs, elements, classes)."""
-    order = scores.amax((0, 1)).argsort(descending=True).tolist()
-    order.remove(label)
-    return sorted([label, *order][:SHOWN_CLASSES])
+    order: list[int] = scores.amax((0, 1)).argsort(descending=True).tolist()
+    if label is not None:
+        order.remove(label)
+        order.insert(0, label)
+    return sorted(order[:SHOWN_CLASSES])
 
 
 def _predictions(probabilities: Tensor, classes: list[int]) -> Json:

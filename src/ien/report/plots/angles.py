@@ -24,7 +24,7 @@ Curve = dict[float, float]
 
 @styled()
 def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
-    """Draw the error of a layer, and accuracy if there are labels, around the circle.
+    """Draw the error of a layer around the circle, and accuracy or unchanged predictions.
 
     0° is up, angles grow counter-clockwise, and quarter turns are marked. The identity has no
     error, so the curves of errors pass it by.
@@ -40,12 +40,12 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
     for name, report in reports.items():
         errors[name] = _errors_by_angle(name, report, layer)
         values.extend(errors[name].values())
-    accuracies = _accuracies(reports, "degrees", identity=0.0)
+    share, shares = _shares(reports, "degrees", identity=0.0)
     axis = ErrorAxis.over(values)
     looks = looks_of(reports)
 
     num_circles = 1
-    if accuracies:
+    if shares:
         num_circles = 2
     figure, panels = _circles(num_circles, looks)
     panels[0].set_title(f"relative error of {plain(layer)}", y=1.13, loc="center")
@@ -54,14 +54,14 @@ def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figu
         placed = {angle: axis.place(value) for angle, value in curve.items()}
         closed_curve(panels[0], placed, looks[name], name)
     rings(panels[0], axis.low, axis.high, axis.ticks())
-    if accuracies:
-        _draw_accuracies(panels[1], accuracies, looks)
+    if shares:
+        _draw_shares(panels[1], share, shares, looks)
     return figure
 
 
 @styled()
 def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
-    """Draw the error of a layer, and accuracy if there are labels, against the scale factor.
+    """Draw the error of a layer, and accuracy or unchanged predictions, against the scale factor.
 
     Dotted lines are the floors. The axis is logarithmic, with 1 in the middle: the identity has no
     error, so the curves of errors have a gap there.
@@ -81,13 +81,13 @@ def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Fig
         errors[name] = _errors_by_factor(name, report, layer)
         points.extend(errors[name].values())
         factors.update(errors[name])
-    accuracies = _accuracies(reports, "factor", identity=1.0)
+    share, shares = _shares(reports, "factor", identity=1.0)
     axis = error_axis(points)
     looks = looks_of(reports)
 
     titles = [f"relative error of {plain(layer)}"]
-    if accuracies:
-        titles.append("accuracy, %")
+    if shares:
+        titles.append(f"{share}, %")
     figure = Figure(figsize=(4.5 * len(titles) + 0.5, 4.2), layout="constrained")
     panels = figure.subplots(1, len(titles), squeeze=False)[0]
     for axes, title in zip(panels, titles, strict=True):
@@ -99,19 +99,19 @@ def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Fig
     for name, curve in errors.items():
         with_gap = curve | {1.0: Point()}  # no line across the identity, which has no error
         draw_errors(panels[0], axis, dict(sorted(with_gap.items())), looks[name], plain(name))
-    for name, shares in accuracies.items():
-        places = sorted(shares)
-        values = [shares[place] for place in places]
+    for name, of_run in shares.items():
+        places = sorted(of_run)
+        values = [of_run[place] for place in places]
         panels[1].plot(places, values, **looks[name]._asdict(), label=plain(name))
     legend_below(figure, looks)
     return figure
 
 
-def _draw_accuracies(axes: Any, accuracies: Mapping[str, Curve], looks: Mapping[str, Look]) -> None:
-    """Draw accuracies around a circle whose rim is 100 %."""
-    axes.set_title("accuracy", y=1.13, loc="center")
+def _draw_shares(axes: Any, title: str, shares: Mapping[str, Curve], looks: Mapping[str, Look]) -> None:
+    """Draw shares around a circle whose rim is 100 %."""
+    axes.set_title(title, y=1.13, loc="center")
     values: list[float] = []
-    for name, curve in accuracies.items():
+    for name, curve in shares.items():
         closed_curve(axes, curve, looks[name], name)
         values.extend(curve.values())
     low, ticks = percent_ticks(values)
@@ -188,27 +188,37 @@ def _errors_by_factor(name: str, report: Report, layer: str) -> dict[float, Poin
     return curve
 
 
-def _accuracies(
+def _shares(
     reports: Mapping[str, Report], place: Literal["degrees", "factor"], identity: float
-) -> dict[str, Curve]:
-    """Return the accuracy of each run that has labels, in percent.
+) -> tuple[str, dict[str, Curve]]:
+    """Return a title, and the accuracy of each run that has labels, in percent.
+
+    Where none has labels, it is the share of predictions that stay as they are; of what is no
+    classifier there is no curve.
 
     Args:
         reports: By the names of the runs.
-        place: What the accuracy is drawn against, an attribute of an element.
+        place: What the share is drawn against, an attribute of an element.
         identity: Where the original images stand.
     """
+    labelled = any(report.accuracy is not None for report in reports.values())
     curves = {}
     for name, report in reports.items():
-        if report.accuracy is None:
-            continue
+        shares: dict[str, float] = {}
+        if labelled:
+            shares = report.accuracy or {}
+        elif report.output is not None:
+            shares = {label: 1 - element.flip_rate for label, element in report.output.elements.items()}
         elements: Mapping[str, ElementReport] = next(iter(report.layers.values())).elements
         curve = {}
-        for label, share in report.accuracy.items():
+        if shares and not labelled:
+            curve[identity] = 100.0
+        for label, share in shares.items():
             where: float | None = identity  # which is no element of a layer
             if label in elements:
                 where = getattr(elements[label], place)
             if where is not None:
                 curve[where] = 100 * share
-        curves[name] = curve
-    return curves
+        if curve:
+            curves[name] = curve
+    return "accuracy" if labelled else "unchanged predictions", curves

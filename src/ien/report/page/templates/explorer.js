@@ -30,6 +30,9 @@ function sweep() { return data.sweeps[state.sweep]; }
 /** The place of the current element among all of them. */
 function element() { return sweep().start + state.index; }
 
+/** The place of the original image among all elements. */
+function identity() { return sweep().start + sweep().values.indexOf(sweep().kind === "rotation" ? 0 : 1); }
+
 function elementName(kind, value) {
   return kind === "rotation" ? `${value}°` : `×${Number(value.toPrecision(4))}`;
 }
@@ -139,7 +142,7 @@ function paintImage(canvas, image, matrix) {
 
 // --- the error curve
 
-const BOX = { left: 44, right: 10, top: 8, bottom: 20 };  // around the curve, in pixels
+const BOX = { left: 44, right: 10, top: 14, bottom: 20 };  // around the curve, in pixels
 
 function svgElement(name, attributes, text) {
   const made = document.createElementNS(find("curve").namespaceURI, name);
@@ -201,6 +204,17 @@ function drawLine(svg, side, errors, { x, y }) {
   svg.append(svgElement("path", { class: `line ${side}`, d: path }));
 }
 
+/** Marks along the top where a model predicts another class than for the original image. */
+function drawChanges(svg, side, { x, top }) {
+  if (data.kind !== "classes") return;
+  const { start, values } = sweep(), { predicted } = data.runs[state[side]].images[state.image];
+  const y = side === "left" ? top - 7 : top - 3;
+  values.forEach((value, i) => {
+    if (predicted[start + i] === predicted[identity()]) return;
+    svg.append(svgElement("rect", { class: `change ${side}`, x: x(value) - 3, y, width: 6, height: 3 }));
+  });
+}
+
 function drawPoint(svg, side, cx, cy, r) {
   svg.append(svgElement("circle", { class: `point ${side}`, cx, cy, r }));
 }
@@ -217,6 +231,7 @@ function drawCurve() {
   svg.append(svgElement("line", { class: "now", x1: here, x2: here, y1: axes.top, y2: axes.bottom }));
   for (const [side, errors] of lines) {
     drawLine(svg, side, errors, axes);
+    drawChanges(svg, side, axes);
     if (errors[element()] !== null) drawPoint(svg, side, here, axes.y(errors[element()]), 5);
   }
 }
@@ -235,15 +250,22 @@ function part(side, name) { return document.querySelector(`.panel.${side} .${nam
 
 function drawNumbers(side) {
   const run = data.runs[state[side]], seen = run.images[state.image], at = element();
-  const truth = data.images[state.image].label, wrong = seen.predicted[at] !== truth;
-  const predicted = part(side, "predicted");
-  predicted.textContent = seen.predicted[at];
-  predicted.classList.toggle("wrong", wrong);
-  if (wrong) predicted.append(make("small", { textContent: ` not ${truth}` }));
-  part(side, "confidence").textContent = percent(seen.confidence[at]);
   part(side, "error").textContent = shortNumber((errorsOf(side) || [])[at]);
   document.querySelector(`.key.${side}`).textContent = run.name;
   document.documentElement.style.setProperty(`--${side}`, run.colour);
+  if (data.kind === "classes") { drawPrediction(side, seen, at); return; }
+  const changed = seen.changed[at], share = data.kind === "pixels" && changed !== null;
+  part(side, "changed").textContent = share ? percent(changed) : shortNumber(changed);
+}
+
+/** The predicted class: wrong if it is not the label or, without one, not that of the original image. */
+function drawPrediction(side, seen, at) {
+  const label = data.images[state.image].label, truth = label ?? seen.predicted[identity()];
+  const predicted = part(side, "predicted"), wrong = seen.predicted[at] !== truth;
+  predicted.textContent = seen.predicted[at];
+  predicted.classList.toggle("wrong", wrong);
+  if (wrong) predicted.append(make("small", { textContent: label === null ? ` was ${truth}` : ` not ${truth}` }));
+  part(side, "confidence").textContent = percent(seen.confidence[at]);
   drawBars(part(side, "bars"), seen.probabilities[at], truth);
 }
 
@@ -301,7 +323,7 @@ function draw() {
   const shown = elementName(kind, kind === "rotation" ? Number(find("slider").value) : value);
   paintImage(find("input"), image, matrixOf(kind, value, true));
   find("input").setAttribute("aria-label", `${imageName(image)}, at ${shown}`);
-  find("label").textContent = image.label;
+  find("label").textContent = image.label ?? image.name;
   find("curve-layer").textContent = state.layer;
   find("position").textContent = shown;
   find("slider").setAttribute("aria-valuetext", shown);
@@ -309,7 +331,9 @@ function draw() {
   drawCurve();
 }
 
-function imageName(image) { return `Test image ${image.index}, label ${image.label}`; }
+function imageName(image) {
+  return image.label === null ? `Image ${image.name}` : `Test image ${image.index}, label ${image.label}`;
+}
 
 /** The slider's value: degrees, or the place of a factor. */
 function moveTo(position) {
@@ -334,6 +358,12 @@ function chooseSweep(index) {
     return button;
   }));
   moveTo(positionOf(rotates ? 0 : 1));
+}
+
+/** Begin where the prediction of the first image changes, if it does. */
+function openOnChange() {
+  const { opening } = data.images[0];
+  if (opening !== null) moveTo(positionOf(sweep().values[opening]));
 }
 
 let timer = null, direction = 1;
@@ -451,6 +481,7 @@ function start() {
   followPointer();
   new ResizeObserver(drawCurve).observe(find("curve"));
   chooseSweep(0);
+  openOnChange();
 }
 
 start();
