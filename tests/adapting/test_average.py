@@ -56,7 +56,6 @@ def test_everything_it_returns_moves_with_the_image(group: str) -> None:
         after = average(acting.act(x, g))
         assert torch.allclose(after["scores"], before["scores"], atol=1e-5)
         assert torch.allclose(after["maps"], acting.act(before["maps"], g), atol=1e-5)
-        # a box with x1 > x2, as this detector may return, comes out sorted: compare the average of sorted ones
         assert torch.allclose(after["box"], acting.act_on_boxes(before["box"], g, (7, 7)), atol=1e-4)
         assert torch.allclose(after["at"], acting.act_on_points(before["at"], g, (7, 7)), atol=1e-4)
         assert torch.allclose(after["to"], acting.act_on_vectors(before["to"], g), atol=1e-4)

@@ -177,14 +177,12 @@ class _Batches:
         self.images = images
         self.batch_size = batch_size
         self.seed = seed
-        self._waiting: Iterator[Tensor] = iter(())
+        self._waiting: Iterator[Tensor] | None = None
+        self._count = 0  # images in the first pass over batches
         if isinstance(images, Tensor):
-            count = sum(len(x) for x in checked_batches(images, batch_size))
-            check_square(images)
-            if count < MIN_IMAGES:
-                raise ValueError(
-                    f"{count} images are too few to adapt to: use {MIN_IMAGES} or more, better thousands"
-                )
+            for x in checked_batches(images, batch_size):
+                check_square(x)
+            _check_count(len(images))
 
     def draw(self, step: int, device: torch.device, may_mirror: bool) -> Tensor:
         """Return a batch (B, C, n, n) on ``device``."""
@@ -199,13 +197,25 @@ class _Batches:
 
     def _next(self) -> Tensor:
         """The next batch of the user's, from the beginning again after the last one."""
-        x = next(self._waiting, None)
+        x = None
+        if self._waiting is not None:
+            x = next(self._waiting, None)
         if x is None:
+            if self._waiting is not None:
+                _check_count(self._count)
             self._waiting = checked_batches(self.images, self.batch_size)
             x = next(self._waiting, None)
         if x is None:
             raise ValueError("there are no images to adapt to")
+        self._count += len(x)
         return x
+
+
+def _check_count(count: int) -> None:
+    if count < MIN_IMAGES:
+        raise ValueError(
+            f"{count} images are too few to adapt to: use {MIN_IMAGES} or more, better thousands"
+        )
 
 
 class _Checkpoint:

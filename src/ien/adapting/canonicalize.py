@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .._files import replace_file
 from ..groups.families import group as named_group
 from ..groups.group import Group
-from ..groups.members import regular_sizes
+from ..groups.members import permutes_members
 from ..measuring.inputs import Images, eval_mode
 from ..tying.tie import make_plain
 from .orientation import orientation_network, shrink, train_orientation
@@ -61,7 +61,11 @@ class Canonicalize(nn.Module):
         check_kinds(outputs)
         self.model = model
         self.group = named_group(group)
-        regular_sizes(self.group)  # raises an error unless it has rotations and flips alone
+        if not permutes_members(self.group):
+            raise ValueError(
+                f"Canonicalize needs rotations and flips, such as rot4xflip; got {self.group} "
+                f"({', '.join(self.group.labels)}): use GroupAverage or adapt for others"
+            )
         self.outputs = outputs
         self.network = None
         self.accuracy: float | None = None

@@ -7,6 +7,7 @@ In reading order:
     model_file.py    the model that path/to/code.py:build names, and its weights
     look.py          measure, doctor, report
     symmetry.py      symmetry
+    adapt.py         adapt
     run.py           list, show, run, resume, table, demo
     plot.py          plot: pictures of runs and records
     clips.py         which clips are there, and rotating ones written to disk

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import look, run
+from .adapt import adapt
 from .data import app as data_app
 from .errors import OneLineErrors
 from .plot import app as plot_app
@@ -62,6 +63,7 @@ app.command(rich_help_panel=YOUR_MODEL)(look.doctor)
 app.command(rich_help_panel=YOUR_MODEL)(look.measure)
 app.command(rich_help_panel=YOUR_MODEL)(look.report)
 app.command(rich_help_panel=YOUR_MODEL)(symmetry)
+app.command(rich_help_panel=YOUR_MODEL)(adapt)
 
 app.command(rich_help_panel=DEMO)(run.demo)
 
