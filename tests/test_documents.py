@@ -172,6 +172,11 @@ def test_the_page_on_how_the_doctor_works_runs(capsys, monkeypatch) -> None:
 
     monkeypatch.setattr(interpreter, "RULES", dict(interpreter.RULES))  # the page adds a rule
     run_blocks("docs/doctor.md", {}, 2)
+
+
+def test_the_page_on_trained_models() -> None:
+    torch.manual_seed(0)
+    run_blocks("docs/pretrained.md", {}, 2)
     flat, constant, embedding, unknown, exact = capsys.readouterr().out.splitlines()
     assert flat == "((('H', 7), ('W', 7)),)"
     assert constant.endswith("'')") and embedding.endswith("'values')")

