@@ -15,6 +15,18 @@ from torch.utils.data import DataLoader, TensorDataset
 import ien
 
 ROOT = Path(__file__).parents[1]
+NET = """
+from collections import OrderedDict
+from torch import nn
+
+def build():
+    layers = OrderedDict()
+    for i, channels in enumerate([3, 8, 8, 8], start=1):
+        layers[f"layer{i}"] = nn.Sequential(nn.Conv2d(channels, 8, 3, stride=2, padding=1), nn.ReLU())
+    layers["classify"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    return nn.Sequential(layers)
+"""
+"""The reader's net.py."""
 
 
 def blocks_of(page: str) -> list[str]:
@@ -105,8 +117,9 @@ def test_the_page_on_the_method_runs(capsys) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_the_guide_to_looking_runs(capsys) -> None:
-    run_blocks("docs/looking.md", readme_names() | {"ien": ien}, 3)
+    run_blocks("docs/looking.md", readme_names() | {"ien": ien}, 4)
     printed = capsys.readouterr().out
+    assert "\nfrom 'state_dict', without the prefix 'module.'\n" in printed
     assert "at 224×224: exact" in printed and Path("report/report.json").exists()
     assert "×0.7 " in printed and "equivariance to scale0.7,0.84,1.2,1.4 over 6 images" in printed
 
@@ -167,16 +180,47 @@ def test_the_page_on_your_own_loop_runs(capsys, monkeypatch) -> None:
         assert {name: written[f"{logger} {name}"][-1] for name in now} == pytest.approx(now)
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_the_page_on_trained_models_runs(capsys) -> None:
+    torch.manual_seed(0)
+    run_blocks("docs/pretrained.md", {}, 2)
+    printed = capsys.readouterr().out
+    assert "200 images under rot4" in printed and "as it came" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("elsewhere")
+def test_the_commands_on_a_model_from_code_in_the_guide_to_looking_run() -> None:
+    pytest.importorskip("matplotlib", reason='the page needs pip install "ien[plots]"')
+    image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip install 'ien[plots]'")
+    from safetensors.torch import save_file
+
+    from ien.cli.model_file import build_model
+    from tests.helpers.shell import invoke
+
+    Path("net.py").write_text(NET)
+    save_file(build_model("net.py:build").state_dict(), "w.safetensors")
+    Path("photos").mkdir()
+    for i, pixels in enumerate(torch.randint(256, (3, 20, 30, 3), dtype=torch.uint8)):
+        image.fromarray(pixels.numpy()).save(f"photos/{i}.png")
+    text = (ROOT / "docs/looking.md").read_text()
+    commands = re.findall(r"^ien ((?:measure|report) net\.py:build .+)$", text, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        words = command.partition("#")[0].split()
+        code = 0
+        if "--fail-above" in words:
+            words += ["--size", "32"]
+            code = 1  # random weights are far above it
+        invoke(*words, code=code)
+    assert Path("report.html").exists() and Path("page.html").exists()
+
+
 def test_the_page_on_how_the_doctor_works_runs(capsys, monkeypatch) -> None:
     from ien.geometry import interpreter
 
     monkeypatch.setattr(interpreter, "RULES", dict(interpreter.RULES))  # the page adds a rule
     run_blocks("docs/doctor.md", {}, 2)
-
-
-def test_the_page_on_trained_models() -> None:
-    torch.manual_seed(0)
-    run_blocks("docs/pretrained.md", {}, 2)
     flat, constant, embedding, unknown, exact = capsys.readouterr().out.splitlines()
     assert flat == "((('H', 7), ('W', 7)),)"
     assert constant.endswith("'')") and embedding.endswith("'values')")

@@ -45,6 +45,14 @@ def constant():
     nn.init.zeros_(net[0].weight)
     return net
 
+class Several(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = build()
+
+    def forward(self, x):
+        return {"logits": self.net(x), "mean": x.mean()}
+
 def strided():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU())
 """
@@ -166,6 +174,17 @@ def test_random_weights_are_named_repeatable_and_no_gate(photos) -> None:
         ("measure net.py:build ON --data here", "--data is for a run"),
         ("measure net.py:build ON --fail-above nan", "should be a number such as 0.05; got nan"),
         ("measure net.py:build ON --out net.py", "--out should name a folder; net.py is a file"),
+        ("report net.py:build", "a model from code needs images: --images DIR"),
+        ("report net.py:build net.py:conv --images photos", "write one for net.py:build alone"),
+        ("report net.py:build --images photos --data here", "--data is for runs"),
+        ("report net.py:build --images photos --size 3x12x16", "must be square; these are 12×16: scale them"),
+        ("report net.py:build --images one", "the page needs at least two images"),
+        ("report net.py:build --images photos --weights photos", "photos is a folder, not a file with"),
+        ("report net.py:Several --images photos", "name the part to look at, such as --output logits, or"),
+        ("report net.py:Several --images photos --output logit", "did you mean logits?"),
+        ("report one --weights w.pt", "--weights is for a model from code"),
+        ("report one", "one is not a run folder"),
+        ("report nowhere", "nowhere is not a run folder"),
         ("doctor net.py:build", "say how large the images are: --size 3x224x224"),
         ("doctor net.py:build --size 1x12x12", "the model fails on an input"),
     ],
@@ -190,3 +209,22 @@ def test_doctor_names_the_operation_and_the_sizes(photos) -> None:
     assert "0: conv 3×3, stride 2, padding 1, on 32×32" in text and "31 below, 33 above" in text
     assert invoke("doctor", "net.py:strided", "--size", "32", "--strict", code=1).stdout == text
     assert "exact" in invoke("doctor", "net.py:strided", "--size", "33", "--strict").stdout
+
+
+def test_the_page_of_a_model_from_code_says_what_it_is_of(photos) -> None:
+    pytest.importorskip("matplotlib", reason='the page needs pip install "ien[plots]"')
+    Path("photos/broken.png").write_text("no image")
+    state = {f"module.{name}": tensor for name, tensor in build_model("net.py:build").state_dict().items()}
+    torch.save({"state_dict": state}, "w.pt")
+    options = ("--images", "photos", "--weights", "w.pt", "--layers", "1,3", "--output", "logits")
+    wrapped = {f"net.{name.removeprefix('module.')}": tensor for name, tensor in state.items()}
+    torch.save(wrapped, "wrapped.pt")
+    done = invoke("report", "net.py:Several", *options[:3], "wrapped.pt", *options[6:], "-o", "page.html")
+    assert done.stdout.startswith("wrote page.html (")
+    assert done.stderr == "left out 1 files that cannot be read as images: photos/broken.png\n"
+    done = invoke("report", "net.py:build", *options[:6], "--group", "rot8", "-o", "page.html")
+    said = "w.pt: weights from 'state_dict', without the prefix 'module.'"
+    assert done.stderr.startswith(said)
+    page = Path("page.html").read_text()
+    assert said.replace("'", "&#39;") in page and "Equivariance to rot8 over 5 images" in page
+    assert "5 of 6 in photos" in page and "left out 1 files" in page

@@ -19,6 +19,7 @@ IN_STYLE = OrderedDict(
     flatten=nn.Flatten(),
     head=nn.Linear(8, 3),
 )
+WRAPPED = ["1.conv", "1.relu", "1.stage", "1.pool"]
 DEEP = OrderedDict(body=nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten()), head=nn.LazyLinear(2))
 PLAIN = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
 TWICE = nn.Conv2d(4, 4, 3, padding=1)
@@ -36,6 +37,8 @@ SEGMENTER = Net(
     [
         (nn.Sequential(IN_STYLE), ["conv", "relu", "stage", "pool"]),
         (nn.Sequential(PLAIN), ["0.0", "0.1"]),
+        (nn.Sequential(nn.BatchNorm2d(1, affine=False), nn.Sequential(IN_STYLE)), WRAPPED),
+        (nn.Sequential(nn.BatchNorm2d(1), PLAIN), ["0", "1"]),
         (nn.Sequential(nn.Sequential(PLAIN)), ["0.0.0", "0.0.1"]),
         (nn.Sequential(nn.Sequential(DEEP)), ["0.body.1"]),
         (SEGMENTER, ["body.0", "body.1", ""]),

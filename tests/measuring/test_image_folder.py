@@ -92,3 +92,18 @@ def test_missing_folders_and_files_are_named(tmp_path) -> None:
         find_images(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"the image gone\.png is missing"):
         list(image_batches([Path("gone.png")]))
+
+
+def test_files_that_cannot_be_read_are_left_out_if_asked_and_named(tmp_path) -> None:
+    picture(tmp_path / "b.png", 4, 4, 3)
+    picture(tmp_path / "d.png", 4, 4, 3)
+    for name in ("a.png", "c.jpg"):
+        (tmp_path / name).write_bytes(b"not an image")
+    paths = find_images(tmp_path)
+    with pytest.raises(ValueError, match=r"a.png cannot be read as an image"):
+        list(image_batches(paths))
+    unreadable: list[Path] = []
+    (batch,) = image_batches(paths, unreadable=unreadable)
+    assert batch.shape == (2, 3, 4, 4) and [path.name for path in unreadable] == ["a.png", "c.jpg"]
+    with pytest.raises(ValueError, match="none of the 2 files can be read as an image"):
+        list(image_batches(unreadable, (3, 4, 4), unreadable=[]))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need pip install playwright")
 pytest.importorskip("matplotlib", reason='the page needs pip install "ien[plots]"')
@@ -23,6 +24,7 @@ from ien._text import number
 from ien.report.opened import open_runs
 from ien.report.page import build
 from ien.report.page.explorer import explore
+from ien.report.page.model import write_model_page
 from tests.helpers.toy_runs import Page, write_page
 
 HOSTILE = """</script><img src=x onerror=alert(1)>"'&lt;${1}"""
@@ -73,6 +75,7 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
 @pytest.fixture
 def tab(browser, path) -> Iterator[Any]:
     with opened(browser, path, viewport={"width": 1200, "height": 1600}) as ready:
+        ready.evaluate("moveTo(0)")  # it may open where a prediction changes
         yield ready
 
 
@@ -233,3 +236,47 @@ def test_hostile_names_and_injected_code_do_no_harm(browser, runs, tmp_path) -> 
     tab.wait_for_selector(".aligned canvas")
     tab.close()
     assert dialogs == []
+
+
+class Halves(nn.Module):
+    """Says whether the image is brighter above or below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.halves = nn.AvgPool2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 20 * self.halves(x).mean((1, 3))  # (B, 2)
+
+
+def test_the_page_of_a_model_opens_where_its_prediction_changes(browser, tmp_path) -> None:
+    images = torch.zeros(3, 1, 8, 8)
+    images[1, :, :4] = 1  # white above: a half turn changes what is predicted
+    names = ["black.png", "above.png", "dark.png"]
+    path = tmp_path / "report.html"
+    options = {"name": "net.py:build", "group": ien.rotation(4), "layers": ["halves"], "image_names": names}
+    write_model_page(Halves(), images, path, **options)
+    with opened(browser, path) as tab:
+        assert tab.text_content("#position") == "180°" and tab.text_content("#label") == "above.png"
+        assert tab.text_content(".panel.left .predicted") == "1 was 0"
+        assert tab.locator(".panel.right").count() == 0
+        marked = tab.locator("#curve .change.left").count()
+        predicted = Page(path.read_text(encoding="utf-8")).data["runs"][0]["images"][0]["predicted"]
+        assert marked == sum(seen != 0 for seen in predicted) > 30
+        tab.evaluate("moveTo(0)")
+        assert tab.text_content(".panel.left .predicted") == "0"
+
+
+@pytest.mark.parametrize(("channels", "text"), [(2, "%"), (1, "")])
+def test_the_page_of_a_model_of_maps_shows_how_far_they_change(browser, tmp_path, channels, text) -> None:
+    torch.manual_seed(0)
+    path = tmp_path / "report.html"
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, channels, 3, padding=1))
+    write_model_page(net, torch.rand(3, 1, 8, 8), path, name="net.py:build", group=ien.rotation(4))
+    with opened(browser, path) as tab:
+        assert tab.text_content("#position") in ("90°", "180°", "270°")
+        shown = tab.text_content(".panel.left .changed")
+        assert shown.endswith(text) and float(shown.removesuffix("%")) > 0
+        tab.evaluate("moveTo(0)")
+        assert float(tab.text_content(".panel.left .changed").removesuffix("%")) == 0
+        assert tab.locator(".bars, #curve .change").count() == 0

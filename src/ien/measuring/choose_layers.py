@@ -47,7 +47,8 @@ class _Run:
 def choose_layers(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> list[str]:
     """Return the names of the model's direct children that return maps, and of its last map.
 
-    They come in the order in which they run. If the only child is a Sequential, its children count
+    They come in the order in which they run. If the only child is a Sequential, or the last is a
+    model of its own after layers without weights, such as a normalisation, its children count
     instead. Layers that run more than once per image, or whose map a later in-place operation
     overwrites, are skipped: they cannot be captured.
 
@@ -125,13 +126,24 @@ def _run_once(
 
 
 def _direct_children(modules: Mapping[str, nn.Module]) -> set[str]:
-    """Return the names of the direct children, looking into Sequentials that are the only child."""
+    """Return the names of the direct children, looking into a model that is only wrapped."""
     parent = ""
     while True:
         names = [name for name in modules if name and _parent_of(name) == parent]
-        if len(names) != 1 or not isinstance(modules[names[0]], nn.Sequential):
+        if not names or not _wraps(modules, names):
             return set(names)
-        parent = names[0]
+        parent = names[-1]
+
+
+def _wraps(modules: Mapping[str, nn.Module], names: list[str]) -> bool:
+    """Whether these children are one Sequential, or a whole model after layers without weights."""
+    *before, last = names
+    if not before:
+        return isinstance(modules[last], nn.Sequential)
+    # as in nn.Sequential(Normalize(…), net)
+    has_children = any(_parent_of(name) == last for name in modules)
+    without_weights = all(next(modules[name].parameters(), None) is None for name in before)
+    return has_children and without_weights
 
 
 def _parent_of(name: str) -> str:
