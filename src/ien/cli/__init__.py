@@ -8,6 +8,7 @@ In reading order:
     look.py          measure, doctor, report
     symmetry.py      symmetry
     run.py           list, show, run, resume, table, demo
+    train.py         train: a folder of your own images
     plot.py          plot: pictures of runs and records
     clips.py         which clips are there, and rotating ones written to disk
     data_sets.py     which data sets are there, and where to download them

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .errors import fail, one_line_errors
-from .options import GroupName, Layers, MovedData, Number, Runs, Size, layer_names, read_size
+from .options import (
+    GroupName,
+    Layers,
+    MovedData,
+    Number,
+    OwnModel,
+    Runs,
+    Size,
+    layer_names,
+    own_model,
+    read_size,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,6 +150,7 @@ def report(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     data: MovedData = None,
+    model: OwnModel = None,
 ) -> None:
     """Write one self-contained page about runs: table, plots, settings, findings and an explorer.
 
@@ -150,7 +162,7 @@ def report(
 
     from ..report.page.build import write_runs_page
 
-    with Console(stderr=True).status("reading runs") as status:
+    with own_model(model, runs), Console(stderr=True).status("reading runs") as status:
         path = write_runs_page(runs, out, data, progress=status.update)
     megabytes = path.stat().st_size / 1e6
     typer.echo(f"wrote {path} ({megabytes:.1f} MB): open it in a browser")

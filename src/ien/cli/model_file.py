@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,20 +17,21 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["build_model", "load_weights_into"]
+__all__ = ["build_model", "given_model", "load_weights_into"]
 
 MAX_REASON = 300
 """Characters of torch's own message that ours quotes."""
 
 
-def build_model(target: str) -> nn.Module:
+def build_model(target: str, **options: Any) -> nn.Module:
     """Return the model that ``path/to/code.py:build`` or ``package.module:build`` names.
 
-    The name may be that of a model, or of a function or class that makes one without arguments. The
-    code runs, as by ``import``: do not use it on code that you do not trust.
+    The name may be that of a model, or of a function or class that makes one without arguments, or
+    with some of ``options``. The code runs, as by ``import``: do not use it on code that you do not trust.
 
     Args:
         target: A code file or a module, a colon, and the name in it.
+        **options: What the function is called with, as far as it has parameters of these names.
 
     Raises:
         ValueError: The text names no model, or the code raised an error; the message says where.
@@ -49,12 +54,37 @@ def build_model(target: str) -> nn.Module:
         return found
     # SystemExit too: a script may end itself when it is imported or called
     try:
-        model = found()
+        model = found(**_taken(found, options))
     except (Exception, SystemExit) as error:
         raise ValueError(f"{target} raised {_describe(error)}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"{target} should return a torch.nn.Module; it returned a {type(model).__name__}")
     return model
+
+
+@contextmanager
+def given_model(target: str, run: Path | None = None) -> Iterator[dict[str, str]]:
+    """Let a run build the model that ``path/to/code.py:build`` names, while the block runs.
+
+    Args:
+        target: As :func:`build_model` takes it.
+        run: A run folder that was begun with the same code, whose file must not have changed since.
+
+    Yields:
+        What a configuration says of the model: the fields ``model``, ``code`` and ``code_sha256``.
+    """
+    from ..training.own_model import OWN, check_code, code_of, given
+    from ..training.run_folder import read_config
+
+    code, sha256 = code_of(target)
+    if run is not None:
+        network: Any = read_config(run).network
+        if network.model != OWN:
+            raise ValueError(f"{run} trains {network.model}, a network of ien: leave --model out")
+        check_code(network, sha256, run)
+        code = network.code  # the file may have been moved
+    with given(code, partial(build_model, target)):
+        yield {"model": OWN, "code": code, "code_sha256": sha256}
 
 
 def load_weights_into(model: nn.Module, path: Path) -> None:
@@ -83,6 +113,15 @@ def load_weights_into(model: nn.Module, path: Path) -> None:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:2])[:MAX_REASON]
         raise ValueError(f"{path} does not fit the model ({reason})") from None
+
+
+def _taken(function: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the options that a function has parameters for."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # not a function, or one that does not say
+        return {}
+    return {name: value for name, value in options.items() if name in parameters}
 
 
 def _run_file(path: Path) -> ModuleType:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +16,11 @@ __all__ = [
     "MovedData",
     "Number",
     "OnlyPreset",
+    "OwnModel",
     "Runs",
     "Size",
     "layer_names",
+    "own_model",
     "read_size",
 ]
 
@@ -61,7 +65,25 @@ Size = Annotated[
     ),
 ]
 Number = Annotated[int, typer.Option("--number", min=2, metavar="N", help="Use at most N images.")]
+OwnModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="CODE", help="For a run of ien train with a model of your own: net.py:build again."
+    ),
+]
 OnlyPreset = Annotated[str | None, typer.Option("--preset", help="Only rows of this preset.")]
+
+
+@contextmanager
+def own_model(target: str | None, runs: Sequence[Path]) -> Iterator[None]:
+    """Let runs of a model of the user's own be loaded, if ``--model`` says where its code is."""
+    with ExitStack() as stack:
+        if target is not None:
+            from .model_file import given_model
+
+            for run in runs:
+                stack.enter_context(given_model(target, run))
+        yield
 
 
 def layer_names(text: str | None) -> list[str] | None:

@@ -103,7 +103,13 @@ def class_folders(
     layout = layout_of(len(found.train), len(found.test), (channels, image_size, image_size))
     about = {"seed": seed, "classes": found.classes}
     tensors = cached(cache_name(name, found, seed, image_size), layout, make, about)
-    return Dataset(name, _source(name, len(files)), **tensors, classes=len(found.classes))
+    return Dataset(
+        name,
+        _source(name, len(files)),
+        **tensors,
+        classes=len(found.classes),
+        class_names=found.classes,
+    )
 
 
 def eurosat(folder: str | os.PathLike[str], seed: int = 0, image_size: int = 64) -> Dataset:
@@ -140,6 +146,8 @@ def place_in(folder: str | os.PathLike[str], name: str) -> Path:
 def find(folder: str | os.PathLike[str], seed: int = 0) -> ClassFolders:
     """List the pictures of each class; no picture is opened."""
     folder = Path(folder)
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: give the folder that has a subfolder for each class")
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder} with a subfolder for each class")
     train_folder = folder / "train"

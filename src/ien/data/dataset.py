@@ -27,6 +27,8 @@ class Dataset:
     test_x: Tensor
     test_y: Tensor
     classes: int
+    class_names: tuple[str, ...] = ()
+    """What the classes are called, in the order of the labels; empty where only numbers are known."""
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.train_x.shape[1:]))
