@@ -81,7 +81,11 @@ def test_the_first_snippet_of_the_readme_leaves_an_ordinary_model_that_is_equiva
 @pytest.mark.usefixtures("elsewhere")
 def test_the_page_on_the_method_runs(capsys) -> None:
     more = {"ien": ien, "F": torch.nn.functional, "net": readme_names()["model"], "epochs": 2}
-    names = run_blocks("docs/method.md", readme_names() | more, 5)
+    more["segmenter"] = nn.Sequential()
+    more["segmenter"].add_module("decoder", nn.Conv2d(3, 8, 3, padding=1))
+    more["segmenter"].add_module("head", nn.Conv2d(8, 5, 1))
+    more["masks"] = torch.randint(5, (6, 9, 9))
+    names = run_blocks("docs/method.md", readme_names() | more, 6)
     printed = capsys.readouterr().out
     assert "{('rot4', 'layer1'): 0.01, ('rot4', 'layer2'): 0.01}" in printed
     assert "equivariant to rot4: stores" in printed
@@ -94,7 +98,8 @@ def test_the_page_on_the_method_runs(capsys) -> None:
     names["model"].load_state_dict(tied)
     torch.optim.AdamW(names["model"].parameters()).load_state_dict(optimizer)
     assert names["tied"].slack()["layer2.0"] == 0 and names["tied"].evidence()[""].steps == 1
-    assert names["views"].shape == names["images"].shape
+    assert names["views"].shape == names["images"].shape and names["rotated"].shape == (6, 9, 9)
+    assert names["targets"].shape == (12, 9, 9) and (names["targets"] == 255).any()
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -4,7 +4,6 @@ import copy
 import gc
 import warnings
 import weakref
-from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -199,23 +198,6 @@ def test_whole_orbits_are_in_order_and_draw_nothing() -> None:
     assert torch.equal(out.output, torch.cat([*turns, x.flip(-1)]))
 
 
-def test_repeat_follows_any_nest_of_tensors() -> None:
-    x = images(3)
-    out = ien.EquivarianceLoss(R4, [], 1, samples=2)(nn.Sequential(nn.Identity()), x)
-    y, soft = torch.tensor([4, 5, 6]), torch.rand(3, 10)
-    pair = namedtuple("pair", "label weight")
-    assert out.repeat(y).tolist() == [4, 5, 6] * 3
-    assert torch.equal(out.repeat(soft), torch.cat([soft, soft, soft]))
-    nested = out.repeat({"a": y, "b": [soft, (y,)], "c": pair(y, soft)})
-    assert nested["a"].tolist() == [4, 5, 6] * 3
-    assert isinstance(nested["b"][1], tuple) and nested["b"][1][0].tolist() == [4, 5, 6] * 3
-    assert isinstance(nested["c"], pair) and nested["c"].weight.shape == (9, 10)
-    with pytest.raises(ValueError, match=r"each of the 3 images; got \(2,\)"):
-        out.repeat(torch.zeros(2))
-    with pytest.raises(TypeError, match="got int"):
-        out.repeat(7)
-
-
 def test_the_model_and_the_inputs_stay_as_they_were() -> None:
     model, x = nn.Sequential(*net(dtype=torch.float32), nn.BatchNorm2d(8)), images(dtype=torch.float32)
     model[4].eval()
@@ -277,6 +259,33 @@ def test_one_element_group_warns_and_adds_nothing() -> None:
     assert len(record) == 1 and record[0].filename == __file__
     out = objective(net(), images())
     assert out.views == 1 and out.loss.item() == 0 and len(out.output) == 5 and len(out.g) == 0
+
+
+def trunk_and_head() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1))
+
+
+def test_a_loss_on_frozen_layers_alone_warns_once() -> None:
+    model, x = trunk_and_head(), images(dtype=torch.float32)
+    model[:4].requires_grad_(False)
+    objective = ien.EquivarianceLoss(R4, ["1", "3"], 4)
+    with pytest.warns(UserWarning, match="trains nothing: layers '1', '3' and all before.* frozen") as record:
+        objective(model, x)
+    assert len(record) == 1 and record[0].filename == __file__
+    objective(model, x)  # warnings are errors: it says so once
+
+
+def test_a_loss_that_can_train_something_does_not_warn() -> None:
+    model, x = trunk_and_head(), images(dtype=torch.float32)
+    model[2].requires_grad_(False)
+    out = ien.EquivarianceLoss(R4, ["3"], 4)(model, x)  # a frozen layer after a trainable one
+    out.loss.backward()
+    assert model[0].weight.grad.abs().max() > 0
+    model.requires_grad_(False)
+    ien.EquivarianceLoss(R4, {"3": 0}, 4)(model, x)  # nothing is compared
+    with torch.no_grad():
+        ien.EquivarianceLoss(R4, ["3"], 4)(model, x)  # nobody wants a gradient
+    ien.EquivarianceLoss(R4, ["3"], 4)(model, x.requires_grad_())
 
 
 SAME_NAME = [ien.custom("a", {"x": abs}, "same"), ien.custom("a", {"y": abs}, "same")]

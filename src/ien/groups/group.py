@@ -2,6 +2,7 @@
 
     φ_g^X x  =  group.act(x, g)                  on images
     φ_g^Y h  =  group.act_on_features(h, g)      on feature maps
+                group.act_on_masks(y, g)         on targets: masks, boxes, points, vectors, angles
 
 ``g`` holds one element index for each image of a batch: elements are values that the caller keeps.
 """
@@ -17,7 +18,8 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
-from .similarity import Mode, Similarity, permute_pixels, resample, valid_pixels
+from .similarity import Mode, Similarity, check_sides, permute_pixels, resample, valid_pixels
+from .targets import fits, move_angles, move_boxes, move_mask, move_points, move_vectors
 
 __all__ = ["Action", "BlackBox", "Element", "Group", "random_order", "unchanged"]
 
@@ -165,6 +167,141 @@ class Group:
         """
         return self._apply(h, g, inverse, mode, on_features=True)
 
+    def act_on_masks(self, masks: Tensor, g: Tensor, ignore: float = 255, inverse: bool = False) -> Tensor:
+        """Transform masks, the targets of segmentation, as :meth:`act` transforms their images.
+
+        Each pixel takes the value of the nearest one, so no new classes appear; quarter turns and
+        flips permute pixels, bit for bit. Tell your loss to skip ``ignore``, as in
+        ``F.cross_entropy(scores, masks, ignore_index=255)``.
+
+        Do not use it for maps with values in between, such as depth: :meth:`act` interpolates them.
+
+        Args:
+            masks: Class numbers (B, H, W) of any number type, or several maps per image
+                (B, …, H, W).
+            g: Element indices (B,).
+            ignore: What pixels get whose source lies outside of the mask, such as corners at 45°.
+            inverse: Undo the elements instead.
+
+        Returns:
+            The transformed masks, of the same shape and type.
+
+        Raises:
+            ValueError: The type of the masks cannot hold ``ignore``, or an element is custom.
+
+        >>> rotation(4).act_on_masks(torch.tensor([[[0, 1], [2, 3]]]), torch.tensor([1])).tolist()
+        [[[1, 3], [0, 2]]]
+        """
+        if masks.ndim < 3:
+            raise ValueError(f"masks must have shape (B, H, W), one for each image; got {tuple(masks.shape)}")
+        if not all(self.exact) and not fits(ignore, masks.dtype):
+            raise ValueError(
+                f"masks of {masks.dtype} cannot hold ignore={ignore!r}, which marks unknown pixels under "
+                f"{self}: pass masks.long(), or another value"
+            )
+        g = self._check_elements(len(masks), g)
+        size = masks.shape[-2:]
+        maps = masks.reshape(len(masks), masks[:1].numel() // max(1, size.numel()), *size)  # (B, C, H, W)
+        moved = maps.clone()
+        for i in g.unique().tolist():
+            of_element = (g == i).to(maps.device)  # (B,)
+            moved[of_element] = move_mask(maps[of_element], self._target_step(i, inverse), ignore)
+        return moved.view(masks.shape)
+
+    def act_on_points(
+        self, points: Tensor, g: Tensor, size: tuple[int, int], inverse: bool = False
+    ) -> Tensor:
+        """Transform points (x, y), such as keypoints, as :meth:`act` transforms their images.
+
+        Do not use it for corners of boxes, which lie between pixels: see :meth:`act_on_boxes`.
+
+        Args:
+            points: In pixels, (B, 2) or (B, …, 2) in floating point: the centre of the pixel
+                ``image[y, x]`` is (x, y), with y down.
+            g: Element indices (B,).
+            size: Height and width of the images.
+            inverse: Undo the elements instead.
+
+        Returns:
+            The transformed points, which may lie outside of the image.
+
+        >>> corner, g = torch.tensor([[8.0, 0.0]]), torch.tensor([1])
+        >>> rotation(4).act_on_points(corner, g, (9, 9)).tolist()
+        [[0.0, 0.0]]
+        """
+        _check_numbers(points, "points", ("x", "y"))
+        height, width = size
+        steps = self._target_steps(points, g, inverse, size)
+        return move_points(points, steps, ((width - 1) / 2, (height - 1) / 2))
+
+    def act_on_boxes(self, boxes: Tensor, g: Tensor, size: tuple[int, int], inverse: bool = False) -> Tensor:
+        """Transform boxes (x1, y1, x2, y2) as :meth:`act` transforms their images.
+
+        The result is the smallest upright box around the transformed one: exact for quarter turns
+        and flips, larger otherwise. It is not cut at the border of the image. Do not undo it with
+        ``inverse`` where elements resample: the box grows a second time.
+
+        Args:
+            boxes: In pixels, (B, 4) or (B, …, 4) in floating point: the box around
+                ``image[y1:y2, x1:x2]``, so the whole image is (0, 0, W, H).
+            g: Element indices (B,).
+            size: Height and width of the images.
+            inverse: Undo the elements instead.
+
+        Returns:
+            The transformed boxes.
+
+        >>> boxes, g = torch.tensor([[6.0, 0, 9, 1]]), torch.tensor([1])
+        >>> rotation(4).act_on_boxes(boxes, g, (9, 9)).tolist()
+        [[0.0, 0.0, 1.0, 3.0]]
+        """
+        _check_numbers(boxes, "boxes", ("x1", "y1", "x2", "y2"))
+        height, width = size
+        steps = self._target_steps(boxes, g, inverse, size)
+        return move_boxes(boxes, steps, (width / 2, height / 2))
+
+    def act_on_vectors(self, vectors: Tensor, g: Tensor, inverse: bool = False) -> Tensor:
+        """Transform vectors (dx, dy), such as offsets and velocities, as differences of points.
+
+        Do not use it for maps of vectors (B, 2, H, W), whose pixels move as well: move those with
+        :meth:`act` and put the channels last for this.
+
+        Args:
+            vectors: (B, 2) or (B, …, 2) in floating point, dx to the right and dy down.
+            g: Element indices (B,).
+            inverse: Undo the elements instead.
+
+        Returns:
+            The transformed vectors; a scaling changes their length.
+
+        >>> rotation(4).act_on_vectors(torch.tensor([[1.0, 0.0]]), torch.tensor([1])).tolist()
+        [[0.0, -1.0]]
+        """
+        _check_numbers(vectors, "vectors", ("dx", "dy"))
+        return move_vectors(vectors, self._target_steps(vectors, g, inverse))
+
+    def act_on_angles(self, angles: Tensor, g: Tensor, inverse: bool = False) -> Tensor:
+        """Transform angles in degrees, such as orientations, as the directions they stand for.
+
+        Do not use it as it is for lines without a direction: take the result ``% 180``.
+
+        Args:
+            angles: In degrees, counter-clockwise from the x axis, (B,) or (B, …) in floating point.
+                On the screen 90 points up, so the vector of an angle is (cos, -sin).
+            g: Element indices (B,).
+            inverse: Undo the elements instead.
+
+        Returns:
+            The transformed angles, from 0 to 360.
+
+        >>> rotation(4).act_on_angles(torch.tensor([30.0, -30.0]), torch.tensor([1, 0])).tolist()
+        [120.0, 330.0]
+        """
+        if angles.ndim == 0:
+            raise ValueError("angles must have shape (B, …), an entry for each image; got ()")
+        _check_floating(angles, "angles")
+        return move_angles(angles, self._target_steps(angles, g, inverse))
+
     def valid(self, h: Tensor, g: Tensor) -> Tensor | None:
         """Return where ``act(h, g)`` is made of pixels of ``h`` alone.
 
@@ -208,14 +345,41 @@ class Group:
                 return only
         raise ValueError(f"{self.labels[i]!r} of {self} is a black box: it has no matrix and no inverse")
 
+    def _target_step(self, i: int, inverse: bool) -> Similarity:
+        """What element ``i`` does to targets."""
+        for step in self.elements[i]:
+            if isinstance(step, BlackBox):
+                raise ValueError(
+                    f"{self.labels[i]!r} of {self} is your own function of images, so what it does to "
+                    f"targets is not known: transform them yourself, or repeat them if they stay as they are"
+                )
+        similarity = self._similarity(i)
+        return similarity.inverse if inverse else similarity
+
+    def _target_steps(
+        self, targets: Tensor, g: Tensor, inverse: bool, size: tuple[int, int] | None = None
+    ) -> list[Similarity]:
+        """What the element of each image does to its targets, in images of ``size``."""
+        steps = []
+        for i in self._check_elements(len(targets), g).tolist():
+            step = self._target_step(i, inverse)
+            if size is not None:
+                check_sides(step, *size)
+            steps.append(step)
+        return steps
+
     def _indices(self, x: Tensor, g: Tensor) -> Tensor:
         """Check that ``g`` holds one element for each image of ``x``, and return it on the CPU."""
         if x.ndim != 4:
             raise ValueError(f"group {self} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
+        return self._check_elements(len(x), g)
+
+    def _check_elements(self, count: int, g: Tensor) -> Tensor:
+        """Check that ``g`` holds an element for each of ``count`` images; return it on the CPU."""
         g = torch.as_tensor(g, device="cpu")
-        if g.shape != x.shape[:1] or g.dtype not in INTEGER_TYPES:
+        if g.shape != (count,) or g.dtype not in INTEGER_TYPES:
             raise ValueError(
-                f"g must be an integer tensor ({len(x)},), one element index for each image; "
+                f"g must be an integer tensor ({count},), one element index for each image; "
                 f"got {g.dtype} of shape {tuple(g.shape)}"
             )
         if len(g) and not (0 <= int(g.min()) and int(g.max()) < len(self)):
@@ -308,6 +472,21 @@ def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: 
     if result.shape != x.shape:
         raise ValueError(f"{needed}; it returned {tuple(result.shape)}")
     return result
+
+
+def _check_numbers(targets: Tensor, kind: str, names: tuple[str, ...]) -> None:
+    """Check that targets (B, …, n) are in floating point and end with the n numbers they need."""
+    if targets.ndim < 2 or targets.shape[-1] != len(names):
+        raise ValueError(
+            f"{kind} must have shape (B, …, {len(names)}), the last for {', '.join(names)}; "
+            f"got {tuple(targets.shape)}"
+        )
+    _check_floating(targets, kind)
+
+
+def _check_floating(targets: Tensor, kind: str) -> None:
+    if not targets.is_floating_point():
+        raise ValueError(f"{kind} must be in floating point, not {targets.dtype}: use {kind}.float()")
 
 
 def _similarities(element: Element) -> tuple[Similarity, ...]:

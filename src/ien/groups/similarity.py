@@ -21,7 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Mode", "Similarity", "permute_pixels", "resample", "source_pixels", "valid_pixels"]
+__all__ = [
+    "Mode",
+    "Similarity",
+    "check_sides",
+    "permute_pixels",
+    "resample",
+    "source_pixels",
+    "valid_pixels",
+]
 
 Mode = Literal["bilinear", "bicubic", "nearest"]
 
@@ -90,15 +98,19 @@ class Similarity:
         return " ".join(words)
 
 
-def permute_pixels(x: Tensor, step: Similarity) -> Tensor:
-    """Apply an exact step to ``x`` (B, C, H, W), bit for bit like ``rot90`` and ``flip``."""
-    quarters = int(4 * step.turn)
-    height, width = x.shape[-2:]
-    if quarters % 2 and height != width:
+def check_sides(step: Similarity, height: int, width: int) -> None:
+    """Check that an exact step keeps the size of a map: quarter turns need square ones."""
+    if step.exact and int(4 * step.turn) % 2 and height != width:
         raise ValueError(
             f"{step.label!r} swaps the sides of a map, and this one is {height}×{width}: quarter turns "
             f"need square maps (crop or pad), or use a group without them, such as rot2xflip"
         )
+
+
+def permute_pixels(x: Tensor, step: Similarity) -> Tensor:
+    """Apply an exact step to ``x`` (B, C, H, W), bit for bit like ``rot90`` and ``flip``."""
+    quarters = int(4 * step.turn)
+    check_sides(step, *x.shape[-2:])
     if not step.flip:
         return torch.rot90(x, quarters, (-2, -1))
     # a flip and a rotation together are a transposition, or not, and one reversal of axes

@@ -7,5 +7,6 @@ arguments.py         what a model takes besides images, repeated for their views
 capture.py           a layer's output during one forward pass
 error.py             maps of an image and of its view -> how far they are apart
 multipliers.py       targets in place of weights, reached by dual ascent
+result.py            what the objective returns, and the targets of all views
 objective.py         equivariance_loss, EquivarianceLoss
 """

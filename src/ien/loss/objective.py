@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -28,8 +27,8 @@ from .capture import watch
 from .error import check_pixels, compared_maps, mean_error
 from .feature_groups import FeatureGroups, Spec
 from .layers import check_regular_layers, per_layer, weights_of
-from .modules import map_leaves
 from .multipliers import Multipliers, targets_of
+from .result import Equivariance
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
 
@@ -80,54 +79,6 @@ def equivariance_loss(
         )
     permuted = None if feature_groups is None else FeatureGroups.of(feature_groups)
     return mean_error(h, h_g, parse_group(group), g, permuted, normalize)
-
-
-@dataclass(frozen=True, repr=False)
-class Equivariance:
-    """What one call of :class:`EquivarianceLoss` returns."""
-
-    output: Any
-    """What the model returned for all views, those of the original images first."""
-    loss: Tensor
-    """Σ α β term over groups and layers: add it to the task loss of the output. With targets it is
-    Σ λ (term - target), which is negative below them."""
-    terms: dict[tuple[str, str], Tensor]
-    """(group, layer) → the unweighted L_G of each layer with a positive weight, with gradient."""
-    g: Tensor
-    """The elements drawn, one for each transformed image: ((views - 1) * B,), view after view."""
-    views: int
-    """How many images the model saw for each image of the batch: itself, and one per element."""
-    batch_size: int
-
-    def __repr__(self) -> str:
-        terms = []
-        for (group, layer), term in self.terms.items():
-            terms.append(f"{group} {layer}: {term.item():.3g}")
-        return f"Equivariance(loss={self.loss.item():.3g}, views={self.views}, terms {{{', '.join(terms)}}})"
-
-    def repeat(self, y: Any) -> Any:
-        """Repeat labels for all views.
-
-        Args:
-            y: A tensor (B, …), or a tuple, list or dict of them.
-
-        Returns:
-            The same with tensors (views * B, …).
-        """
-
-        def repeated(value: Any) -> Tensor:
-            if not isinstance(value, Tensor):
-                raise TypeError(
-                    f"repeat takes a tensor, or a tuple, list or dict of tensors; got {type(value).__name__}"
-                )
-            if value.ndim == 0 or len(value) != self.batch_size:
-                raise ValueError(
-                    f"repeat needs tensors with an entry for each of the {self.batch_size} images; "
-                    f"got {tuple(value.shape)}"
-                )
-            return value.repeat(self.views, *[1] * (value.ndim - 1))  # (views * B, …)
-
-        return map_leaves(y, repeated)
 
 
 class EquivarianceLoss:
@@ -201,6 +152,7 @@ class EquivarianceLoss:
                 warnings.warn(message, stacklevel=2)
         if action == "regular":
             self._check_regular()
+        self._warned_of_frozen = False
         self._multipliers: Multipliers | None = None
         if target is not None:
             self.normalize = True  # a target is a relative error
@@ -333,7 +285,10 @@ class EquivarianceLoss:
             loss = self._multipliers.penalty(errors)
             if model.training and with_gradient:
                 self._multipliers.update(errors.detach(), batch_size)
-        return Equivariance(output, loss, terms, elements, self.views, batch_size)
+        if with_gradient and terms:
+            self._warn_of_frozen(model, list(terms.values()))
+        height, width = x.shape[-2:]
+        return Equivariance(output, loss, terms, elements, self.views, batch_size, (height, width), views)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw elements for every transformed view of a batch.
@@ -458,6 +413,20 @@ class EquivarianceLoss:
             share = 1 / len(errors)
             terms[group] = torch.stack([error * share for error in errors]).sum()
         return terms
+
+    def _warn_of_frozen(self, model: nn.Module, terms: list[Tensor]) -> None:
+        """Warn, once, if no gradient can reach any layer that is compared."""
+        reached = any(term.requires_grad for term in terms)
+        has_weights = any(True for _ in model.parameters())
+        if reached or not has_weights or self._warned_of_frozen:
+            return
+        self._warned_of_frozen = True
+        layers = ", ".join(repr(name) for name in self._compared_layers)
+        message = (
+            f"the equivariance loss trains nothing: layers {layers} and all before them are frozen; "
+            f"unfreeze one of these, or name layers that come after trainable ones"
+        )
+        warnings.warn(message, stacklevel=3)
 
     def _check_all_elements(self, name: str, h: Tensor) -> None:
         """Fail in the first step, not in the one that draws an element without valid pixels."""
