@@ -59,6 +59,7 @@ def mask_folders(
     image_size: int = 192,
     name: str = "",
     ignore: int | None = None,
+    channels: int | None = None,
 ) -> Dataset:
     """Load the pictures of ``train/images/`` and ``test/images/`` with those of ``masks/``.
 
@@ -76,6 +77,7 @@ def mask_folders(
         name: What the data set is called; by default the name of the folder.
         ignore: A value of the masks where nothing is known; it becomes class 255, which no loss and
             no score counts.
+        channels: 1 or 3, whatever the pictures have; by default 1 if all are grey.
 
     Returns:
         Images (N, C, H, W), and masks (N, H, W) of bytes in place of labels.
@@ -90,25 +92,26 @@ def mask_folders(
     found = find(folder, seed)
     name = name or found.folder.resolve().name
     pairs = (*found.train, *found.test)
-    images = [image for image, _ in pairs]
-    channels = common_channels(images)
+    if channels is None:
+        channels = common_channels([image for image, _ in pairs])
+    shape = (channels, image_size, image_size)
     # read before anything is cached, so that a bad mask is told each time
     values = values_of([mask for _, mask in found.train], ignore)
     count = len(found.train)
 
     def make() -> Mapping[str, Tensor]:
-        x = torch.empty(len(pairs), channels, image_size, image_size, dtype=torch.uint8)
+        x = torch.empty(len(pairs), *shape, dtype=torch.uint8)
         y = torch.empty(len(pairs), image_size, image_size, dtype=torch.uint8)
         with progress_bar(f"reading {name}", len(pairs)) as advance:
             for i, (image, mask) in enumerate(pairs):
-                x[i], y[i] = _read(image, mask, channels, image_size, values, ignore)
+                x[i], y[i] = _read(image, mask, shape, values, ignore)
                 advance()
         return {"train_x": x[:count], "train_y": y[:count], "test_x": x[count:], "test_y": y[count:]}
 
     layout: Layout = {
-        "train_x": (torch.uint8, (count, channels, image_size, image_size)),
+        "train_x": (torch.uint8, (count, *shape)),
         "train_y": (torch.uint8, (count, image_size, image_size)),
-        "test_x": (torch.uint8, (len(found.test), channels, image_size, image_size)),
+        "test_x": (torch.uint8, (len(found.test), *shape)),
         "test_y": (torch.uint8, (len(found.test), image_size, image_size)),
     }
     about = {"seed": seed, "values": values, "ignore": ignore}
@@ -221,7 +224,7 @@ def _shuffled(pairs: list[tuple[Path, Path]], purpose: str, seed: int) -> Pairs:
 
 
 def _read(
-    image: Path, mask: Path, channels: int, size: int, values: Sequence[int], ignore: int | None
+    image: Path, mask: Path, shape: tuple[int, int, int], values: Sequence[int], ignore: int | None
 ) -> tuple[Tensor, Tensor]:
     """Read an image (C, size, size) and its mask (size, size), whose values become classes."""
     pixels = _mask(mask)  # (H, W)
@@ -246,6 +249,7 @@ def _read(
             f"{', '.join(map(str, values))}): repair it, or say that nothing is known there, "
             f"--ignore {strange}"
         )
+    channels, size, _ = shape
     square = read_square(image, channels)  # (C, n, n)
     return resized(square.unsqueeze(0), size).squeeze(0), _nearest(_middle(classes), size)
 

@@ -7,7 +7,7 @@ symmetry only if the training images ask for it (``slack="auto"``).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from .._text import nearest
 from ..data import class_folders, mask_folders
@@ -133,6 +133,11 @@ def plan_own(wanted: Wanted) -> Planned:
     config = _config(wanted, model, found)
     network = kind_of(config).network(config)
     notes = [found.note]
+    if model == OWN and found.channels == 1 and not _takes(network, config):
+        colour = changed(config, {"channels": 3})
+        if _takes(network, colour):
+            config = colour
+            notes.append(f"the pictures are grey; {_called(config)} is given three equal channels")
     if wanted.group != NO_GROUP:
         size, note = _exact_size(network, config, asked=wanted.size)
         config = changed(config, {"image_size": size})
@@ -274,7 +279,6 @@ def _exact_size(network: nn.Module, config: Config, asked: int | None) -> tuple[
         The size, and what to tell the user about it.
     """
     size = config.data.image_size
-    model = config.network.model
     try:
         diagnosis = doctor(network, (config.data.channels or 3, size, size))
     except ValueError as error:
@@ -285,24 +289,43 @@ def _exact_size(network: nn.Module, config: Config, asked: int | None) -> tuple[
     exact = min(diagnosis.exact_sizes, key=lambda each: (abs(each - size), -each))
     why = "you asked for" if asked is not None else "the pictures have"
     return exact, (
-        f"size {exact}, where {why} {size}: {model} commutes with quarter turns and flips at "
+        f"size {exact}, where {why} {size}: {_called(config)} commutes with quarter turns and flips at "
         f"{', '.join(map(str, diagnosis.exact_sizes))} (--set image_size={size} keeps it)"
     )
 
 
 def _check_output(network: nn.Module, config: Config) -> None:
     """Raise before anything is written if the network does not return what is needed."""
-    size = config.data.image_size
-    x = torch.rand(2, config.data.channels or 3, size, size)
-    name = config.network.model
-    if isinstance(config.network, OwnNetwork) and config.network.code:
-        name = config.network.code
+    x = _some_images(config)
     with torch.no_grad(), eval_mode(network):
         output = try_model(network, x)
     if isinstance(config, SegmentConfig):
-        check_maps(output, tuple(x.shape), config.data.classes, name)
+        check_maps(output, tuple(x.shape), config.data.classes, _called(config))
     else:
-        check_scores(output, len(x), config.data.classes, name)
+        check_scores(output, len(x), config.data.classes, _called(config))
+
+
+def _takes(network: nn.Module, config: Config) -> bool:
+    """Whether a network runs on images like those of a configuration."""
+    with torch.no_grad(), eval_mode(network):
+        try:
+            try_model(network, _some_images(config))
+        except (ValueError, TypeError, RuntimeError):
+            return False
+    return True
+
+
+def _some_images(config: Config) -> Tensor:
+    size = config.data.image_size
+    return torch.rand(2, config.data.channels or 3, size, size)
+
+
+def _called(config: Config) -> str:
+    """What the user calls the network."""
+    network = config.network
+    if isinstance(network, OwnNetwork) and network.code:
+        return network.code
+    return network.model
 
 
 def _dataset_name(folder: Path) -> str:

@@ -35,7 +35,9 @@ class ClassifyFolder(Classify):
 
     def load(self, config: Config, folder: str | None = None) -> Dataset:
         data = config.data
-        return class_folders(data_folder(folder), config.seed_of_data, data.image_size, data.dataset)
+        return class_folders(
+            data_folder(folder), config.seed_of_data, data.image_size, data.dataset, data.channels
+        )
 
     def source(self, config: Config, folder: str | None) -> str | None:
         return None  # whether it is one of the published sets is known once it is read

@@ -148,7 +148,7 @@ class Segment(ClassifyFolder):
         place = data_folder(folder)
         if data.dataset in NAMED and config.experiment.split("/")[0] == data.dataset:
             place = place_in(place, data.dataset)
-        return mask_folders(place, config.seed_of_data, data.image_size, data.dataset, data.ignore)
+        return mask_folders(place, config.seed_of_data, data.image_size, data.dataset, data.ignore, data.channels)
 
     def prepare(self, config: Config, data: Dataset, processes: Processes) -> SegmentTask:
         return SegmentTask(**vars(super().prepare(config, data, processes)))
