@@ -111,7 +111,8 @@ def test_code_with_weights_is_measured_on_a_folder_of_images(photos) -> None:
 
 def test_the_model_itself_is_named_as_the_table_names_it(photos) -> None:
     assert "the model itself" in invoke("measure", "net.py:conv", *ON).stdout
-    named = invoke("measure", "net.py:conv", *ON, "--layers", "the model itself,", "--number", "3").stdout
+    options = ("--images", "photos", "--group", "C4", "--layers", "the model itself,", "--number", "3")
+    named = invoke("measure", "net.py:conv", *options).stdout
     assert named.startswith("equivariance to rot4 over 3 images\n")
     assert named.splitlines()[2].startswith("the model itself  10×10 ")
 

@@ -133,6 +133,7 @@ def test_several_groups_train_together_and_are_measured_together() -> None:
     assert [str(group) for group in objective.groups] == groups and objective.views == 3
     weighted = objective_of(with_values(both, group="rot4+0.5*scale0.8,1.25"), net)
     assert list(weighted.groups.values()) == [1.0, 0.5]
+    assert objective_of(with_values(both, group="C4+0.5*scale0.8,1.25"), net).groups == weighted.groups
     x, y = torch.randint(256, (24, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (24,))
     together = evaluate(both, net, x, y)
     apart = [evaluate(with_values(both, group=group, measured=""), net, x, y) for group in groups]

@@ -43,7 +43,7 @@ GroupName = Annotated[
     typer.Option(
         "--group",
         metavar="GROUP",
-        help="The group, such as rot4, rot8, rot4xflip or scale0.7,0.84.",
+        help="The group, such as rot4 (C4), rot8, rot4xflip (D4) or scale0.7,0.84.",
         show_default="the run's",
     ),
 ]

@@ -16,6 +16,8 @@ from .similarity import Similarity
 
 __all__ = ["custom", "group", "reflection", "rotation", "scale"]
 
+EXAMPLES = ("rot4", "rot8", "flip", "vflip", "scale0.7")
+"""What a name that cannot be read may have meant."""
 MIN_FACTOR, MAX_FACTOR = 1e-30, 1e30
 """Scale factors beyond these would overflow the coordinates of pixels."""
 
@@ -170,7 +172,8 @@ def group(text: str | Group) -> Group:
 
     Args:
         text: ``rot8``, ``flip``, ``vflip``, ``scale0.7,0.84``, or a product such as
-            ``rot4xflip``. The paper's names work too: ``r4``, ``r8`` and ``r4r``. A
+            ``rot4xflip``. Other names work too: the paper's ``r4``, ``r8`` and ``r4r``, the
+            cyclic and dihedral groups ``C4`` and ``D4`` of any order, and ``p4`` and ``p4m``. A
             :class:`Group` is returned as it is.
 
     Returns:
@@ -181,6 +184,8 @@ def group(text: str | Group) -> Group:
 
     >>> group("r4r") == rotation(4) * reflection()
     True
+    >>> str(group("D4")), str(group("p4"))
+    ('rot4xflip', 'rot4')
     """
     if isinstance(text, Group):
         return text
@@ -192,10 +197,12 @@ def group(text: str | Group) -> Group:
 
 def _parse(part: str, text: str) -> Group:
     """One factor of a product; ``text`` is the whole of it, for the error message."""
-    if found := re.fullmatch(r"(?:rot|r)(\d+)", part):
-        return rotation(int(found[1]))
-    if found := re.fullmatch(r"r(\d+)r", part):
-        return rotation(int(found[1])) * reflection()
+    if found := re.fullmatch(r"(?:rot|r|c)(\d+)|p([46])", part):
+        return rotation(int(found[1] or found[2]))
+    if part == "d1":
+        return reflection()  # as its usual form, without the one rotation
+    if found := re.fullmatch(r"r(\d+)r|d(\d+)|p([46])m", part):
+        return rotation(int(found[1] or found[2] or found[3])) * reflection()
     if part == "flip":
         return reflection("horizontal")
     if part == "vflip":
@@ -207,7 +214,7 @@ def _parse(part: str, text: str) -> Group:
             raise ValueError(f"cannot read group {text!r}: {error}") from None
     raise ValueError(
         f"cannot read group {text!r}: {part!r} is none of rot<n>, flip, vflip, scale<factor>,<factor>; "
-        f"join them with x, as in rot4xflip; {nearest(part, ['rot4', 'rot8', 'flip', 'vflip', 'scale0.7'])}"
+        f"join them with x, as in rot4xflip (C4, D4, p4 and p4m work too); {nearest(part, EXAMPLES)}"
     )
 
 

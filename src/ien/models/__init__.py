@@ -7,6 +7,7 @@
     vgg.py            Rot-TIM: eight convolutions
     cnn3.py           Scale-MNIST: three convolutions
     wide_resnet.py    STL-10: WRN-16-8, built of the blocks of resnet18.py
+    unet.py           segmentation: a score for each pixel
 
 Every network has ``taps``, the names of the layers that the loss compares, and ``feature_groups``,
 how their channels are grouped. SiamFC, which tracks, lives in ``ien.tracking`` and is built here by
@@ -30,6 +31,8 @@ from .cnn6 import CNN6 as CNN6
 from .cnn6 import cnn6 as cnn6
 from .resnet18 import ResNet18 as ResNet18
 from .resnet18 import resnet18 as resnet18
+from .unet import UNet as UNet
+from .unet import unet as unet
 from .vgg import VGG as VGG
 from .vgg import vgg as vgg
 from .wide_resnet import WideResNet as WideResNet
@@ -40,8 +43,10 @@ __all__ = [
     "CNN6",
     "MODELS",
     "NAMES",
+    "SEGMENTERS",
     "VGG",
     "ResNet18",
+    "UNet",
     "WideResNet",
     "channel_share",
     "cnn3",
@@ -49,6 +54,7 @@ __all__ = [
     "create",
     "factory",
     "resnet18",
+    "unet",
     "vgg",
     "wide_resnet",
 ]
@@ -62,10 +68,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 """Name → the function that builds the network, for all networks that classify images."""
 
+SEGMENTERS: dict[str, Callable[..., nn.Module]] = {"unet": unet}
+"""Name → the function that builds the network, for those that return scores for each pixel."""
+
 TRACKERS = {"siamfc": "ien.tracking:siamfc"}
 """Name → where its function is: imported when asked for, as ``tracking`` builds on ``models``."""
 
-NAMES = (*MODELS, *TRACKERS)
+NAMES = (*MODELS, *SEGMENTERS, *TRACKERS)
 """All names that :func:`create` knows."""
 
 
@@ -73,10 +82,10 @@ def create(name: str, **options: Any) -> nn.Module:
     """Build a network by name, with freshly drawn weights.
 
     Args:
-        name: ``cnn6``, ``resnet18``, ``vgg``, ``cnn3``, ``wide-resnet`` or ``siamfc``.
+        name: ``cnn6``, ``resnet18``, ``vgg``, ``cnn3``, ``wide-resnet``, ``unet`` or ``siamfc``.
         **options: What its function takes: ``feature_groups``, ``width`` and ``in_channels`` for
-            all, ``num_classes`` for those that classify, ``size`` for ``cnn3``, ``dropout`` for
-            ``wide-resnet``, ``backbone`` for ``siamfc``.
+            all, ``num_classes`` for those that classify images or pixels, ``size`` for ``cnn3``,
+            ``dropout`` for ``wide-resnet``, ``backbone`` for ``siamfc``.
 
     Returns:
         A network in training mode.
@@ -96,6 +105,8 @@ def factory(name: str) -> Callable[..., nn.Module]:
     """Return the function that builds the network of this name."""
     if name in MODELS:
         return MODELS[name]
+    if name in SEGMENTERS:
+        return SEGMENTERS[name]
     if name in TRACKERS:
         return pkgutil.resolve_name(TRACKERS[name])
     raise ValueError(f"there is no model {name!r}; {nearest(name, NAMES)}")
