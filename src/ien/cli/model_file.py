@@ -27,7 +27,8 @@ def build_model(target: str, **options: Any) -> nn.Module:
     """Return the model that ``path/to/code.py:build`` or ``package.module:build`` names.
 
     The name may be that of a model, or of a function or class that makes one without arguments, or
-    with some of ``options``. The code runs, as by ``import``: do not use it on code that you do not trust.
+    with some of ``options``. The code runs, as by ``import``: do not use it on code that you do not
+    trust.
 
     Args:
         target: A code file or a module, a colon, and the name in it.

@@ -157,7 +157,7 @@ def table(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study or symmetry.",
+            help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study, symmetry or nuclei.",
         ),
     ],
     results: Annotated[

@@ -58,7 +58,9 @@ def train(
     batch_size: Annotated[int, typer.Option(min=2, help="Images in a step.")] = 32,
     width: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Factor on the channels.", show_default="1/8; unet 1/4"),
+        typer.Option(
+            metavar="X", help="Factor on the channels.", show_default="1/8; wide-resnet 1/32; unet 3/4"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and order.")] = 1,
     name: Annotated[

@@ -16,7 +16,7 @@ from .._text import progress_bar
 from ..measuring.image_folder import SUFFIXES, common_channels, find_images, read_square
 from .augment import resized
 from .cache import cached, layout_of
-from .dataset import MIN_IMAGE_SIZE, Dataset
+from .dataset import MIN_IMAGE_SIZE, Dataset, NamedClasses
 from .download import published_folder
 
 __all__ = [
@@ -110,7 +110,7 @@ def class_folders(
     layout = layout_of(len(found.train), len(found.test), shape)
     about = {"seed": seed, "classes": found.classes}
     tensors = cached(cache_name(name, found, seed, image_size), layout, make, about)
-    return Dataset(
+    return NamedClasses(
         name,
         _source(name, len(files)),
         **tensors,

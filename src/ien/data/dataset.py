@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["Dataset", "check_image_size", "data_folder", "to_float"]
+__all__ = ["Dataset", "NamedClasses", "check_image_size", "data_folder", "to_float"]
 
 MIN_IMAGE_SIZE = 8
 """Pixels along each side, below which nothing can be recognised."""
@@ -27,14 +27,20 @@ class Dataset:
     test_x: Tensor
     test_y: Tensor
     classes: int
-    class_names: tuple[str, ...] = ()
-    """What the classes are called, in the order of the labels; empty where only numbers are known."""
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.train_x.shape[1:]))
         dtype = str(self.train_x.dtype).removeprefix("torch.")
         counts = f"{len(self.train_x):,} train and {len(self.test_x):,} test images"
         return f"Dataset({self.name}, {self.source}: {counts} {shape} {dtype}, {self.classes} classes)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NamedClasses(Dataset):
+    """A data set whose classes have names; in place of labels there may be masks (N, H, W)."""
+
+    class_names: tuple[str, ...]
+    """In the order of the labels."""
 
 
 def to_float(x: Tensor) -> Tensor:

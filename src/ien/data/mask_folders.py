@@ -21,7 +21,7 @@ from .._text import progress_bar
 from ..measuring.image_folder import common_channels, find_images, opened, read_square
 from .augment import resized
 from .cache import Layout, cached
-from .dataset import MIN_IMAGE_SIZE, Dataset
+from .dataset import MIN_IMAGE_SIZE, Dataset, NamedClasses
 from .download import published_folder
 
 __all__ = ["IGNORED", "NAMED", "MaskFolders", "find", "has_masks", "mask_folders", "place_in", "values_of"]
@@ -118,7 +118,7 @@ def mask_folders(
     tensors = cached(_cache_name(name, found, seed, image_size), layout, make, about)
     source = "subset" if name in NAMED else "folder"
     names = tuple(f"mask value {value}" for value in values)
-    return Dataset(name, source, **tensors, classes=len(values), class_names=names)
+    return NamedClasses(name, source, **tensors, classes=len(values), class_names=names)
 
 
 def has_masks(folder: str | os.PathLike[str]) -> bool:
@@ -135,8 +135,8 @@ def place_in(folder: str | os.PathLike[str], name: str) -> Path:
     place = published_folder(folder, NAMED[name])
     if not place.is_dir():
         raise FileNotFoundError(
-            f"no {name}: there is no folder {place}: put its pictures into {place / 'train'}/images and masks, "
-            f"and {place / 'test'}/images and masks"
+            f"no {name}: there is no folder {place}: put its pictures into {place / 'train'}/images and "
+            f"{place / 'train'}/masks, and into the same folders in {place / 'test'}"
         )
     return place
 
@@ -170,14 +170,14 @@ def values_of(masks: Sequence[Path], ignore: int | None = None) -> list[int]:
         found |= set(torch.unique(_mask(path)).tolist())
         if len(found) > MAX_VALUES:
             raise ValueError(
-                f"{path} brings the values of the masks to {len(found)}, more than {MAX_VALUES} classes: save "
-                f"masks as PNG, which keeps values as they are, with one value for each class"
+                f"{path} brings the values of the masks to {len(found)}, more than {MAX_VALUES} classes: "
+                f"save masks as PNG, which keeps values as they are, with one value for each class"
             )
     values = sorted(found - {ignore})
     if len(values) < 2:
         raise ValueError(
-            f"the masks in {masks[0].parent} have one value, {', '.join(map(str, values)) or ignore}, and two "
-            f"classes are the fewest: give each class a value of its own, such as 0 and 255"
+            f"the masks in {masks[0].parent} have one value, {', '.join(map(str, values)) or ignore}, and "
+            f"two classes are the fewest: give each class a value of its own, such as 0 and 255"
         )
     return values
 
@@ -210,7 +210,9 @@ def _split(
 ) -> tuple[list[tuple[Path, Path]], list[tuple[Path, Path]]]:
     """Hold out a fifth, one image at least."""
     if len(pairs) < 2:
-        raise ValueError(f"{folder} has one image and no folder test: add images, so that one can be held out")
+        raise ValueError(
+            f"{folder} has one image and no folder test: add images, so that one can be held out"
+        )
     order = torch.randperm(len(pairs), generator=_stream("held out", seed)).tolist()
     count = max(1, len(pairs) // TEST_SHARE)
     held_out = [pairs[k] for k in sorted(order[:count])]
@@ -232,8 +234,8 @@ def _read(
         width, height = file.size
     if tuple(pixels.shape) not in ((height, width), (width, height)):  # the image may be on its side
         raise ValueError(
-            f"{mask} is {pixels.shape[0]}×{pixels.shape[1]} and its image {image} {height}×{width}: a mask has "
-            f"the size of its image"
+            f"{mask} is {pixels.shape[0]}×{pixels.shape[1]} and its image {image} {height}×{width}: a "
+            f"mask has the size of its image"
         )
     classes = torch.full_like(pixels, IGNORED)
     known = torch.zeros_like(pixels, dtype=torch.bool)

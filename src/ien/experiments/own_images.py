@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .._text import nearest
 from ..data import class_folders, mask_folders
+from ..data.dataset import MIN_IMAGE_SIZE
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..measuring.image_folder import common_channels, read_square
@@ -55,7 +56,7 @@ MODELS = {
     "resnet18": Model(segments=False, width=1 / 8, max_size=64),
     "vgg": Model(segments=False, width=1 / 8, max_size=64),
     "wide-resnet": Model(segments=False, width=1 / 32, max_size=64),
-    "unet": Model(segments=True, width=1 / 4, max_size=192),
+    "unet": Model(segments=True, width=3 / 4, max_size=128),
 }
 MAX_OWN_SIZE = 224
 """The same for a network of the user's own."""
@@ -63,6 +64,8 @@ OWN_RATE = 1e-3
 """Highest learning rate of a network of the user's own; ours take 5e-3, which is high."""
 CYCLE_SHARE = 0.8
 """Share of the epochs in which the learning rate rises and falls; the rest polishes."""
+MAX_STEP = 32
+"""Pixels by which a size may change to one that a network takes at all."""
 MIN_TRAIN_IMAGES = 2
 """Of each class, to train on."""
 MIN_TEST_IMAGES = 2
@@ -279,18 +282,29 @@ def _exact_size(network: nn.Module, config: Config, asked: int | None) -> tuple[
         The size, and what to tell the user about it.
     """
     size = config.data.image_size
+
+    def distance(each: int) -> tuple[int, int]:
+        return abs(each - size), -each  # the larger one if two are equally near: it loses nothing
+
+    near = range(max(MIN_IMAGE_SIZE, size - MAX_STEP), size + MAX_STEP)
+    # a network may refuse a size, as a U-Net does whose pools leave a rest
+    runs = (each for each in sorted(near, key=distance) if _takes(network, config, each))
+    first = next(runs, size)
     try:
-        diagnosis = doctor(network, (config.data.channels or 3, size, size))
+        diagnosis = doctor(network, (config.data.channels or 3, first, first))
     except ValueError as error:
         return size, f"size {size}: whether it is exact is not known ({error})"
-    if diagnosis.exact or not diagnosis.exact_sizes:
-        return size, ""  # if there is no exact size, tying the weights says why
-    # the larger one if two are equally near: it loses nothing
-    exact = min(diagnosis.exact_sizes, key=lambda each: (abs(each - size), -each))
+    if not diagnosis.exact and not diagnosis.exact_sizes:
+        return size, ""  # tying the weights says why
+    exact = first
+    if not diagnosis.exact:
+        exact = min(diagnosis.exact_sizes, key=distance)
+    if exact == size:
+        return size, ""
     why = "you asked for" if asked is not None else "the pictures have"
     return exact, (
-        f"size {exact}, where {why} {size}: {_called(config)} commutes with quarter turns and flips at "
-        f"{', '.join(map(str, diagnosis.exact_sizes))} (--set image_size={size} keeps it)"
+        f"size {exact}, where {why} {size}: {_called(config)} commutes with quarter turns and "
+        f"flips at {', '.join(map(str, diagnosis.exact_sizes))} (--set image_size={size} keeps it)"
     )
 
 
@@ -305,18 +319,18 @@ def _check_output(network: nn.Module, config: Config) -> None:
         check_scores(output, len(x), config.data.classes, _called(config))
 
 
-def _takes(network: nn.Module, config: Config) -> bool:
-    """Whether a network runs on images like those of a configuration."""
+def _takes(network: nn.Module, config: Config, size: int | None = None) -> bool:
+    """Whether a network runs on images like those of a configuration, or of another size."""
     with torch.no_grad(), eval_mode(network):
         try:
-            try_model(network, _some_images(config))
+            try_model(network, _some_images(config, size))
         except (ValueError, TypeError, RuntimeError):
             return False
     return True
 
 
-def _some_images(config: Config) -> Tensor:
-    size = config.data.image_size
+def _some_images(config: Config, size: int | None = None) -> Tensor:
+    size = size or config.data.image_size
     return torch.rand(2, config.data.channels or 3, size, size)
 
 
@@ -350,7 +364,7 @@ def _name(wanted: Wanted, config: Config) -> str:
 
 @contextmanager
 def _nothing_left_behind(place: Path) -> Iterator[None]:
-    """Remove a run folder that was made in the block, if bad input ends it before the first epoch."""
+    """Remove a run folder that the block made, if bad input ends it before the first epoch."""
     made = _first_missing(place)
     try:
         yield

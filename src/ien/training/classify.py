@@ -62,7 +62,7 @@ STL10_TRAIN_IMAGES = 5000
 class Classify(TaskKind[Config, Dataset]):
     """Images to classify."""
 
-    config = Config
+    config: type[Config] = Config
     data_unit = "images"
     test_unit = "images"
     can_embed = True
@@ -101,7 +101,7 @@ class Classify(TaskKind[Config, Dataset]):
             train=len(x),
             test=len(test_x),
             digest=digest(*parts)[:DIGEST_LENGTH],
-            class_names=data.class_names,
+            class_names=getattr(data, "class_names", ()),
         )
         if config.data.subset is not None:
             return described._replace(train=config.data.subset, drawn_from=len(x))
@@ -122,7 +122,7 @@ class Classify(TaskKind[Config, Dataset]):
     def network(self, config: Config) -> nn.Module:
         model = config.network.model
         family: Any = baselines
-        if model in models.MODELS:
+        if model in models.NAMES:
             family = models
         options: dict[str, Any] = {}
         if config.data.channels is not None:
@@ -305,7 +305,7 @@ class ClassifyTask:
         return Forward(loss, [task_loss, *terms], hits, count, len(batch))
 
     def shown(self, batch: Tensor, share: slice, place: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return this process's images of a batch as they are shown in one step, and their labels."""
+        """Return this process's images of a batch as they are shown in a step, and their labels."""
         chosen = batch[share].to(self.x.device)
         x = to_float(self.x[chosen])
         return augmented(self.config, x, len(batch), share, place, self.colour), self.y[chosen]

@@ -30,7 +30,7 @@ class FolderConfig(Config):
 class ClassifyFolder(Classify):
     """Pictures of your own to classify; the data folder is that of the pictures."""
 
-    config = FolderConfig
+    config: type[Config] = FolderConfig
     can_embed = False
 
     def load(self, config: Config, folder: str | None = None) -> Dataset:
@@ -78,6 +78,6 @@ def check_scores(output: object, images: int, classes: int, name: str) -> None:
     if tuple(output.shape) != (images, classes) or not output.is_floating_point():
         kind = str(output.dtype).removeprefix("torch.")
         raise ValueError(
-            f"{name} returns {kind} {tuple(output.shape)}: {expected}; give its last layer {classes} outputs, "
-            f"or let the function that makes it take num_classes"
+            f"{name} returns {kind} {tuple(output.shape)}: {expected}; give its last layer {classes} "
+            f"outputs, or let the function that makes it take num_classes"
         )

@@ -35,9 +35,10 @@ RECORDED_DATA = ("name", "source", "train", "test", "tested_on", "class_names")
 def load(folder: Path | str, build: Callable[..., nn.Module] | nn.Module | None = None) -> nn.Module:
     """Load the trained network of a run folder: a plain module in eval mode.
 
-    Nothing in the folder is executed, nor any code that it names. A steerable baseline comes as the ordinary network that it
-    was exported to. Averaging over a group at test time is not part of the network. To load weights
-    into a model of your own, use ``safetensors.torch.load_file`` and ``load_state_dict`` instead.
+    Nothing in the folder is executed, nor any code that it names. A steerable baseline comes as the
+    ordinary network that it was exported to. Averaging over a group at test time is not part of the
+    network. To load other weights into a model of your own, use ``safetensors.torch.load_file`` and
+    ``load_state_dict`` instead.
 
     Args:
         folder: The run folder, such as ``runs/rot-mnist/ien-r4/small-seed1``.
@@ -73,7 +74,9 @@ def load(folder: Path | str, build: Callable[..., nn.Module] | nn.Module | None 
     return model.eval()
 
 
-def _own_network(folder: Path, config: Config, build: Callable[..., nn.Module] | nn.Module | None) -> nn.Module:
+def _own_network(
+    folder: Path, config: Config, build: Callable[..., nn.Module] | nn.Module | None
+) -> nn.Module:
     """Return a network of the user's own, with the layers that it was measured by."""
     if build is None:
         model = kind_of(config).network(config)  # raises unless a command was given the code

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import models
 from .._files import generator
 from ..data import Dataset, data_folder, to_float
-from ..data.mask_folders import IGNORED, NAMED, mask_folders, place_in
+from ..data.mask_folders import IGNORED, NAMED, has_masks, mask_folders, place_in
 from ..groups.group import Group
 from ..loss.error import full_precision
 from ..loss.objective import Equivariance
@@ -57,7 +58,9 @@ TEST_BATCH = 16
 class MaskData(Data):
     """Which images and masks a run trains on and is tested on."""
 
-    dataset: str = setting("nuclei", "nuclei (dsb2018-nuclei in the data folder), or the name of your folder.")
+    dataset: str = setting(
+        "nuclei", "nuclei (dsb2018-nuclei in the data folder), or the name of your folder."
+    )
     classes: int = setting(2, "Number of classes: of the values that masks have.", low=2, high=IGNORED)
     image_size: int = setting(192, "Pixels along a side; images and masks are scaled to it.", low=8, high=512)
     ignore: int | None = setting(
@@ -73,7 +76,7 @@ class MaskData(Data):
 class SegmentNetwork(OwnNetwork):
     """Which network that returns maps, and how wide."""
 
-    PLAIN: ClassVar[tuple[str, ...]] = ("unet", OWN)
+    PLAIN: ClassVar[tuple[str, ...]] = (*models.SEGMENTERS, OWN)
     BUILT_IN: ClassVar[tuple[str, ...]] = ()
 
     model: str = setting("unet", "unet, or own: a network of your own.")
@@ -109,7 +112,7 @@ class SegmentTask(ClassifyTask):
     """Everything that a step of segmentation needs; ``y`` are masks (N, H, W)."""
 
     def shown(self, batch: Tensor, share: slice, place: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return this process's images of a batch as they are shown in one step, and their masks."""
+        """Return this process's images of a batch as they are shown in a step, and their masks."""
         chosen = batch[share].to(self.x.device)
         x, y = to_float(self.x[chosen]), self.y[chosen].long()
         if self.config.objective.transform:
@@ -141,14 +144,17 @@ class SegmentTask(ClassifyTask):
 class Segment(ClassifyFolder):
     """Images to segment, of a known data set or of a folder of your own."""
 
-    config = SegmentConfig
+    config: type[Config] = SegmentConfig
 
     def load(self, config: Config, folder: str | None = None) -> Dataset:
         data: Any = config.data
         place = data_folder(folder)
-        if data.dataset in NAMED and config.experiment.split("/")[0] == data.dataset:
+        # a folder of your own may have the same name
+        if data.dataset in NAMED and not has_masks(place):
             place = place_in(place, data.dataset)
-        return mask_folders(place, config.seed_of_data, data.image_size, data.dataset, data.ignore, data.channels)
+        return mask_folders(
+            place, config.seed_of_data, data.image_size, data.dataset, data.ignore, data.channels
+        )
 
     def prepare(self, config: Config, data: Dataset, processes: Processes) -> SegmentTask:
         return SegmentTask(**vars(super().prepare(config, data, processes)))
@@ -178,8 +184,8 @@ class Segment(ClassifyFolder):
         group = ", ".join(map(str, config.objective.measured_groups))
         return {
             "Dice": f"{record['dice']:.3f} on {record['data']['test']:,} test images",
-            "agreement": f"{record['consistency']:.3f} Dice of rotated predictions with those of rotated images, "
-            f"over {group}",
+            "agreement": f"{record['consistency']:.3f} Dice between rotated predictions and those of rotated "
+            f"images, over {group}",
             "under group": f"{record['dice_under_group']:.3f} Dice, over all elements of {group}",
         }
 
@@ -288,8 +294,8 @@ def check_maps(output: object, shape: Sequence[int], classes: int, name: str) ->
     if tuple(output.shape) != wanted or not output.is_floating_point():
         kind = str(output.dtype).removeprefix("torch.")
         raise ValueError(
-            f"{name} returns {kind} {tuple(output.shape)}: {expected}; give its last layer {classes} channels, "
-            f"and maps the size of the image"
+            f"{name} returns {kind} {tuple(output.shape)}: {expected}; give its last layer {classes} "
+            f"channels, and maps the size of the image"
         )
 
 
@@ -326,6 +332,6 @@ def _check_unused(section: Section) -> None:
             unused.append(each.name)
     if unused:
         raise ValueError(
-            f"{' and '.join(unused)} would move images and leave their masks: use transform=true, which moves "
-            f"both, or leave it out"
+            f"{' and '.join(unused)} would move images and leave their masks: use transform=true, which "
+            f"moves both, or leave it out"
         )
