@@ -3,8 +3,8 @@
 In reading order:
 
     errors.py        turns user errors into one-line messages for all commands
-    options.py       arguments and options that several commands share
     model_file.py    the model that path/to/code.py:build names, and its weights
+    options.py       arguments and options that several commands share
     look.py          measure, doctor, report
     symmetry.py      symmetry
     run.py           list, show, run, resume, table, demo

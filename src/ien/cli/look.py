@@ -65,6 +65,7 @@ def measure(
         float | None,
         typer.Option(metavar="X", help="Exit with 1 if a layer's relative error is above X; for use in CI."),
     ] = None,
+    model: OwnModel = None,
 ) -> None:
     """Measure how equivariant a model is, layer by layer. Works on any torch model.
 
@@ -77,7 +78,8 @@ def measure(
 
     Example: ien measure net.py:build --images photos --group rot4 --layers layer4 --fail-above 0.05
     """
-    with one_line_errors(TypeError, RuntimeError):  # someone else's model may raise these
+    # someone else's model may raise these
+    with one_line_errors(TypeError, RuntimeError), own_model(model, [Path(target)]):
         from ..measuring.measure import measure as measure_model
 
         # checked before the model runs, which can take minutes

@@ -125,9 +125,12 @@ def train(
         if processes.first:
             for note in planned.notes:
                 typer.echo(note)
+        place = out / planned.name
+        if processes.first and (place / "result.json").exists():
+            typer.echo(f"{place} was finished before: choose another --name to train again")
         record = train_own(planned, folder, out, processes)
         if processes.first:
-            typer.echo("\n".join(_summary(planned.config, record, out / planned.name)))
+            typer.echo("\n".join(_summary(planned.config, record, place)))
 
 
 def _summary(config: Config, record: dict[str, Any], run: Path) -> list[str]:
@@ -146,6 +149,9 @@ def _summary(config: Config, record: dict[str, Any], run: Path) -> list[str]:
     if code:
         build, again = ", build", f" --model {code}"
     told["model"] = f'ien.load("{run}"{build}): a plain network'
-    told["next"] = f"ien report {run}{again} -o report.html: a page to explore"
+    if record["accuracy"] is not None:
+        told["next"] = f"ien report {run}{again} -o report.html: a page to explore"
+    else:  # the explorer shows predicted classes
+        told["next"] = f"ien measure {run}{again} --out page: how equivariant each layer is"
     width = max(map(len, told))
     return [f"{name:{width}}  {text}" for name, text in told.items()]

@@ -24,6 +24,7 @@ from .catalogue import deviations, names, paper
 __all__ = ["describe", "describe_run"]
 
 LINE_WIDTH = 100
+MAX_VALUE_WIDTH = 40
 TITLE_FIELDS = ("experiment", "preset", "seed")
 # with several processes BatchNorm sees smaller batches, so their number does count
 UNCOMPARED_FIELDS = {"preset", "seed", *MACHINE} - {"processes"}
@@ -93,7 +94,7 @@ def _settings(config: Config) -> list[str]:
     values = {}
     for name, value in flat(config).items():
         if name not in TITLE_FIELDS:
-            values[name] = _text(value)
+            values[name] = _text(value)[-MAX_VALUE_WIDTH:]  # a path ends with the file
     name_width = max(map(len, values))
     value_width = max(map(len, values.values()))
     # an indent of 2, and 2 spaces after each of the first two columns

@@ -24,7 +24,18 @@ from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..measuring.image_folder import common_channels, read_square
 from ..measuring.inputs import eval_mode, try_model
-from ..training import ALONE, Config, Processes, change, changed, kind_of, run
+from ..training import (
+    ALONE,
+    MACHINE,
+    Config,
+    Processes,
+    Stopped,
+    change,
+    changed,
+    differences,
+    kind_of,
+    run,
+)
 from ..training.folder import FolderConfig, check_scores
 from ..training.own_model import OWN, OwnNetwork, check_code
 from ..training.run_folder import read_config
@@ -173,12 +184,31 @@ def train_own(
     """
     place = runs / planned.name
     network = planned.config.network
-    if isinstance(network, OwnNetwork) and network.code and (place / "config.json").exists():
-        begun: Any = read_config(place).network
-        if getattr(begun, "code", "") == network.code:
-            check_code(begun, network.code_sha256, place)
-    with _nothing_left_behind(place):
-        return run(place, planned.config, str(folder), processes=processes, console=console)
+    if (place / "config.json").exists():
+        _check_same(place, planned.config)
+    with _nothing_left_behind(place, processes):
+        try:
+            return run(place, planned.config, str(folder), processes=processes, console=console)
+        except Stopped as stopped:
+            # the message becomes the command that resumes the run
+            again = ""
+            if isinstance(network, OwnNetwork) and network.code:
+                again = f" --model {network.code}"
+            raise Stopped(f"{stopped}{again}") from None
+
+
+def _check_same(place: Path, config: Config) -> None:
+    """Raise if a run folder was begun with other settings, or with other code."""
+    begun = read_config(place)
+    old, new = begun.network, config.network
+    if isinstance(old, OwnNetwork) and isinstance(new, OwnNetwork) and new.code and old.code == new.code:
+        check_code(old, new.code_sha256, place)
+    different = []
+    for name, (was, asked) in differences(begun, config).items():
+        if name not in MACHINE:
+            different.append(f"{name} {was!r}, now {asked!r}")
+    if different:
+        raise ValueError(f"{place} holds another run ({', '.join(different)}): choose another --name")
 
 
 def _images_in(wanted: Wanted) -> _Images:
@@ -363,13 +393,14 @@ def _name(wanted: Wanted, config: Config) -> str:
 
 
 @contextmanager
-def _nothing_left_behind(place: Path) -> Iterator[None]:
+def _nothing_left_behind(place: Path, processes: Processes) -> Iterator[None]:
     """Remove a run folder that the block made, if bad input ends it before the first epoch."""
     made = _first_missing(place)
     try:
         yield
     except (ValueError, TypeError, RuntimeError, OSError):
-        if made is not None and not (place / "last.pt").exists():
+        begun = (place / "last.pt").exists()
+        if made is not None and processes.first and not begun:
             shutil.rmtree(made, ignore_errors=True)
         raise
 

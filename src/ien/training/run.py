@@ -190,6 +190,7 @@ def _described(config: Config, data: Description, folder: str | None) -> dict[st
     }
     if data.drawn_from is None:
         del described["drawn_from"]
+    described["class_names"] = list(data.class_names)  # as JSON has them
     if not data.class_names:
         del described["class_names"]
     return described

@@ -256,7 +256,8 @@ def evaluate_masks(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> di
             per_element[label] = _mean(dice(predicted[k], truth, classes))
             if k > 0:
                 rotated = group.act_on_masks(predicted[0], g, ignore=IGNORED)
-                consistency.append(_mean(dice(predicted[k], rotated, classes)))
+                shared = dice(predicted[k], rotated, classes)
+                consistency.append(_mean(shared.nan_to_num(nan=1.0)))  # both see none: they agree
         taps: Any = (model.taps, model.feature_groups)
         reports.append(measure(model, _batches(x), group, *taps, floors=False))
     first = config.objective.measured_groups[0]
