@@ -57,6 +57,25 @@ def test_the_device_refuses_float64_however_it_comes_about() -> None:
         assert x.double().to(device, torch.float32).dtype == torch.float32
 
 
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_targets_on_the_device_are_those_on_the_cpu(group) -> None:
+    g = torch.arange(len(group))
+    masks, numbers = torch.randint(9, (len(g), 7, 7)), torch.rand(len(g), 3, 4).sort().values
+    with device_without_float64() as device:
+        moved = [
+            group.act_on_masks(masks.to(device), g),
+            group.act_on_boxes(numbers.to(device), g, (7, 7)),
+            group.act_on_points(numbers[..., :2].to(device), g, (7, 7)),
+            group.act_on_angles(numbers.to(device), g),
+        ]
+        assert all(each.device == device for each in moved)
+        moved = [each.cpu() for each in moved]
+    assert torch.equal(moved[0], group.act_on_masks(masks, g))
+    torch.testing.assert_close(moved[1], group.act_on_boxes(numbers, g, (7, 7)))
+    torch.testing.assert_close(moved[2], group.act_on_points(numbers[..., :2], g, (7, 7)))
+    torch.testing.assert_close(moved[3], group.act_on_angles(numbers, g))
+
+
 ACTIONS = [(group, "pooled") for group in GROUPS] + [(R8, "regular"), (D4, "regular")]
 
 

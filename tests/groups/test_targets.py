@@ -182,6 +182,7 @@ MISTAKES = [
         lambda: rotation(8).act_on_masks(torch.zeros(1, 5, 5).byte(), ONE, -100),
         "uint8 cannot hold ignore=-100",
     ),
+    (lambda: rotation(8).act_on_masks(torch.zeros(1, 5, 5).long(), ONE, math.nan), "cannot hold ignore=nan"),
     (lambda: rotation(4).act_on_masks(torch.zeros(2, 5, 5), ONE), r"integer tensor \(2,\)"),
     (lambda: rotation(4).act_on_masks(torch.zeros(1, 4, 6), ONE), "'90°' swaps the sides.*4×6"),
     (lambda: rotation(4).act_on_points(torch.zeros(1, 2), ONE, (4, 6)), "'90°' swaps the sides.*4×6"),

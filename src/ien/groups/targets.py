@@ -37,7 +37,7 @@ def fits(value: float, dtype: torch.dtype) -> bool:
     if dtype.is_floating_point:
         return True
     limits = torch.iinfo(dtype)
-    return value == int(value) and limits.min <= value <= limits.max
+    return limits.min <= value <= limits.max and value == int(value)  # nan lies in no range
 
 
 def move_mask(mask: Tensor, step: Similarity, ignore: float) -> Tensor:
