@@ -1,4 +1,4 @@
-"""Classify a folder of pictures: ``python classify_folder.py photos/``, or without one on shapes drawn here."""
+"""Classify a folder of pictures: ``python classify_folder.py photos/``, or without one shapes drawn here."""
 
 import subprocess
 import sys

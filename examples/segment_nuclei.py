@@ -53,4 +53,6 @@ with tempfile.TemporaryDirectory() as place:
         masks = model(x).argmax(1)  # (B, H, W)
         rotated = model(x.rot90(1, (-2, -1))).argmax(1)
     same = (rotated == masks.rot90(1, (-2, -1))).float().mean()
-    print(f"{masks.float().mean():.1%} of the pixels are foreground; rotated by 90°, {same:.2%} stay the same")
+    print(
+        f"{masks.float().mean():.1%} of the pixels are foreground; rotated by 90°, {same:.2%} stay the same"
+    )

@@ -41,17 +41,17 @@ def test_rows_differ_as_their_names_say(preset) -> None:
 def test_every_row_runs_and_stands_in_the_table() -> None:
     pytest.importorskip("PIL.Image")
     make_mask_folders(Path("data/dsb2018-nuclei"), {"train": 9, "test": 5})
-    for preset in ("smoke", "small"):  # of smoke no record is kept
-        settings = ["epochs=2", "image_size=16", "device=cpu", "threads=1"] if preset == "small" else []
-        configs = plan(NAMES, preset, [1], settings)
-        records = run_all(configs, Path("runs"), Path("results"), console=Console(file=io.StringIO()))
+    shown = Console(file=io.StringIO())
+    run_all(plan(NAMES[-1:], "smoke", [1]), Path("runs"), Path("results"), console=shown)  # not recorded
+    settings = ["epochs=2", "image_size=16", "device=cpu", "threads=1"]
+    records = run_all(plan(NAMES, "small", [1], settings), Path("runs"), Path("results"), console=shown)
     cnn, _, tied, slack = records
     assert tied["consistency"] == slack["consistency"] == 1 and cnn["data"]["source"] == "subset"
     assert tied["macs"] == cnn["macs"] and tied["trained_parameters"] < cnn["trained_parameters"] / 3
     with pytest.raises(ValueError, match="no records of preset 'smoke'"):
         print_table("nuclei", Path("results"), "smoke")
-    shown = io.StringIO()
-    print_table("nuclei", Path("results"), console=Console(file=shown, width=260))
-    (line,) = [line for line in shown.getvalue().splitlines() if line.strip().startswith("tied (")]
+    table = io.StringIO()
+    print_table("nuclei", Path("results"), console=Console(file=table, width=260))
+    line, *_ = [line for line in table.getvalue().splitlines() if line.strip().startswith("tied (")]
     expected = f"{tied['dice']:.3f}", f"{tied['dice_under_group']:.3f}", "1.000"
-    assert all(text in line for text in expected) and "consistency: Dice between" in shown.getvalue()
+    assert all(text in line for text in expected) and "consistency: Dice between" in table.getvalue()

@@ -59,6 +59,13 @@ def test_a_run_is_named_after_its_folder_and_what_sets_it_apart() -> None:
     assert planned("cells", name="mine").name == "mine"
 
 
+def test_a_size_that_a_network_refuses_is_changed_even_without_a_group() -> None:
+    make_mask_folders(Path("cells"), size=21)
+    assert planned("cells", group="none").config.data.image_size == 24
+    make_class_folders(Path("photos"), shape=(21, 21))
+    assert planned(model="vgg", group="none").config.data.image_size == 21
+
+
 def in_two(processes: Processes, path: Path) -> None:
     wanted = Wanted(
         path / "photos",

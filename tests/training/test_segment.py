@@ -156,7 +156,6 @@ def test_a_tied_unet_predicts_rotated_masks_for_rotated_images(tmp_path) -> None
         ({"rotate": True}, "rotate would move images and leave their masks: use transform=true"),
         ({"average": True}, "average would move"),
         ({"model": "resnet18"}, "there is no model 'resnet18'"),
-        ({"augment": True, "group": "rot4+scale0.8"}, "views of masks need a single group"),
     ],
 )
 def test_settings_that_would_leave_masks_behind_are_refused(changes, match) -> None:

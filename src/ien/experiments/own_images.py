@@ -152,7 +152,8 @@ def plan_own(wanted: Wanted) -> Planned:
         if _takes(network, colour):
             config = colour
             notes.append(f"the pictures are grey; {_called(config)} is given three equal channels")
-    if wanted.group != NO_GROUP:
+    # an ordinary CNN need not be exact, but it has to run
+    if wanted.group != NO_GROUP or not _takes(network, config):
         size, note = _exact_size(network, config, asked=wanted.size)
         config = changed(config, {"image_size": size})
         if note:

@@ -92,8 +92,6 @@ class SegmentObjective(Objective):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_unused(self)
-        if len(self.groups) > 1 and self.augment:
-            raise ValueError(f"views of masks need a single group, such as rot4; got {self.group}")
 
 
 @dataclass(frozen=True)
@@ -129,9 +127,8 @@ class SegmentTask(ClassifyTask):
 
     def with_views(self, y: Tensor, out: Equivariance) -> Tensor:
         """Return the masks of the images and of their views."""
-        (group,) = self.config.objective.groups
-        views = group.act_on_masks(y.repeat(len(out.g) // len(y), 1, 1), out.g, ignore=IGNORED)
-        return torch.cat([y, views])
+        masks: Tensor = out.targets(y, kind="mask", ignore=IGNORED)
+        return masks
 
     def hits(self, output: Tensor, y: Tensor) -> Tensor:
         """Add up the shares of pixels that are right, over the images."""
