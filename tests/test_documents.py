@@ -216,6 +216,35 @@ def test_the_commands_on_a_model_from_code_in_the_guide_to_looking_run() -> None
     assert Path("report.html").exists() and Path("page.html").exists()
 
 
+@pytest.mark.usefixtures("elsewhere", "one_thread")
+def test_the_guide_to_training_runs(capsys, monkeypatch) -> None:
+    pytest.importorskip("PIL", reason="images are read with pillow: pip install 'ien[plots]'")
+    from tests.helpers.shell import invoke
+    from tests.helpers.tiny import make_class_folders, make_mask_folders
+
+    make_class_folders(Path("photos"), shape=(9, 9, 3))
+    make_mask_folders(Path("cells"))
+    Path("net.py").write_text(
+        "from torch import nn\n"
+        "def build(num_classes):\n"
+        "    return nn.Sequential(nn.Conv2d(3, 24, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), "
+        "nn.Linear(24, num_classes))\n"
+    )
+    lines = re.findall(r"^ien (.*?) *(?:#.*)?$", (ROOT / "docs/train.md").read_text(), flags=re.MULTILINE)
+    assert len(lines) == 6
+    for line in lines:
+        words = line.split()
+        if words[0] == "train":
+            words += ["--epochs", "1", "--device", "cpu"]
+        if "--ignore" in words:
+            words += ["--name", "ignored"]  # the run before has the name that it would have
+        invoke(*words)
+    monkeypatch.syspath_prepend(".")
+    names = run_blocks("docs/train.md", {"ien": ien, "images": torch.rand(2, 3, 9, 9)}, 2)
+    assert capsys.readouterr().out.count("class ") == 2
+    assert isinstance(names["model"], nn.Sequential) and names["model"].taps == ("0", "1")
+
+
 def test_the_page_on_how_the_doctor_works_runs(capsys, monkeypatch) -> None:
     from ien.geometry import interpreter
 

@@ -155,3 +155,30 @@ def _pixels(k: int, i: int) -> np.ndarray:
     pixels[np.hypot(x, y) < 10] = (20 + 30 * k % 230, 20 + 20 * i % 230, 120)
     pixels[(np.abs(x - 13) < 8) & (np.abs(y + 18) < 4)] = 250
     return pixels.astype(np.uint8)
+
+
+def make_mask_folders(
+    place: Path, counts: Mapping[str, int] | None = None, size: int = 16, values: Sequence[int] = (0, 255)
+) -> dict[Path, tuple[np.ndarray, np.ndarray]]:
+    """Bright discs in ``images`` and their masks in ``masks``; returns pixels and mask of each image.
+
+    ``counts`` are the images by part; an empty name puts both folders into ``place`` itself.
+    """
+    from PIL import Image
+
+    rng = np.random.default_rng(size)
+    y, x = np.mgrid[:size, :size]
+    made = {}
+    for part, count in (counts or {"train": 8, "test": 4}).items():
+        for kind in ("images", "masks"):
+            (place / part / kind).mkdir(parents=True)
+        for i in range(count):
+            row, column = rng.uniform(size / 4, 3 * size / 4, 2)
+            inside = np.hypot(y - row, x - column) < size / 5
+            mask = np.where(inside, values[1], values[0]).astype(np.uint8)
+            pixels = (50 + 120 * inside + rng.integers(0, 40, (size, size))).astype(np.uint8)
+            path = place / part / "images" / f"{i}.png"
+            Image.fromarray(pixels).save(path)
+            Image.fromarray(mask).save(place / part / "masks" / f"{i}.png")
+            made[path] = pixels, mask
+    return made

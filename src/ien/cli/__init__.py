@@ -3,12 +3,13 @@
 In reading order:
 
     errors.py        turns user errors into one-line messages for all commands
-    options.py       arguments and options that several commands share
     model_file.py    the model that path/to/code.py:build names, and its weights
+    options.py       arguments and options that several commands share
     look.py          measure, doctor, report
     symmetry.py      symmetry
     adapt.py         adapt
     run.py           list, show, run, resume, table, demo
+    train.py         train: a folder of your own images
     plot.py          plot: pictures of runs and records
     clips.py         which clips are there, and rotating ones written to disk
     data_sets.py     which data sets are there, and where to download them

@@ -13,6 +13,7 @@ from .errors import OneLineErrors
 from .plot import app as plot_app
 from .symmetry import symmetry
 from .track import track
+from .train import train
 
 __all__ = ["app"]
 
@@ -28,6 +29,8 @@ app = typer.Typer(
 
     For any torch model: ien measure net.py:build --images photos/ --group rot8,
     ien doctor net.py:build --size 3x224x224.
+
+    For a folder of images: ien symmetry photos/, ien train photos/.
 
     For the paper: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.
 
@@ -64,6 +67,7 @@ app.command(rich_help_panel=YOUR_MODEL)(look.measure)
 app.command(rich_help_panel=YOUR_MODEL)(look.report)
 app.command(rich_help_panel=YOUR_MODEL)(symmetry)
 app.command(rich_help_panel=YOUR_MODEL)(adapt)
+app.command(rich_help_panel=YOUR_MODEL)(train)
 
 app.command(rich_help_panel=DEMO)(run.demo)
 

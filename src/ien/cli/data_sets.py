@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from ..data import class_folders, digits, mnist, rot_mnist, rot_tim, scale_mnist, stl10, tiny_imagenet
+from ..data import (
+    class_folders,
+    digits,
+    mask_folders,
+    mnist,
+    rot_mnist,
+    rot_tim,
+    scale_mnist,
+    stl10,
+    tiny_imagenet,
+)
 from ..data.cache import cache_folder
 from ..data.download import RemoteFile, md5
 from .clips import clip_lines
@@ -36,6 +46,7 @@ def lines_of_all(folder: Path) -> Iterator[Line]:
     yield from _tiny_imagenet_lines(folder)
     yield from _stl10_lines(folder)
     yield from _class_folder_lines(folder)
+    yield from _mask_folder_lines(folder)
     yield from clip_lines(folder)
     yield from _embedded_lines()
 
@@ -146,6 +157,16 @@ def _class_folder_lines(folder: Path) -> Iterator[Line]:
             continue
         yield name, "pictures by class", f"{found} in {found.folder}"
         yield from _cached_lines(name, class_folders.cache_name(name, found, "*", "*"))
+
+
+def _mask_folder_lines(folder: Path) -> Iterator[Line]:
+    for name in mask_folders.NAMED:
+        try:
+            found = mask_folders.find(mask_folders.place_in(folder, name))
+        except (ValueError, OSError) as error:
+            yield name, "images and masks", f"missing: {error}"
+            continue
+        yield name, "images and masks", f"{found} in {found.folder}"
 
 
 def _embedded_lines() -> Iterator[Line]:

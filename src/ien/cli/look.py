@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .errors import fail, one_line_errors
-from .options import GroupName, Layers, MovedData, Number, Size, Weights, layer_names, read_size
+from .options import (
+    GroupName,
+    Layers,
+    MovedData,
+    Number,
+    OwnModel,
+    Size,
+    Weights,
+    layer_names,
+    own_model,
+    read_size,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +71,7 @@ def measure(
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Let --fail-above judge a model without weights.")
     ] = False,
+    model: OwnModel = None,
 ) -> None:
     """Measure how equivariant a model is, layer by layer. Works on any torch model.
 
@@ -72,7 +84,8 @@ def measure(
 
     Example: ien measure net.py:build --images photos --group rot4 --layers layer4 --fail-above 0.05
     """
-    with one_line_errors(TypeError, RuntimeError):  # someone else's model may raise these
+    # someone else's model may raise these
+    with one_line_errors(TypeError, RuntimeError), own_model(model, [Path(target)]):
         from ..measuring.measure import measure as measure_model
 
         # checked before the model runs, which can take minutes
@@ -186,6 +199,7 @@ def report(
         ),
     ] = None,
     data: MovedData = None,
+    model: OwnModel = None,
 ) -> None:
     """Write one page: table, plots, findings and an explorer. Works on any torch model.
 
@@ -228,7 +242,8 @@ def report(
                     )
             from ..report.page.build import write_runs_page
 
-            path = write_runs_page(targets, out, data, progress=status.update)
+            with own_model(model, [Path(target) for target in targets]):
+                path = write_runs_page(targets, out, data, progress=status.update)
     for note in notes:
         typer.echo(note, err=True)
     megabytes = path.stat().st_size / 1e6

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import io
 import sys
 import traceback
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,20 +21,22 @@ from torch.nn.parameter import is_lazy
 
 from ..loss.modules import WRAPPERS, unwrapped
 
-__all__ = ["Built", "build_model", "build_with_weights", "uncompiled"]
+__all__ = ["Built", "build_model", "build_with_weights", "given_model", "uncompiled"]
 
 SEED = 0
 """Of weights that the code draws: measured again, a model gives the same numbers."""
 
 
-def build_model(target: str) -> nn.Module:
+def build_model(target: str, **options: Any) -> nn.Module:
     """Return the model that ``path/to/code.py:build`` or ``package.module:build`` names.
 
-    The name may be that of a model, or of a function or class that makes one without arguments. The
-    code runs, as by ``import``: do not use it on code that you do not trust.
+    The name may be that of a model, or of a function or class that makes one without arguments, or
+    with some of ``options``. The code runs, as by ``import``: do not use it on code that you do not
+    trust.
 
     Args:
         target: A code file or a module, a colon, and the name in it.
+        **options: What the function is called with, as far as it has parameters of these names.
 
     Raises:
         ValueError: The text names no model, or the code raised an error; the message says where.
@@ -54,12 +59,37 @@ def build_model(target: str) -> nn.Module:
         return found
     # SystemExit too: a script may end itself when it is imported or called
     try:
-        model = found()
+        model = found(**_taken(found, options))
     except (Exception, SystemExit) as error:
         raise ValueError(f"{target} raised {_describe(error)}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"{target} should return a torch.nn.Module; it returned a {type(model).__name__}")
     return model
+
+
+@contextmanager
+def given_model(target: str, run: Path | None = None) -> Iterator[dict[str, str]]:
+    """Let a run build the model that ``path/to/code.py:build`` names, while the block runs.
+
+    Args:
+        target: As :func:`build_model` takes it.
+        run: A run folder that was begun with the same code, whose file must not have changed since.
+
+    Yields:
+        What a configuration says of the model: the fields ``model``, ``code`` and ``code_sha256``.
+    """
+    from ..training.own_model import OWN, check_code, code_of, given
+    from ..training.run_folder import read_config
+
+    code, sha256 = code_of(target)
+    if run is not None:
+        network: Any = read_config(run).network
+        if network.model != OWN:
+            raise ValueError(f"{run} trains {network.model}, a network of ien: leave --model out")
+        check_code(network, sha256, run)
+        code = network.code  # the file may have been moved
+    with given(code, partial(build_model, target)):
+        yield {"model": OWN, "code": code, "code_sha256": sha256}
 
 
 class Built(NamedTuple):
@@ -147,6 +177,15 @@ def _equal(tensor: Tensor, other: Tensor | None) -> bool:
     if is_lazy(tensor) or other is None:
         return False  # a lazy module draws its weights when it runs
     return torch.equal(tensor, other)
+
+
+def _taken(function: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the options that a function has parameters for."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # not a function, or one that does not say
+        return {}
+    return {name: value for name, value in options.items() if name in parameters}
 
 
 def _run_file(path: Path) -> ModuleType:

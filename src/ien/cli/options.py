@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +16,12 @@ __all__ = [
     "MovedData",
     "Number",
     "OnlyPreset",
+    "OwnModel",
     "Runs",
     "Size",
     "Weights",
     "layer_names",
+    "own_model",
     "read_size",
 ]
 
@@ -68,7 +72,25 @@ Weights = Annotated[
         "--weights", metavar="FILE", help="Weights for CODE: .safetensors, a state_dict or a checkpoint."
     ),
 ]
+OwnModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="CODE", help="For a run of ien train with a model of your own: net.py:build again."
+    ),
+]
 OnlyPreset = Annotated[str | None, typer.Option("--preset", help="Only rows of this preset.")]
+
+
+@contextmanager
+def own_model(target: str | None, runs: Sequence[Path]) -> Iterator[None]:
+    """Let runs of a model of the user's own be loaded, if ``--model`` says where its code is."""
+    with ExitStack() as stack:
+        if target is not None:
+            from .model_file import given_model
+
+            for run in runs:
+                stack.enter_context(given_model(target, run))
+        yield
 
 
 def layer_names(text: str | None) -> list[str] | None:

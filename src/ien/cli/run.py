@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .errors import INTERRUPTED, fail
-from .options import MovedData, OnlyPreset
+from .options import MovedData, OnlyPreset, OwnModel, own_model
 
 __all__ = ["demo", "list_", "resume", "resume_hint", "run", "show", "table"]
 
@@ -135,15 +135,16 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that ien run made.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of ien run or ien train.")],
     data: MovedData = None,
     results: Results = Path("results"),
+    model: OwnModel = None,
 ) -> None:
     """Resume a run that was stopped or killed. It ends as if it had never stopped, bit for bit.
 
     Example: ien resume runs/rot-mnist/ien-r4/small-seed1
     """
-    with resume_hint():
+    with resume_hint(), own_model(model, [folder]):
         from ..experiments.queue import resume as resume_run
         from ..training import joined
 
@@ -156,7 +157,7 @@ def table(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study or symmetry.",
+            help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study, symmetry or nuclei.",
         ),
     ],
     results: Annotated[

@@ -12,6 +12,7 @@
     rot_tim.py          Tiny ImageNet upright; Rot-TIM and R2-TIM, made from it
     stl10.py            the published folder of STL-10
     class_folders.py    a folder of pictures for each class: EuroSAT, UC Merced and others
+    mask_folders.py     a folder of images and one of masks, to segment
 
 Clips for tracking are in ``ien.tracking.data``.
 """

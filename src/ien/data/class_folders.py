@@ -16,7 +16,7 @@ from .._text import progress_bar
 from ..measuring.image_folder import SUFFIXES, common_channels, find_images, read_square
 from .augment import resized
 from .cache import cached, layout_of
-from .dataset import MIN_IMAGE_SIZE, Dataset
+from .dataset import MIN_IMAGE_SIZE, Dataset, NamedClasses
 from .download import published_folder
 
 __all__ = [
@@ -58,7 +58,11 @@ class ClassFolders:
 
 
 def class_folders(
-    folder: str | os.PathLike[str], seed: int = 0, image_size: int = 64, name: str = ""
+    folder: str | os.PathLike[str],
+    seed: int = 0,
+    image_size: int = 64,
+    name: str = "",
+    channels: int | None = None,
 ) -> Dataset:
     """Load the pictures of ``train/<class>/`` and ``test/<class>/``, as torchvision's ImageFolder.
 
@@ -75,6 +79,7 @@ def class_folders(
         image_size: Height and width that pictures are scaled to; each pixel is the mean over the
             area that it covers.
         name: What the data set is called; by default the name of the folder.
+        channels: 1 or 3, whatever the pictures have.
 
     Raises:
         FileNotFoundError: A folder, or the pictures of a class, are missing.
@@ -87,10 +92,12 @@ def class_folders(
     name = name or found.folder.resolve().name
     files = (*found.train, *found.test)
     paths = [path for path, _ in files]
-    channels = common_channels(paths)
+    if channels is None:
+        channels = common_channels(paths)
+    shape = (channels, image_size, image_size)
 
     def make() -> Mapping[str, Tensor]:
-        images = _read(f"reading {name}", paths, channels, image_size)
+        images = _read(f"reading {name}", paths, shape)
         labels = torch.tensor([label for _, label in files])
         count = len(found.train)
         return {
@@ -100,10 +107,16 @@ def class_folders(
             "test_y": labels[count:],
         }
 
-    layout = layout_of(len(found.train), len(found.test), (channels, image_size, image_size))
+    layout = layout_of(len(found.train), len(found.test), shape)
     about = {"seed": seed, "classes": found.classes}
     tensors = cached(cache_name(name, found, seed, image_size), layout, make, about)
-    return Dataset(name, _source(name, len(files)), **tensors, classes=len(found.classes))
+    return NamedClasses(
+        name,
+        _source(name, len(files)),
+        **tensors,
+        classes=len(found.classes),
+        class_names=found.classes,
+    )
 
 
 def eurosat(folder: str | os.PathLike[str], seed: int = 0, image_size: int = 64) -> Dataset:
@@ -140,6 +153,8 @@ def place_in(folder: str | os.PathLike[str], name: str) -> Path:
 def find(folder: str | os.PathLike[str], seed: int = 0) -> ClassFolders:
     """List the pictures of each class; no picture is opened."""
     folder = Path(folder)
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: give the folder that has a subfolder for each class")
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder} with a subfolder for each class")
     train_folder = folder / "train"
@@ -232,8 +247,9 @@ def _shuffled(files: list[tuple[Path, int]], purpose: str, seed: int) -> Files:
     return tuple(files[k] for k in order)
 
 
-def _read(title: str, paths: list[Path], channels: int, size: int) -> Tensor:
-    images = torch.empty(len(paths), channels, size, size, dtype=torch.uint8)
+def _read(title: str, paths: list[Path], shape: tuple[int, int, int]) -> Tensor:
+    channels, size, _ = shape
+    images = torch.empty(len(paths), *shape, dtype=torch.uint8)
     with progress_bar(title, len(paths)) as advance:
         for image, path in zip(images, paths, strict=True):
             square = read_square(path, channels)  # (C, n, n)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["Dataset", "check_image_size", "data_folder", "to_float"]
+__all__ = ["Dataset", "NamedClasses", "check_image_size", "data_folder", "to_float"]
 
 MIN_IMAGE_SIZE = 8
 """Pixels along each side, below which nothing can be recognised."""
@@ -33,6 +33,14 @@ class Dataset:
         dtype = str(self.train_x.dtype).removeprefix("torch.")
         counts = f"{len(self.train_x):,} train and {len(self.test_x):,} test images"
         return f"Dataset({self.name}, {self.source}: {counts} {shape} {dtype}, {self.classes} classes)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NamedClasses(Dataset):
+    """A data set whose classes have names; in place of labels there may be masks (N, H, W)."""
+
+    class_names: tuple[str, ...]
+    """In the order of the labels."""
 
 
 def to_float(x: Tensor) -> Tensor:

@@ -7,8 +7,10 @@ scale.py        scaled digits, STL-10, digits that are rotated and scaled
 tracking.py     trackers
 study.py        what each change to the paper's recipe brings
 symmetry.py     data from exact symmetry to none, and what to pick for them
+nuclei.py       cell nuclei to segment
 catalogue.py    all experiments by name
 queue.py        run experiments one after another, and record them
+own_images.py   ``ien train``: a folder of images and a model → a run
 describe.py     what ``ien show`` prints
 tables.py       records beside the paper's numbers
 demo.py         ``ien demo``

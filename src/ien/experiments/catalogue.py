@@ -7,6 +7,7 @@ import fnmatch
 from .._text import nearest
 from ..report import PaperRow
 from ..training import Config
+from .nuclei import NUCLEI
 from .rot_mnist import ROT_MNIST
 from .rows import PRESETS, Table
 from .scale import ROT_SCALE_MNIST, SCALE_MNIST, STL10
@@ -18,7 +19,18 @@ from .tracking import TRACKING
 __all__ = ["CATALOGUE", "check_preset", "config", "deviations", "find", "names", "paper"]
 
 # in the order in which ien list shows them
-ALL_TABLES = (ROT_MNIST, ROT_TIM, R2_TIM, SCALE_MNIST, STL10, ROT_SCALE_MNIST, TRACKING, STUDY, SYMMETRY)
+ALL_TABLES = (
+    ROT_MNIST,
+    ROT_TIM,
+    R2_TIM,
+    SCALE_MNIST,
+    STL10,
+    ROT_SCALE_MNIST,
+    TRACKING,
+    STUDY,
+    SYMMETRY,
+    NUCLEI,
+)
 CATALOGUE: dict[str, Table] = {table.name: table for table in ALL_TABLES}
 """The first part of an experiment's name → its table."""
 

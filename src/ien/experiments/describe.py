@@ -14,15 +14,17 @@ from torch import nn
 from ..report import read
 from ..training import MACHINE, Config, differences, entries, flat, kind_of
 from ..training.network import build, count_views, objective_of, plain_of
+from ..training.own_model import NotGiven
 from ..training.run_folder import read_config, read_data, read_result
 from ..training.schedule import epoch_length
 from ..tying.tied import count_parameters
 from .catalogue import config as preset_config
-from .catalogue import deviations, paper
+from .catalogue import deviations, names, paper
 
 __all__ = ["describe", "describe_run"]
 
 LINE_WIDTH = 100
+MAX_VALUE_WIDTH = 40
 TITLE_FIELDS = ("experiment", "preset", "seed")
 # with several processes BatchNorm sees smaller batches, so their number does count
 UNCOMPARED_FIELDS = {"preset", "seed", *MACHINE} - {"processes"}
@@ -37,11 +39,10 @@ def describe(config: Config, train_images: int | None = None) -> str:
         train_images: How many images or sequences an epoch has, if that is known.
     """
     title = f"{config.experiment}, preset {config.preset}, seed {config.seed}"
-    sections = [
-        _section(title, _settings(config)),
-        _section("against the paper", _wrapped(_against_the_paper(config))),
-        _section("cost", _wrapped(_costs(config, train_images))),
-    ]
+    sections = [_section(title, _settings(config))]
+    if config.experiment in names():
+        sections.append(_section("against the paper", _wrapped(_against_the_paper(config))))
+    sections.append(_section("cost", _wrapped(_costs(config, train_images))))
     return "\n\n".join(sections)
 
 
@@ -93,7 +94,7 @@ def _settings(config: Config) -> list[str]:
     values = {}
     for name, value in flat(config).items():
         if name not in TITLE_FIELDS:
-            values[name] = _text(value)
+            values[name] = _text(value)[-MAX_VALUE_WIDTH:]  # a path ends with the file
     name_width = max(map(len, values))
     value_width = max(map(len, values.values()))
     # an indent of 2, and 2 spaces after each of the first two columns
@@ -125,8 +126,8 @@ def _against_the_paper(config: Config) -> list[str]:
 def _costs(config: Config, train_images: int | None) -> list[str]:
     try:
         network = build(config)
-    except ModuleNotFoundError as error:
-        # steerable networks need e2cnn; everything else about them can be shown without
+    except (ModuleNotFoundError, NotGiven) as error:
+        # steerable networks need e2cnn, others code of the user's; all else can be shown without
         return [f"unknown: {error}"]
     kind = kind_of(config)
     plain = plain_of(network)

@@ -35,6 +35,7 @@ from ..training import (
 from ..training.config import SHORT_NAMES
 from ..training.run_folder import read_config, read_data, read_result, write_json
 from .catalogue import config as preset_config
+from .catalogue import names
 
 __all__ = ["plan", "resume", "run_all", "run_name"]
 
@@ -191,7 +192,10 @@ def resume(
     if not finished:
         _check_resumable(folder, config, data, processes)
     queue = _Queue(results, data, processes, console or Console())
-    record = queue.finish(folder, config)
+    if config.experiment in names():
+        record = queue.finish(folder, config)
+    else:  # of ien train: its record stays in its folder
+        record = run(folder, config, data, None, None, processes, console)
     state = "was finished before" if finished else "is finished"
     queue.say(f"{folder} {state}: {kind_of(config).outcome(record)}")
     return record

@@ -14,9 +14,10 @@ from .._text import nearest
 from ..report import PaperRow, Part, Row, Section, as_rich, collect, results_page, summarise
 from ..report.tables.agreement import Agreement
 from ..report.tables.classifiers import Classifiers
+from ..report.tables.dice import Segmented
 from ..report.tables.render import Kind
 from ..tracking.report.tables import Trackers
-from . import symmetry
+from . import nuclei, symmetry
 from .catalogue import check_preset, names, paper
 from .study import LABELS, NOTES, NOTES_ON_FEWER
 
@@ -133,11 +134,15 @@ TABLES: dict[str, PrintedTable] = {
         list(LABELS),
     ),
     "symmetry": PrintedTable(["symmetry"], _of_data()),
+    "nuclei": PrintedTable(
+        ["nuclei"], [TablePart("", ["nuclei/*"], layers=(), notes=nuclei.NOTES, kind=Segmented())]
+    ),
 }
 """Tables of the paper by name.
 
 ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels; ``study`` goes beyond the
-paper and shows rows of ``rot-mnist`` among its own; ``symmetry`` goes beyond it too.
+paper and shows rows of ``rot-mnist`` among its own; ``symmetry`` and ``nuclei`` go beyond it
+too.
 """
 
 

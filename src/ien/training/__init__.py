@@ -3,6 +3,7 @@
 fields.py        how a field of the configuration is declared and checked
 sections.py      the settings of data, network, objective, optimizer, schedule and machine
 config.py        all sections together: everything that determines a run
+own_model.py     a network of your own, whose code runs only if you give it
 overrides.py     ``--set field=value`` applied to a configuration
 distributed.py   several processes that share each batch
 task.py          what the loop trains, and what a run asks of a kind of tasks
@@ -11,6 +12,8 @@ network.py       network, equivariance loss and optimizer of a configuration
 run_folder.py    the files that a run leaves behind
 evaluate.py      accuracy, equivariance errors and cost of a trained network
 classify.py      images to classify, as a task
+folder.py        a folder of your own pictures to classify, as a task
+segment.py       images and masks to segment, as a task
 loop.py          the training loop
 progress.py      how a run is shown while it goes on
 run.py           one run: data, training, test, record

@@ -26,7 +26,7 @@ from ..data import (
 from ..data import load as load_dataset
 from ..data.augment import cutout, mirror, rescale, rotate, shift
 from ..loss.error import full_precision
-from ..loss.objective import EquivarianceLoss
+from ..loss.objective import Equivariance, EquivarianceLoss
 from ..tying.slack import slack_of
 from ..tying.tied import Tied
 from . import run_folder
@@ -44,10 +44,11 @@ from .network import (
     optimizer_of,
     trainable,
 )
+from .own_model import OWN
 from .schedule import epoch_length
 from .task import Cost, Description, EpochItems, Forward, TaskKind
 
-__all__ = ["CLASSIFY", "ClassifyTask", "augmented", "images"]
+__all__ = ["CLASSIFY", "ClassifyTask", "augmented", "images", "measured_by"]
 
 Labelled = tuple[Tensor, Tensor]
 """Images (N, C, H, W) and their labels (N,)."""
@@ -61,7 +62,7 @@ STL10_TRAIN_IMAGES = 5000
 class Classify(TaskKind[Config, Dataset]):
     """Images to classify."""
 
-    config = Config
+    config: type[Config] = Config
     data_unit = "images"
     test_unit = "images"
     can_embed = True
@@ -100,6 +101,7 @@ class Classify(TaskKind[Config, Dataset]):
             train=len(x),
             test=len(test_x),
             digest=digest(*parts)[:DIGEST_LENGTH],
+            class_names=getattr(data, "class_names", ()),
         )
         if config.data.subset is not None:
             return described._replace(train=config.data.subset, drawn_from=len(x))
@@ -120,7 +122,7 @@ class Classify(TaskKind[Config, Dataset]):
     def network(self, config: Config) -> nn.Module:
         model = config.network.model
         family: Any = baselines
-        if model in models.MODELS:
+        if model in models.NAMES:
             family = models
         options: dict[str, Any] = {}
         if config.data.channels is not None:
@@ -179,6 +181,7 @@ class Classify(TaskKind[Config, Dataset]):
         return {
             **evaluate(config, plain, x, y),
             **({"slack": slack} if slack else {}),
+            **measured_by(config, plain),
             "parameters": parameters,
             "macs": macs,
             "images_per_second": round(inference_speed(config, plain, x), 1),
@@ -186,6 +189,14 @@ class Classify(TaskKind[Config, Dataset]):
 
     def outcome(self, record: Mapping[str, Any]) -> str:
         return f"accuracy {record.get('accuracy', 0):.2%}"
+
+    def summary(self, config: Config, record: Mapping[str, Any]) -> dict[str, str]:
+        group = ", ".join(map(str, config.objective.measured_groups))
+        return {
+            "accuracy": f"{record['accuracy']:.1%} of {record['data']['test']:,} test images",
+            "agreement": f"{record['agreement']:.1%} of them are predicted alike under all of {group}",
+            "under group": f"{record['accuracy_under_group']:.1%} accuracy, over all elements of {group}",
+        }
 
     def cost(self, config: Config, plain: nn.Module) -> Cost:
         size = config.data.image_size
@@ -273,27 +284,43 @@ class ClassifyTask:
         count = share.stop - share.start
         if count == 0:  # fewer images than processes: take part, with a weight of 0
             share = slice(0, 1)
-        chosen = batch[share].to(self.x.device)
-        x, y = to_float(self.x[chosen]), self.y[chosen]
-        x = augmented(config, x, len(batch), share, (epoch, step), self.colour)
+        x, y = self.shown(batch, share, (epoch, step))
         if config.machine.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         terms: list[Tensor] = []
         with autocast(config, x.device):
             if self.objective is None:
                 output = self.model(x)
-                loss = task_loss = F.cross_entropy(full_precision(output), y)
+                loss = task_loss = self.loss(output, y)
             else:
                 # for the whole batch: with more processes an image keeps its element
                 g = self.objective.sample(len(batch), generator(config.seed, "elements", epoch, step))
                 mine = g.view(-1, len(batch))[:, share].flatten()  # (samples, B) -> (samples * share)
                 out = self.objective(self.model, x, g=mine)
                 output, terms = out.output, list(out.terms.values())
-                task_loss = F.cross_entropy(full_precision(output), out.repeat(y))
+                task_loss = self.loss(output, self.with_views(y, out))
                 loss = task_loss + out.loss
         originals = output[: len(y)].detach()
-        hits = (originals.argmax(1) == y).sum() * (count > 0)  # a share of nothing has no hits
+        hits = self.hits(originals, y) * (count > 0)  # a share of nothing has no hits
         return Forward(loss, [task_loss, *terms], hits, count, len(batch))
+
+    def shown(self, batch: Tensor, share: slice, place: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return this process's images of a batch as they are shown in a step, and their labels."""
+        chosen = batch[share].to(self.x.device)
+        x = to_float(self.x[chosen])
+        return augmented(self.config, x, len(batch), share, place, self.colour), self.y[chosen]
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the cross-entropy of scores (B, classes)."""
+        return F.cross_entropy(full_precision(output), y)
+
+    def with_views(self, y: Tensor, out: Equivariance) -> Tensor:
+        """Return the labels of the images and of their views."""
+        return out.repeat(y)
+
+    def hits(self, output: Tensor, y: Tensor) -> Tensor:
+        """Count the images that are classified right."""
+        return (output.argmax(1) == y).sum()
 
     @property
     def _epoch(self) -> tuple[int, int]:
@@ -311,6 +338,13 @@ class ClassifyTask:
         skipped = first - passes[0] * total  # dealt out in earlier epochs
         order = torch.cat(orders)[skipped:][: self.items]
         return self.chosen[order]
+
+
+def measured_by(config: Config, plain: nn.Module) -> dict[str, Any]:
+    """Return what a record keeps of a network of your own: its layers and their feature groups."""
+    if config.network.model != OWN:
+        return {}  # ours know it themselves
+    return {"measured_by": plain.feature_groups}
 
 
 def images(config: Config, dataset: Dataset) -> tuple[Labelled, Labelled]:

@@ -23,6 +23,7 @@ from ..tying.tie import make_equivariant, make_plain, plain_copy
 from ..tying.tied import Tied
 from .config import Config
 from .distributed import Processes
+from .own_model import name_layers
 from .task import kind_of
 
 __all__ = [
@@ -78,7 +79,7 @@ def tie_weights(config: Config, network: nn.Module, some: Tensor) -> Tied | None
     if objective.tied:
         kernels = objective.tie
     (group,) = objective.groups
-    spec: Any = network.feature_groups
+    spec: Any = getattr(network, "feature_groups", "auto")
     tied = make_equivariant(
         network, group, some, feature_groups=spec, kernels=kernels, slack=objective.slack_value
     )
@@ -107,6 +108,8 @@ def trainable(
     # before weights are tied: a tied norm is of a class of its own, which torch would not replace
     network = processes.synchronise_norms(network, device)
     tied = tie_weights(config, network, some.to(device))
+    if not hasattr(network, "taps"):  # not one of ours
+        name_layers(network, next(iter(config.objective.groups)), some.to(device), tied is not None)
     _check_measurable(config, network, some[:2].to(device))
     check_target(config, network, some.to(device))
     network.train()

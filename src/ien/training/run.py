@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import partial
@@ -21,34 +21,49 @@ from . import run_folder
 from .config import Config, changed
 from .distributed import ALONE, Processes
 from .loop import Stopped, Trained, train
+from .network import create
+from .own_model import OWN, OwnNetwork
 from .progress import ignore, shown
 from .task import Description, kind_of
 
 __all__ = ["load", "processor", "run"]
 
+RECORDED_DATA = ("name", "source", "train", "test", "tested_on", "class_names")
+"""What a record says of the data, as far as it is known."""
 
-def load(folder: Path | str) -> nn.Module:
+
+def load(folder: Path | str, build: Callable[..., nn.Module] | nn.Module | None = None) -> nn.Module:
     """Load the trained network of a run folder: a plain module in eval mode.
 
-    Nothing in the folder is executed. A steerable baseline comes as the ordinary network that it
-    was exported to. Averaging over a group at test time is not part of the network. To load weights
-    into a model of your own, use ``safetensors.torch.load_file`` and ``load_state_dict`` instead.
+    Nothing in the folder is executed, nor any code that it names. A steerable baseline comes as the
+    ordinary network that it was exported to. Averaging over a group at test time is not part of the
+    network. To load other weights into a model of your own, use ``safetensors.torch.load_file`` and
+    ``load_state_dict`` instead.
 
     Args:
         folder: The run folder, such as ``runs/rot-mnist/ien-r4/small-seed1``.
+        build: For a run that trained a network of your own (``--model net.py:build``): the function
+            that makes it, or such a network, which then gets the weights.
 
     Returns:
         The network on the CPU, with ``taps`` and ``feature_groups`` to measure it by.
 
     Raises:
         FileNotFoundError: It is not a run folder, or its run is not finished.
-        ValueError: The configuration or the weights are damaged, or do not belong together.
+        ValueError: The configuration or the weights are damaged, or do not belong together; or the
+            network is your own and ``build`` is missing.
     """
     folder = Path(folder)
     config, weights = run_folder.read_config(folder), run_folder.load_weights(folder)
-    plain = changed(config, {"model": config.network.plain_model})
-    with torch.device("meta"):  # without drawing weights that are replaced at once
-        model = kind_of(config).network(plain)
+    kind = kind_of(config)
+    if isinstance(config.network, OwnNetwork) and config.network.model == OWN:
+        model = _own_network(folder, config, build)
+    elif build is not None:
+        raise ValueError(f"{folder} trained {config.network.model}, a network of ien: leave build out")
+    else:
+        plain = changed(config, {"model": config.network.plain_model})
+        with torch.device("meta"):  # without drawing weights that are replaced at once
+            model = kind.network(plain)
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
@@ -57,6 +72,24 @@ def load(folder: Path | str) -> nn.Module:
             f"({str(error).splitlines()[0]}): delete it and run ien resume {folder}"
         ) from None
     return model.eval()
+
+
+def _own_network(
+    folder: Path, config: Config, build: Callable[..., nn.Module] | nn.Module | None
+) -> nn.Module:
+    """Return a network of the user's own, with the layers that it was measured by."""
+    if build is None:
+        model = kind_of(config).network(config)  # raises unless a command was given the code
+    elif isinstance(build, nn.Module):
+        model = build
+    else:
+        known = {"num_classes": config.data.classes, "in_channels": config.data.channels}
+        model = create(build, **known)
+    record = run_folder.read_result(folder) or {}
+    ours: Any = model
+    ours.feature_groups = record.get("measured_by", {})
+    ours.taps = tuple(ours.feature_groups)
+    return model
 
 
 def run(
@@ -119,7 +152,7 @@ def run(
                 "format": run_folder.FORMAT,
                 "config": config.to_json(),
                 "changes": changes or {},
-                "data": {name: described[name] for name in ("name", "source", "train", "test", "tested_on")},
+                "data": {name: described[name] for name in RECORDED_DATA if name in described},
                 "versions": run_folder.versions(),
                 "machine": _machine(config),
                 "commit": commit,
@@ -157,6 +190,9 @@ def _described(config: Config, data: Description, folder: str | None) -> dict[st
     }
     if data.drawn_from is None:
         del described["drawn_from"]
+    described["class_names"] = list(data.class_names)  # as JSON has them
+    if not data.class_names:
+        del described["class_names"]
     return described
 
 

@@ -1,7 +1,9 @@
 """What the loop trains: a :class:`Task`; and what a run needs to know of a kind of tasks.
 
-Two kinds come with the package: images to classify (:mod:`ien.training.classify`) and targets to
-track (:mod:`ien.tracking.training.task`). The configuration names its kind; everything else asks
+Four kinds come with the package: images to classify, of a known data set
+(:mod:`ien.training.classify`) or of a folder of your own (:mod:`ien.training.folder`), images to
+segment (:mod:`ien.training.segment`) and targets to track (:mod:`ien.tracking.training.task`). The
+configuration names its kind; everything else asks
 :func:`kind_of` it, and never which one it is.
 """
 
@@ -38,6 +40,8 @@ __all__ = [
 # by name and not by value: training must not import tracking, which imports training
 KINDS = {
     "classify": "ien.training.classify:CLASSIFY",
+    "folder": "ien.training.folder:CLASSIFY_FOLDER",
+    "segment": "ien.training.segment:SEGMENT",
     "tracking": "ien.tracking.training.task:TRACK_TARGETS",
 }
 """Name of a kind of tasks → where it is; imported when it is first asked for."""
@@ -123,6 +127,8 @@ class Description(NamedTuple):
     """Differs if any of the data differ."""
     drawn_from: int | None = None
     """The images from which a subset to train on is drawn."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called, if that is known."""
 
 
 class Cost(NamedTuple):
@@ -193,6 +199,10 @@ class TaskKind(ABC, Generic[C, D]):
 
         The record is empty in all processes but the first, which do not show the text.
         """
+
+    def summary(self, config: C, record: Mapping[str, Any]) -> dict[str, str]:
+        """Say what a run reached, line by line: what was measured → its value in words."""
+        return {"reached": self.outcome(record)}
 
     @abstractmethod
     def cost(self, config: C, plain: nn.Module) -> Cost:

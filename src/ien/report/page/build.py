@@ -139,8 +139,9 @@ def _with_equal_images(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
     for run in runs:
         if run.labels is None:
             raise ValueError(
-                f"{run.folder} does not classify, and this page is about classifiers; "
-                f"look at trackers with ien plot tracking and ien plot turning"
+                f"{run.folder} does not classify, and this page is about classifiers; look at its layers "
+                f"with ien measure {run.folder} --out page, and at trackers with ien plot tracking and ien "
+                f"plot turning"
             )
         images = run.images[:count]
         # the explorer shows all runs on one image

@@ -11,7 +11,7 @@ from ..records import Record
 from ..rows import Row
 from .columns import NAME_COLUMNS, Column, PaperRow, Table, counts, table_of, with_spread
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "mean_of", "most_slack", "worst_error"]
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Agreement:
             Column("accuracy %", _percent(lambda record: record.accuracy, ".2f")),
             Column("agreement %", _percent(lambda record: record.agreement, ".1f")),
             Column("under group %", _percent(lambda record: record.accuracy_under_group, ".2f")),
-            Column("worst error", _mean(_worst_error), ".1e"),
-            Column("most slack", _mean(_most_slack), ".2f"),
+            Column("worst error", mean_of(worst_error), ".1e"),
+            Column("most slack", mean_of(most_slack), ".2f"),
             Column("MACs", counts(lambda record: record.macs)),
-            Column("training s", _mean(lambda record: record.seconds), ",.0f"),
+            Column("training s", mean_of(lambda record: record.seconds), ",.0f"),
         ]
         return [table_of(f"{title}Accuracy and agreement", rows, columns)]
 
@@ -46,7 +46,9 @@ def _percent(value: Callable[[Record], float], form: str) -> Callable[[Row], str
     return cell
 
 
-def _mean(value: Callable[[Record], float]) -> Callable[[Row], float]:
+def mean_of(value: Callable[[Record], float]) -> Callable[[Row], float]:
+    """Return the cell of a mean over the seeds."""
+
     def cell(row: Row) -> float:
         values = [value(record) for record in row.records]
         return math.fsum(values) / len(values)
@@ -54,12 +56,12 @@ def _mean(value: Callable[[Record], float]) -> Callable[[Row], float]:
     return cell
 
 
-def _most_slack(record: Record) -> float:
+def most_slack(record: Record) -> float:
     """Return the slack of the layer that has left the symmetry furthest; NaN without slack."""
     return max(record.slack.values(), default=math.nan)
 
 
-def _worst_error(record: Record) -> float:
+def worst_error(record: Record) -> float:
     """Return the largest relative error of a layer; NaN if one was not measured."""
     errors = [layer.relative for layer in record.layers.values()]
     if not errors or any(map(math.isnan, errors)):
