@@ -26,7 +26,7 @@ app = typer.Typer(
     Start with ien demo: no data needed, a few minutes.
 
     For any torch model: ien measure net.py:build --images photos/ --group rot8,
-    ien doctor net.py:build --size 3x224x224.
+    ien doctor net.py:build --size 3x224x224, ien report net.py:build --images photos/.
 
     For the paper: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.
 
