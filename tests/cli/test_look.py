@@ -221,10 +221,10 @@ def test_the_page_of_a_model_from_code_says_what_it_is_of(photos) -> None:
     torch.save(wrapped, "wrapped.pt")
     done = invoke("report", "net.py:Several", *options[:3], "wrapped.pt", *options[6:], "-o", "page.html")
     assert done.stdout.startswith("wrote page.html (")
-    assert done.stderr == "left out 1 files that cannot be read as images: photos/broken.png\n"
+    assert done.stderr == "left out 1 of the images, which cannot be read: photos/broken.png\n"
     done = invoke("report", "net.py:build", *options[:6], "--group", "rot8", "-o", "page.html")
     said = "w.pt: weights from 'state_dict', without the prefix 'module.'"
     assert done.stderr.startswith(said)
     page = Path("page.html").read_text()
     assert said.replace("'", "&#39;") in page and "Equivariance to rot8 over 5 images" in page
-    assert "5 of 6 in photos" in page and "left out 1 files" in page
+    assert "5 of 6 in photos" in page and "left out 1 of the images" in page

@@ -55,14 +55,17 @@ CHECKPOINTS = {
         under("module.", torch.compile(filled(7), backend="eager").state_dict()),
         "of a compiled model, without the prefix 'module.'",
     ),
-    "averaged": (AveragedModel(filled(7)).state_dict(), "without the prefix 'module.' (1 others left out)"),
+    "averaged": (
+        AveragedModel(filled(7)).state_dict(),
+        "without the prefix 'module.' (1 without it left out)",
+    ),
     "lightning": (
         {"state_dict": LIGHTNING, "hyper_parameters": {"lr": 0.1}},
-        "from 'state_dict', without the prefix 'model.' (1 others left out)",
+        "from 'state_dict', without the prefix 'model.' (1 without it left out)",
     ),
     "lightning with ema": (
         {"state_dict": {**under("ema.", EMA), **under("model.", PLAIN)}},
-        f"from 'state_dict', without the prefix 'model.' ({len(EMA)} others left out)",
+        f"from 'state_dict', without the prefix 'model.' ({len(EMA)} without it left out)",
     ),
     "another prefix": (under("learner.net.", PLAIN), "without the prefix 'learner.net.'"),
 }

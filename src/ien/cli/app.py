@@ -28,7 +28,7 @@ app = typer.Typer(
     Start with ien demo: no data needed, a few minutes.
 
     For any torch model: ien measure net.py:build --images photos/ --group rot8,
-    ien doctor net.py:build --size 3x224x224.
+    ien doctor net.py:build --size 3x224x224, ien report net.py:build --images photos/.
 
     For a folder of images: ien symmetry photos/, ien train photos/.
 

@@ -307,7 +307,7 @@ def _left_out(unreadable: list[Path]) -> list[str]:
     named = ", ".join(str(path) for path in unreadable[:MAX_LISTED_FILES])
     if len(unreadable) > MAX_LISTED_FILES:
         named += " …"
-    return [f"left out {len(unreadable)} files that cannot be read as images: {named}"]
+    return [f"left out {len(unreadable)} of the images, which cannot be read: {named}"]
 
 
 def _is_run(target: str) -> bool:

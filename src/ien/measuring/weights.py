@@ -177,7 +177,7 @@ def load_into(model: nn.Module, weights: Mapping[str, Tensor]) -> str:
 
     if best.prefix:
         left_out = len(given) - len(best.taken)
-        others = f" ({left_out} others left out)" if left_out else ""
+        others = f" ({left_out} without it left out)" if left_out else ""
         notes.append(f"without the prefix {best.prefix!r}{others}")
     if best.holder_name:
         notes.append(f"into its part {best.holder_name!r}, which has all parameters")
