@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._text import nearest
-from .errors import OneLineErrors
+from .commands import Commands
 
 if TYPE_CHECKING:
     from ..data.download import RemoteFile
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="See which data sets are there, and get or make those that are not.",
-    cls=OneLineErrors,
-    no_args_is_help=True,
-)
+app = Commands("See which data sets are there, and get or make those that are not.")
 
 Folder = Annotated[
     str | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .errors import OneLineErrors
+from .commands import Commands
 from .options import GroupName, Layers, MovedData, Number, OnlyPreset, Runs, layer_names
 
 if TYPE_CHECKING:
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Draw runs and records, as PNG and SVG.",
-    cls=OneLineErrors,
-    no_args_is_help=True,
-)
+app = Commands("Draw runs and records, as PNG and SVG.")
 
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="Where to draw; both .png and .svg are written.")
