@@ -13,8 +13,6 @@ import typer
 from .errors import fail, one_line_errors
 from .options import (
     AsJson,
-    GroupName,
-    Images,
     Layers,
     MovedData,
     Number,
@@ -65,7 +63,12 @@ Target = Annotated[
 def measure(
     target: Target,
     weights: Weights = None,
-    images: Images = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", callback=folder_of, help="A folder of images.", show_default="the run's test set"
+        ),
+    ] = None,
     group: Annotated[
         str | None,
         typer.Option(

@@ -15,7 +15,6 @@ import typer
 __all__ = [
     "AsJson",
     "GroupName",
-    "Images",
     "Layers",
     "MovedData",
     "Number",
@@ -31,6 +30,7 @@ __all__ = [
     "print_json",
     "read_size",
     "run_folder_of",
+    "run_folders_of",
 ]
 
 # a typing error such as 2240224 would ask for more memory than there is
@@ -56,7 +56,8 @@ def run_folder_of(path: Path | None) -> Path | None:
     return folder_of(path)
 
 
-def _run_folders_of(paths: list[Path] | None) -> list[Path] | None:
+def run_folders_of(paths: list[Path] | None) -> list[Path] | None:
+    """Return the run folder of each path; see :func:`run_folder_of`."""
     if paths is None:
         return None
     folders = []
@@ -88,7 +89,7 @@ AsJson = Annotated[
 ]
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN", callback=_run_folders_of, help="Run folders of finished runs."),
+    typer.Argument(metavar="RUN", callback=run_folders_of, help="Run folders of finished runs."),
 ]
 MovedData = Annotated[
     str | None,
@@ -106,16 +107,6 @@ GroupName = Annotated[
         metavar="GROUP",
         help="The group, such as rot4 (C4), rot8, rot4xflip (D4) or scale0.7,0.84.",
         show_default="the run's",
-    ),
-]
-Images = Annotated[
-    Path | None,
-    typer.Option(
-        "--images",
-        metavar="DIR",
-        callback=folder_of,
-        help="A folder of images.",
-        show_default="the run's test set",
     ),
 ]
 Layers = Annotated[
