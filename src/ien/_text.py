@@ -208,7 +208,8 @@ def progress_bar(
     console = console or Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        # None: what the texts leave of a narrow terminal
+        BarColumn(40 if console.width >= 110 else None),
         DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
         TextColumn("{task.fields[state]}", markup=False),
         TimeRemainingColumn(),

@@ -160,7 +160,7 @@ def test_every_row_runs(name, smoke) -> None:
     done = invoke("run", name, *options, "--set", "workers=0", columns=300)
     run = smoke / "runs" / name / "smoke-seed1"
     made = json.loads((run / "result.json").read_text())
-    assert f"{TRACK_TARGETS.outcome(made)}, kept in {run}, not recorded" in done.output
+    assert f"{TRACK_TARGETS.outcome(made)}\n  kept in {run}, not recorded" in done.output
     assert made["data"]["source"] == "generated" and made["accuracy"] is None
     net = ien.load(run)
     assert isinstance(net, SiamFC) and not net.training and set(made["layers"]) == set(net.taps)

@@ -218,12 +218,13 @@ class _Queue:
         record = self.recorded(config)
         # one run asked for by itself is made again if only its record is left: its model is wanted
         if record is not None and (not alone or self.has_result(folder)):
-            return record, f"recorded in {path}, {kind.outcome(record)} on {record['data']['source']}"
+            return record, f"{kind.outcome(record)} on {record['data']['source']}\n  recorded in {path}"
         record = self.finish(folder, config, self.weights(folder, config))
         kept = f"kept in {folder}, not recorded"
         if path.exists():
             kept = f"recorded in {path}"
-        return record, f"{kind.outcome(record)}, {kept}"
+        # the path on a line of its own, which fits a terminal
+        return record, f"{kind.outcome(record)}\n  {kept}"
 
     def weights(self, folder: Path, config: Config) -> Path | None:
         """Return the run folder whose weights a row that trains nothing tests; finish it first."""

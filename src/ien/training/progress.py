@@ -1,4 +1,4 @@
-"""How a run is shown: a live line on a terminal, plain lines elsewhere, and TensorBoard."""
+"""How a run is shown: a bar on a terminal, plain lines elsewhere, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 
 from .loop import Status
 
@@ -19,6 +18,11 @@ __all__ = ["ignore", "shown"]
 
 Report = Callable[[Status], None]
 
+WIDE = 110
+"""A terminal with this many columns has room for a title, a whole bar and what stands behind it."""
+BAR_WIDTH = 40
+SPACE_BESIDE_TITLE = 48
+"""Columns for at least six of the bar, and for what stands behind it."""
 SECONDS_BETWEEN_LINES = 60
 """Between two lines of one epoch, where there is no terminal; each epoch also ends with one."""
 
@@ -33,7 +37,7 @@ def shown(folder: Path, title: str, console: Console) -> Iterator[Report]:
         console: Where to show it.
     """
     if console.is_terminal:
-        showing = _live(title, console)
+        showing = _bar(title, console)
     else:
         showing = _lines(title, console)  # a log file that is rewritten in place is unreadable
     with showing as show, _tensorboard(folder) as log:
@@ -45,11 +49,32 @@ def shown(folder: Path, title: str, console: Console) -> Iterator[Report]:
         yield report
 
 
-# A live line instead of a bar: it holds the losses of all layers, and wraps on a narrow terminal.
 @contextmanager
-def _live(title: str, console: Console) -> Iterator[Report]:
-    with Live(console=console, transient=True) as live:
-        yield lambda status: live.update(Text(f"{title} {_text(status)}"))
+def _bar(title: str, console: Console) -> Iterator[Report]:
+    """Draw one bar on one line; the terms of the layers, too many for it, are in metrics.jsonl."""
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        # None: what the texts leave of a narrow terminal
+        BarColumn(BAR_WIDTH if console.width >= WIDE else None),
+        TextColumn("{task.fields[state]}", markup=False),
+        console=console,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(_shortened(title, console.width - SPACE_BESIDE_TITLE), state="")
+
+        def show(status: Status) -> None:
+            bar.update(
+                task,
+                total=status.epochs * status.steps,
+                completed=(status.epoch - 1) * status.steps + status.step,
+                state=(
+                    f"epoch {status.epoch}/{status.epochs}  loss {_task_loss(status):.3f}  "
+                    f"left {_left(status)}"
+                ),
+            )
+
+        yield show
 
 
 @contextmanager
@@ -97,18 +122,40 @@ def ignore(status: Status) -> None:
 
 
 def _text(status: Status) -> str:
-    losses = dict(status.losses)
-    if status.metrics:  # the means of the epoch instead of the values of its last step
-        losses = {"task_loss": status.metrics["task_loss"], **status.metrics["terms"]}
     parts = [
         f"epoch {status.epoch}/{status.epochs} step {status.step}/{status.steps}",
         f"{_rate(status.images_per_second)} {status.unit}/s",
-        f"loss {losses.pop('task_loss'):.3f}",
+        f"loss {_task_loss(status):.3f}",
     ]
-    for name, term in losses.items():
-        parts.append(f"{name} {term:.1e}")
-    parts.append(f"left {timedelta(seconds=round(status.seconds_left))}")
+    terms = status.losses
+    if status.metrics:  # the means of the epoch instead of the values of its last step
+        terms = status.metrics["terms"]
+    for name, term in terms.items():
+        if name != "task_loss":
+            parts.append(f"{name} {term:.1e}")
+    parts.append(f"left {_left(status)}")
     return "  ".join(parts)
+
+
+def _task_loss(status: Status) -> float:
+    if status.metrics:  # the mean of the epoch
+        return float(status.metrics["task_loss"])
+    return status.losses["task_loss"]
+
+
+def _left(status: Status) -> str:
+    return str(timedelta(seconds=round(status.seconds_left)))
+
+
+def _shortened(title: str, limit: int) -> str:
+    """Keep the end of a title that is too long, which tells runs apart.
+
+    >>> _shortened("symmetry/eurosat-cnn-aug small seed 1", 20)
+    '…nn-aug small seed 1'
+    """
+    if len(title) <= limit:
+        return title
+    return "…" + title[-max(limit - 1, 1) :]
 
 
 def _rate(per_second: float) -> str:
