@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -28,29 +28,37 @@ __all__ = [
     "progress_bar",
     "short_count",
     "to_install",
+    "without_nan",
 ]
 
 MODEL_ITSELF = "the model itself"
 """What the module that torch calls ``""`` is called in tables and messages."""
+MAX_LISTED_NAMES = 12
+"""How many known names an error lists if none of them is close to what was given."""
 Table = Sequence[Sequence[str]]
 """Cells as text; the first row is the header."""
 
 
-def nearest(name: str, known: Collection[str], limit: int | None = None) -> str:
+def nearest(name: str, known: Collection[str], limit: int = MAX_LISTED_NAMES) -> str:
     """End an error message about an unknown name: with the known names close to it, or with all.
 
     Args:
         name: What was given.
         known: What could have been meant.
-        limit: List no more names than this if none is close.
+        limit: List no more names than this if none is close, and say how many there are.
 
     >>> nearest("cnn", ["cnn6", "resnet18"]), nearest("x", ["cnn6"])
     ('did you mean cnn6?', 'choose from cnn6')
+    >>> nearest("x", ["conv1", "conv2", "conv3"], limit=2)
+    'choose from conv1, conv2, … (3 in all)'
     """
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     if close:
         return f"did you mean {', '.join(close)}?"
-    return f"choose from {', '.join(list(known)[:limit])}"
+    listed = list(known)[:limit]
+    if len(listed) < len(known):
+        listed.append(f"… ({len(known)} in all)")
+    return f"choose from {', '.join(listed)}"
 
 
 def to_install(extra: str, *packages: str) -> str:
@@ -115,6 +123,21 @@ def short_count(count: float) -> str:
             return f"{count:.3g}{unit}"
         count /= 1000
     return f"{count:.3g} T"
+
+
+def without_nan(value: Any) -> Any:
+    """Return nested dicts and lists as JSON can hold them: None in place of NaN and infinity.
+
+    >>> without_nan({"error": math.nan, "interval": (0.1, math.inf)})
+    {'error': None, 'interval': [0.1, None]}
+    """
+    if isinstance(value, dict):
+        return {key: without_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def columns(rows: Table) -> list[str]:

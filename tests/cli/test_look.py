@@ -153,7 +153,6 @@ def test_random_weights_are_named_repeatable_and_no_gate(photos) -> None:
     ("arguments", "message"),
     [
         ("measure net.py:build --group rot4", "a model from code needs images: --images DIR"),
-        ("measure net.py:build --images photos", "name the group to measure: --group rot4"),
         ("measure net.py:build --images nowhere --group rot4", "there is no folder nowhere"),
         ("measure net.py:build --images one --group rot4", "at least two images"),
         ("measure net.py:build ON --number 2 --size 1x12x12", "the model fails on images 1×12×12"),

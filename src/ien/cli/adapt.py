@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import one_line_errors
-from .options import Size, Weights, layer_names, read_size
+from .options import Quiet, Size, Weights, folder_of, layer_names, read_size
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,9 +38,17 @@ def adapt(
         str, typer.Argument(metavar="CODE", help="A function that makes the model: path/to/code.py:build.")
     ],
     images: Annotated[
-        Path, typer.Option("--images", metavar="DIR", help="Images in their usual orientation; no labels.")
+        Path,
+        typer.Option(
+            "--images",
+            metavar="DIR",
+            callback=folder_of,
+            help="Images in their usual orientation; no labels.",
+        ),
     ],
-    how: Annotated[How, typer.Option("--how", help="Which of the three ways.")] = How.canonicalize,
+    how: Annotated[
+        How, typer.Option("--how", metavar="WAY", help="average, canonicalize or adapt.")
+    ] = How.canonicalize,
     group: Annotated[str, typer.Option("--group", metavar="GROUP", help="Rotations and flips.")] = "rot4",
     weights: Weights = None,
     out: Annotated[
@@ -66,6 +74,7 @@ def adapt(
         typer.Option("--resume", metavar="DIR", help="Keep a checkpoint here, and go on from it."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all random choices.")] = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Make a trained classifier equivariant, without labels and without training it again.
 
@@ -77,11 +86,11 @@ def adapt(
 
     It ends with a table of before and after.
 
-    Example: ien adapt net.py:build --weights w.pth --images photos/ --size 224 -o up.safetensors
+    Example: ien adapt net.py:build --weights w.pth --images photos/ -o up.safetensors
 
-    Example: ien adapt net.py:build --images photos/ --how adapt --minutes 60 -o adapted.safetensors
+    Example: ien adapt net.py:build --images photos/ --how adapt --minutes 60
 
-    Example: ien adapt net.py:build --images photos/ --how average --test test/ --labels labels.csv
+    Example: ien adapt net.py:build --images photos/ --how average --test test/
     """
     with one_line_errors(TypeError, RuntimeError):
         from ..adapting.compare import compare

@@ -8,8 +8,8 @@ import typer
 
 from . import look, run
 from .adapt import adapt
+from .commands import Commands
 from .data import app as data_app
-from .errors import OneLineErrors
 from .plot import app as plot_app
 from .symmetry import symmetry
 from .track import track
@@ -22,24 +22,16 @@ YOUR_MODEL = "Your model"
 DEMO = "Demo"
 PAPER = "The paper"
 
-app = typer.Typer(
-    help="""Make an ordinary convolutional network equivariant by training it that way.
+# each line of examples is at most 78 characters long, so that none is broken
+app = Commands(
+    help="""Make an ordinary convolutional network equivariant, or find out whether it is.
 
-    Start with ien demo: no data needed, a few minutes.
-
-    For any torch model: ien measure net.py:build --images photos/ --group rot8,
-    ien doctor net.py:build --size 3x224x224, ien report net.py:build --images photos/.
-
-    For a folder of images: ien symmetry photos/, ien train photos/.
-
-    For the paper: ien list, ien show rot-mnist/ien-r4, ien run rot-mnist/ien-r4, ien table rot-mnist.
-
-    For tracking: ien track --demo, ien track VIDEO --run RUN --box 40,25,60,80.""",
-    cls=OneLineErrors,
-    no_args_is_help=True,
-    add_completion=False,  # two options less in --help
-    # locals of a traceback would print whole tensors
-    pretty_exceptions_show_locals=False,
+    A first look:    ien demo
+    Your model:      ien doctor net.py:build --size 3x224x224
+    Your images:     ien train photos/ --group rot4
+    A trained model: ien measure net.py:build --weights w.pth --images photos/
+    The paper:       ien run rot-mnist/ien-r4, then ien table rot-mnist""",
+    epilog="Every command has -h. Shells complete words after: ien --install-completion",
 )
 
 
@@ -55,7 +47,9 @@ def _print_version(asked: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -65,9 +59,9 @@ def main(
 app.command(rich_help_panel=YOUR_MODEL)(look.doctor)
 app.command(rich_help_panel=YOUR_MODEL)(look.measure)
 app.command(rich_help_panel=YOUR_MODEL)(look.report)
-app.command(rich_help_panel=YOUR_MODEL)(symmetry)
-app.command(rich_help_panel=YOUR_MODEL)(adapt)
 app.command(rich_help_panel=YOUR_MODEL)(train)
+app.command(rich_help_panel=YOUR_MODEL)(adapt)
+app.command(rich_help_panel=YOUR_MODEL)(symmetry)
 
 app.command(rich_help_panel=DEMO)(run.demo)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,18 @@ from .._text import progress_bar
 from ..tracking.data.clips import Clip, otb
 from ..tracking.data.rot_otb import rotated, write
 
-__all__ = ["clip_lines", "write_rotating"]
+__all__ = ["Line", "clip_lines", "write_rotating"]
+
+
+class Line(NamedTuple):
+    """What ``ien data list`` says of a part of a data set."""
+
+    name: str
+    """The data set; empty in its further lines."""
+    part: str
+    state: str
+    ready: bool = False
+    """Whether the data set can be used, because of this part."""
 
 
 def write_rotating(source: Path, out: Path, rate: float, fps: float, names: str | None) -> str:
@@ -51,7 +63,7 @@ def write_rotating(source: Path, out: Path, rate: float, fps: float, names: str 
     return text
 
 
-def clip_lines(folder: Path) -> Iterator[tuple[str, str, str]]:
+def clip_lines(folder: Path) -> Iterator[Line]:
     """Say which sequences are in the data folder: a name, how many there are, and where."""
     place = folder / "otb"
     clips = []
@@ -61,20 +73,22 @@ def clip_lines(folder: Path) -> Iterator[tuple[str, str, str]]:
         layout = ""
         if not place.is_dir():
             layout = " (<Name>/img/0001.jpg …, <Name>/groundtruth_rect.txt)"
-        yield "otb", "sequences", f"missing or incomplete: {error}{layout}"
-        yield "rot-otb", "generated", "needs otb"
+        yield Line("otb", "sequences", f"missing or incomplete: {error}{layout}")
+        yield Line("rot-otb", "generated", "needs otb")
     else:
         frames = sum(map(len, clips))
-        yield "otb", f"{len(clips)} sequences", f"{frames:,} frames in {place}"
-        yield "rot-otb", "generated", "made from otb"
+        yield Line("otb", f"{len(clips)} sequences", f"{frames:,} frames in {place}", True)
+        yield Line("rot-otb", "generated", "made from otb", True)
 
     listed = folder / "got10k" / "train" / "list.txt"
     if listed.is_file():  # it has thousands of sequences: they are counted, not read
         count = len(listed.read_text(encoding="utf-8-sig").split())
-        yield "got10k", f"{count:,} sequences", f"named in {listed}"
+        yield Line("got10k", f"{count:,} sequences", f"named in {listed}", True)
     else:
-        yield "got10k", "sequences", f"missing: no {listed} (and <name>/00000001.jpg …, groundtruth.txt)"
-    yield "synthetic-clips", "generated", "needs no files"
+        yield Line(
+            "got10k", "sequences", f"missing: no {listed} (and <name>/00000001.jpg …, groundtruth.txt)"
+        )
+    yield Line("synthetic-clips", "generated", "needs no files", True)
 
 
 def _sequences(source: Path, names: str | None) -> list[Clip]:

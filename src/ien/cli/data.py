@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._text import nearest
-from .errors import OneLineErrors
+from .commands import Commands
+from .options import AsJson, Quiet, print_json
 
 if TYPE_CHECKING:
     from ..data.download import RemoteFile
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="See which data sets are there, and get or make those that are not.",
-    cls=OneLineErrors,
-    no_args_is_help=True,
-)
+app = Commands("See which data sets are there, and get or make those that are not.")
 
 Folder = Annotated[
     str | None,
@@ -28,25 +25,35 @@ Folder = Annotated[
 
 
 @app.command("list")
-def list_(data: Folder = None) -> None:
+def list_(data: Folder = None, as_json: AsJson = False) -> None:
     """Show which data sets are there and which are missing, with sizes, and what is cached.
 
     Example: ien data list --data ~/data
     """
     from ..data.cache import cache_folder
     from ..data.dataset import data_folder
-    from .data_sets import lines_of_all, size_text
+    from .data_sets import data_sets, lines_of_all, size_text
 
     folder = data_folder(data)
+    cache = cache_folder()
+    cached = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
+    if as_json:
+        print_json(
+            {
+                "data_folder": str(folder),
+                "cache_folder": str(cache),
+                "cache_bytes": cached,
+                "data_sets": data_sets(folder),
+            }
+        )
+        return
     note = ""
     if not folder.is_dir():
         note = " (does not exist)"
     typer.echo(f"data folder: {folder}{note}")
-    for name, what, state in lines_of_all(folder):
+    for name, what, state, _ in lines_of_all(folder):
         typer.echo(f"{name:<15} {what:<27} {state}")
 
-    cache = cache_folder()
-    cached = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
     used = "empty"
     if cached:
         used = size_text(cached)
@@ -57,6 +64,7 @@ def list_(data: Folder = None) -> None:
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The data set: mnist, tiny-imagenet or stl10.")],
     data: Folder = None,
+    quiet: Quiet = False,
 ) -> None:
     """Download a data set into the data folder and check it.
 
@@ -95,6 +103,7 @@ def rot_otb(
     names: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these sequences.", show_default="all")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write Rot-OTB: the sequences of OTB with rotating frames, in the same layout, and angles.txt.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ..data import (
     class_folders,
@@ -19,9 +20,9 @@ from ..data import (
 )
 from ..data.cache import cache_folder
 from ..data.download import RemoteFile, md5
-from .clips import clip_lines
+from .clips import Line, clip_lines
 
-__all__ = ["ARCHIVES", "DOWNLOADS", "Line", "lines_of_all", "mnist_folder", "size_text"]
+__all__ = ["ARCHIVES", "DOWNLOADS", "data_sets", "lines_of_all", "mnist_folder", "size_text"]
 
 DOWNLOADS: dict[str, tuple[RemoteFile, ...]] = {
     "mnist": mnist.FILES,
@@ -33,9 +34,6 @@ ARCHIVES: dict[str, tuple[str, ModuleType]] = {
     "stl10": ("STL-10", stl10),
 }
 """Data sets that are published as one archive: their title, and the module that unpacks them."""
-
-Line = tuple[str, str, str]
-"""A data set (empty in its further lines), a part of it, and the state of that part."""
 
 
 def lines_of_all(folder: Path) -> Iterator[Line]:
@@ -49,6 +47,17 @@ def lines_of_all(folder: Path) -> Iterator[Line]:
     yield from _mask_folder_lines(folder)
     yield from clip_lines(folder)
     yield from _embedded_lines()
+
+
+def data_sets(folder: Path) -> list[dict[str, Any]]:
+    """Return the same as a list of data sets, for JSON."""
+    found: list[dict[str, Any]] = []
+    for name, part, state, ready in lines_of_all(folder):
+        if name:  # further lines of a data set have none
+            found.append({"name": name, "ready": False, "parts": []})
+        found[-1]["ready"] |= ready
+        found[-1]["parts"].append({"part": part, "state": state})
+    return found
 
 
 def mnist_folder(folder: Path) -> Path | None:
@@ -79,23 +88,24 @@ def _mnist_lines(folder: Path) -> Iterator[Line]:
     if found < len(states):
         summary += f": ien data get mnist --data {folder}"
     total = sum(file.size for file in mnist.FILES)
-    yield "mnist", size_text(total), summary
+    yield Line("mnist", size_text(total), summary, found == len(states))
     for file, state in zip(mnist.FILES, states, strict=True):
-        yield "", file.name, f"{size_text(file.size)}, {state}"
+        yield Line("", file.name, f"{size_text(file.size)}, {state}")
 
 
 def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
     try:
         original = rot_mnist.find_original(folder)
     except FileNotFoundError as error:
-        yield "rot-mnist", "original", f"incomplete: {error}"
+        yield Line("rot-mnist", "original", f"incomplete: {error}")
         return
     if original:
         total = sum(path.stat().st_size for path in original)
-        yield "rot-mnist", "original", f"{size_text(total)} in {original[0].parent}"
+        yield Line("rot-mnist", "original", f"{size_text(total)} in {original[0].parent}", True)
     else:
-        yield "rot-mnist", "original", f"missing: {', '.join(rot_mnist.ORIGINAL)}"
-        yield "", "generated", _made_from("mnist", mnist_folder(folder) is not None)
+        yield Line("rot-mnist", "original", f"missing: {', '.join(rot_mnist.ORIGINAL)}")
+        has_mnist = mnist_folder(folder) is not None
+        yield Line("", "generated", _made_from("mnist", has_mnist), has_mnist)
     if not original and mnist_folder(folder) is None:
         return  # what is cached is found by the digest of these files
     pattern = rot_mnist.cache_name(folder, "*")
@@ -104,15 +114,15 @@ def _rot_mnist_lines(folder: Path) -> Iterator[Line]:
         # rot-mnist-original-digest, or rot-mnist-generated-seed0-digest
         parts = path.stem.split("-")
         source = "-".join(parts[2:-1])
-        yield "", f"cached {source}", size_text(path.stat().st_size)
+        yield Line("", f"cached {source}", size_text(path.stat().st_size))
     if not cached:
-        yield "", "cached", "nothing made of these files yet"
+        yield Line("", "cached", "nothing made of these files yet")
 
 
 def _scale_mnist_lines(folder: Path) -> Iterator[Line]:
     has_mnist = mnist_folder(folder) is not None
     for name in (scale_mnist.NAME, scale_mnist.ROTATED):
-        yield name, "generated", _made_from("mnist", has_mnist)
+        yield Line(name, "generated", _made_from("mnist", has_mnist), has_mnist)
         if has_mnist:
             rotated = name == scale_mnist.ROTATED
             yield from _cached_lines(name, scale_mnist.cache_name(folder, "*", rotated))
@@ -126,13 +136,13 @@ def _tiny_imagenet_lines(folder: Path) -> Iterator[Line]:
     except (ValueError, OSError) as error:
         yield from _missing_archive_lines("tiny-imagenet", archive, folder, error)
     else:
-        yield "tiny-imagenet", size_text(archive.size), f"{source} in {source.folder}"
+        yield Line("tiny-imagenet", size_text(archive.size), f"{source} in {source.folder}", True)
 
     if source is not None:
         yield from _cached_lines("tiny-imagenet", f"tiny-imagenet-*-{rot_tim.digest(source)}")
     # these two are made from it
     for name in ("rot-tim", "r2-tim"):
-        yield name, "generated", _made_from("tiny-imagenet", source is not None)
+        yield Line(name, "generated", _made_from("tiny-imagenet", source is not None), source is not None)
         if source is not None:
             yield from _cached_lines(name, f"{name}-*-{rot_tim.digest(source)}")
 
@@ -144,7 +154,7 @@ def _stl10_lines(folder: Path) -> Iterator[Line]:
     except (ValueError, OSError) as error:
         yield from _missing_archive_lines("stl10", archive, folder, error)
         return
-    yield "stl10", size_text(archive.size), f"{found} in {found.folder}"
+    yield Line("stl10", size_text(archive.size), f"{found} in {found.folder}", True)
     yield from _cached_lines("stl10", stl10.cache_name(found, "*"))
 
 
@@ -153,9 +163,9 @@ def _class_folder_lines(folder: Path) -> Iterator[Line]:
         try:
             found = class_folders.find(class_folders.place_in(folder, name))
         except (ValueError, OSError) as error:
-            yield name, "pictures by class", f"missing: {error}"
+            yield Line(name, "pictures by class", f"missing: {error}")
             continue
-        yield name, "pictures by class", f"{found} in {found.folder}"
+        yield Line(name, "pictures by class", f"{found} in {found.folder}", True)
         yield from _cached_lines(name, class_folders.cache_name(name, found, "*", "*"))
 
 
@@ -164,18 +174,19 @@ def _mask_folder_lines(folder: Path) -> Iterator[Line]:
         try:
             found = mask_folders.find(mask_folders.place_in(folder, name))
         except (ValueError, OSError) as error:
-            yield name, "images and masks", f"missing: {error}"
+            yield Line(name, "images and masks", f"missing: {error}")
             continue
-        yield name, "images and masks", f"{found} in {found.folder}"
+        yield Line(name, "images and masks", f"{found} in {found.folder}", True)
 
 
 def _embedded_lines() -> Iterator[Line]:
     try:
         path = digits.find()
     except (ModuleNotFoundError, FileNotFoundError) as error:
-        yield "embedded", "5,000 digits", f"missing: {error}"
+        yield Line("embedded", "5,000 digits", f"missing: {error}")
         return
-    yield "embedded", "5,000 digits", f"{size_text(path.stat().st_size)}, found: --data embedded"
+    size = size_text(path.stat().st_size)
+    yield Line("embedded", "5,000 digits", f"{size}, found: --data embedded", True)
 
 
 def _missing_archive_lines(name: str, archive: RemoteFile, folder: Path, error: Exception) -> Iterator[Line]:
@@ -183,8 +194,8 @@ def _missing_archive_lines(name: str, archive: RemoteFile, folder: Path, error: 
     size = size_text(archive.size)
     # a download may be there and not unpacked, or half of it
     state = _state(archive, folder / archive.name)
-    yield name, size, str(error)
-    yield "", archive.name, f"{size}, {state}"
+    yield Line(name, size, str(error))
+    yield Line("", archive.name, f"{size}, {state}")
 
 
 def _cached_lines(name: str, pattern: str) -> Iterator[Line]:
@@ -192,7 +203,7 @@ def _cached_lines(name: str, pattern: str) -> Iterator[Line]:
         # name-settings-digest.safetensors
         settings, _, _digest = path.stem.removeprefix(f"{name}-").rpartition("-")
         size = size_text(path.stat().st_size)
-        yield "", "cached", f"{settings}, {size}"
+        yield Line("", "cached", f"{settings}, {size}")
 
 
 def _made_from(name: str, is_there: bool) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
-from typer.core import TyperGroup
 
-__all__ = ["OneLineErrors", "fail", "one_line_errors"]
+__all__ = ["Failed", "fail", "one_line_errors"]
 
 USER_ERROR = 2
 """Exit code for bad input, as for an unknown option."""
@@ -18,17 +17,17 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
-class OneLineErrors(TyperGroup):
-    """A group of commands whose user errors end in one line, whatever the command."""
+class Failed(typer.Exit):
+    """Ends a command with a line on standard error, which is shown with ``--quiet`` too."""
 
-    def invoke(self, ctx: Any) -> Any:
-        with one_line_errors():
-            return super().invoke(ctx)
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(code)
+        self.message = message
 
 
 @contextmanager
 def one_line_errors(*also: type[Exception]) -> Iterator[None]:
-    """Print bad input as one line and exit with code 2.
+    """End a command with one line and exit code 2 on bad input.
 
     With ``IEN_TRACEBACK=1`` in the environment the traceback is shown instead.
 
@@ -52,7 +51,6 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print the message on standard error, in one line, and exit with this code."""
+    """End the command with this line on standard error and this exit code."""
     # messages of torch may have many lines; whoever reads a log should find one
-    typer.echo(" ".join(message.splitlines()), err=True)
-    raise typer.Exit(code) from None
+    raise Failed(" ".join(message.splitlines()), code) from None

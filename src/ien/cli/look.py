@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,16 +12,20 @@ import typer
 
 from .errors import fail, one_line_errors
 from .options import (
-    GroupName,
+    AsJson,
     Layers,
     MovedData,
     Number,
     OwnModel,
+    Quiet,
     Size,
     Weights,
+    folder_of,
     layer_names,
     own_model,
+    print_json,
     read_size,
+    run_folder_of,
 )
 
 if TYPE_CHECKING:
@@ -35,10 +40,22 @@ REPORT_IMAGES = 200
 MAX_LISTED_FILES = 3
 """How many unreadable files are named."""
 
+
+def _run_or_code(target: str) -> str:
+    """Return the run folder if a file in one was given."""
+    return str(run_folder_of(Path(target)))
+
+
+def _runs_or_code(targets: list[str]) -> list[str]:
+    return [_run_or_code(target) for target in targets]
+
+
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="RUN|CODE", help="A run folder, or a function that makes a model: path/to/code.py:build."
+        metavar="RUN|CODE",
+        callback=_run_or_code,
+        help="A run folder, or a function that makes a model: path/to/code.py:build.",
     ),
 ]
 
@@ -48,9 +65,19 @@ def measure(
     weights: Weights = None,
     images: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A folder of images.", show_default="the run's test set"),
+        typer.Option(
+            metavar="DIR", callback=folder_of, help="A folder of images.", show_default="the run's test set"
+        ),
     ] = None,
-    group: GroupName = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="The group, such as rot4 (C4), rot8, rot4xflip (D4) or scale0.7,0.84.",
+            show_default="the run's, or rot4",
+        ),
+    ] = None,
     layers: Layers = None,
     feature_groups: Annotated[
         str | None,
@@ -72,23 +99,26 @@ def measure(
         bool, typer.Option("--random-weights", help="Let --fail-above judge a model without weights.")
     ] = False,
     model: OwnModel = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure how equivariant a model is, layer by layer. Works on any torch model.
 
-    A relative error of 0 means equivariant, about 2 means unrelated.
-    The floor is the error that the pixel grid and resampling cause on their own.
+    A relative error of 0 means equivariant, about 2 means unrelated. The floor is the error that
+    the pixel grid and resampling cause on their own.
 
-    Example: ien measure runs/rot-mnist/ien-r4/small-seed1 --group rot72 --out report/
+    Example: ien measure net.py:build --weights w.pth --images photos --group rot8
 
-    Example: ien measure net.py:build --weights w.safetensors --images photos --group rot8
+    Example: ien measure net.py:build --weights w.pth --images photos --json
 
-    Example: ien measure net.py:build --images photos --group rot4 --layers layer4 --fail-above 0.05
+    Example: ien measure runs/rot-mnist/ien-r4/small-seed1 --fail-above 0.05
     """
     # someone else's model may raise these
     with one_line_errors(TypeError, RuntimeError), own_model(model, [Path(target)]):
         from ..measuring.measure import measure as measure_model
 
         # checked before the model runs, which can take minutes
+        _check_json(as_json, quiet)
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out should name a folder; {out} is a file")
         if fail_above is not None and not math.isfinite(fail_above):
@@ -105,15 +135,17 @@ def measure(
         for name, value in options.items():
             if value is not None:
                 arguments[name] = value
-        if "group" not in arguments:
-            raise ValueError("name the group to measure: --group rot4 (or rot8, rot4xflip, scale0.7,0.84)")
+        arguments.setdefault("group", "rot4")
 
         measured = measure_model(**arguments, progress=True)
         for note in notes:
             typer.echo(note, err=True)
-        typer.echo(str(measured))
+        if as_json:
+            print_json(measured.to_dict())
+        else:
+            typer.echo(str(measured))
         if out is not None:
-            typer.echo(f"{measured.save(out)}: report.json, report.md, report.html")
+            typer.echo(f"{measured.save(out)}: report.json, report.md, report.html", err=as_json)
     if fail_above is not None:  # after the report is printed and saved
         _fail_above(fail_above, measured)
 
@@ -123,6 +155,8 @@ def doctor(
     size: Size = None,
     data: MovedData = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the model is not exact.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find layers that cannot be equivariant to quarter turns and flips, and input sizes that help.
 
@@ -131,10 +165,13 @@ def doctor(
     Example: ien doctor net.py:build --size 3x224x224
 
     Example: ien doctor torchvision.models:resnet50 --size 224
+
+    Example: ien doctor net.py:build --size 224 --strict --quiet
     """
     with one_line_errors(TypeError, RuntimeError):
         from ..geometry.doctor import doctor as diagnose
 
+        _check_json(as_json, quiet)
         input_size: tuple[int, ...] | None = read_size(size)
         notes: list[str] = []
         if _is_run(target):
@@ -156,7 +193,10 @@ def doctor(
         diagnosis = diagnose(model, input_size)
         for note in notes:
             typer.echo(note, err=True)
-        typer.echo(str(diagnosis))
+        if as_json:
+            print_json(asdict(diagnosis))
+        else:
+            typer.echo(str(diagnosis))
     if strict and not diagnosis.exact:
         raise typer.Exit(1)
 
@@ -166,13 +206,17 @@ def report(
         list[str],
         typer.Argument(
             metavar="RUN…|CODE",
+            callback=_runs_or_code,
             help="Run folders of finished runs, or one function that makes a model: path/to/code.py:build.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
     weights: Weights = None,
     images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder of images, for CODE.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="DIR", callback=folder_of, help="A folder of images, for CODE.", show_default=False
+        ),
     ] = None,
     group: Annotated[
         str | None,
@@ -200,6 +244,7 @@ def report(
     ] = None,
     data: MovedData = None,
     model: OwnModel = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write one page: table, plots, findings and an explorer. Works on any torch model.
 
@@ -208,7 +253,7 @@ def report(
 
     Example: ien report runs/rot-mnist/*/small-seed1 --out report.html
 
-    Example: ien report net.py:build --weights w.safetensors --images photos --size 224
+    Example: ien report net.py:build --weights w.pth --images photos --size 224
     """
     from rich.console import Console
 
@@ -298,6 +343,11 @@ def _model_page(
         progress=progress,
     )
     return path, notes
+
+
+def _check_json(as_json: bool, quiet: bool) -> None:
+    if as_json and quiet:
+        raise ValueError("--json prints and --quiet does not: drop one (messages are on standard error)")
 
 
 def _left_out(unreadable: list[Path]) -> list[str]:

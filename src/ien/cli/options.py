@@ -2,34 +2,95 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 __all__ = [
+    "AsJson",
     "GroupName",
     "Layers",
     "MovedData",
     "Number",
     "OnlyPreset",
     "OwnModel",
+    "Quiet",
     "Runs",
     "Size",
     "Weights",
+    "folder_of",
     "layer_names",
     "own_model",
+    "print_json",
     "read_size",
+    "run_folder_of",
+    "run_folders_of",
 ]
 
 # a typing error such as 2240224 would ask for more memory than there is
 MAX_SIDE = 8192
 """The largest height or width that a size may ask for, in pixels."""
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders of finished runs.")]
+
+def folder_of(path: Path | None) -> Path | None:
+    """Return a folder as it is; for a file, the folder that it is in, and say so."""
+    if path is None or not path.is_file():
+        return path
+    typer.echo(f"{path} is a file: using the folder {path.parent}", err=True)
+    return path.parent
+
+
+def run_folder_of(path: Path | None) -> Path | None:
+    """Return a path as it is; for a file of a run, such as ``result.json``, the run folder.
+
+    Other files are left alone: ``net.py`` is code, and an error says what to write for it.
+    """
+    if path is None or not (path.parent / "config.json").is_file():
+        return path
+    return folder_of(path)
+
+
+def run_folders_of(paths: list[Path] | None) -> list[Path] | None:
+    """Return the run folder of each path; see :func:`run_folder_of`."""
+    if paths is None:
+        return None
+    folders = []
+    for path in paths:
+        folder = run_folder_of(path)
+        assert folder is not None
+        folders.append(folder)
+    return folders
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def _be_quiet(context: typer.Context, asked: bool) -> bool:
+    if asked:
+        context.with_resource(_silence())  # until the command ends; errors are printed after that
+    return asked
+
+
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", callback=_be_quiet, is_eager=True, help="Print nothing but errors."),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON for other programs; messages go to standard error.")
+]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN", callback=run_folders_of, help="Run folders of finished runs."),
+]
 MovedData = Annotated[
     str | None,
     typer.Option(
@@ -127,3 +188,10 @@ def read_size(text: str | None) -> tuple[int, int, int] | None:
         return 3, numbers[0], numbers[0]
     channels, height, width = numbers
     return channels, height, width
+
+
+def print_json(content: Any) -> None:
+    """Print what JSON can hold, with null for NaN and infinity."""
+    from .._text import without_nan
+
+    typer.echo(json.dumps(without_nan(content), indent=1, allow_nan=False, ensure_ascii=False))

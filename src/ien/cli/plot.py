@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .errors import OneLineErrors
-from .options import GroupName, Layers, MovedData, Number, OnlyPreset, Runs, layer_names
+from .commands import Commands
+from .options import (
+    GroupName,
+    Layers,
+    MovedData,
+    Number,
+    OnlyPreset,
+    Quiet,
+    Runs,
+    folder_of,
+    layer_names,
+    run_folders_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,21 +31,23 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Draw runs and records, as PNG and SVG.",
-    cls=OneLineErrors,
-    no_args_is_help=True,
-)
+app = Commands("Draw runs and records, as PNG and SVG.")
 
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="Where to draw; both .png and .svg are written.")
 ]
 Layer = Annotated[str | None, typer.Option("--layer", help="Which layer.", show_default="the last")]
-Results = Annotated[Path, typer.Argument(metavar="DIR", help="A folder with records, or with run folders.")]
+Results = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", callback=folder_of, help="A folder with records, or with run folders."),
+]
 Trackers = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="RUN|DIR", help="Run folders of trackers, or folders with records.", show_default="results"
+        metavar="RUN|DIR",
+        callback=run_folders_of,
+        help="Run folders of trackers, or folders with records.",
+        show_default="results",
     ),
 ]
 
@@ -50,12 +63,13 @@ def features(
     group: GroupName = None,
     data: MovedData = None,
     out: Out = Path("plots/features"),
+    quiet: Quiet = False,
 ) -> None:
     """Draw the feature maps of one image in all orientations, as computed and rotated back.
 
     Rotated back, the maps of an equivariant layer all look the same.
 
-    Example: ien plot features runs/rot-mnist/cnn-aug/small-seed1 runs/rot-mnist/ien-r4/small-seed1
+    Example: ien plot features runs/rot-mnist/*/small-seed1
 
     Example: ien plot features RUN --layers conv1,conv3,conv4 --image 7 --group rot8
     """
@@ -77,6 +91,7 @@ def errors(
     number: Number = 500,
     data: MovedData = None,
     out: Out = Path("plots/errors"),
+    quiet: Quiet = False,
 ) -> None:
     """Draw the relative error of each layer on a log scale, with floors and intervals.
 
@@ -95,6 +110,7 @@ def angles(
     number: Number = 500,
     data: MovedData = None,
     out: Out = Path("plots/angles"),
+    quiet: Quiet = False,
 ) -> None:
     """Draw relative error and accuracy against the angle of rotation, around the circle.
 
@@ -118,6 +134,7 @@ def factors(
     number: Number = 500,
     data: MovedData = None,
     out: Out = Path("plots/factors"),
+    quiet: Quiet = False,
 ) -> None:
     """Draw relative error, with its floor, and accuracy against the scale factor.
 
@@ -137,8 +154,12 @@ def factors(
 
 @app.command()
 def training(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, finished or not.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", callback=run_folders_of, help="Run folders, finished or not."),
+    ],
     out: Out = Path("plots/training"),
+    quiet: Quiet = False,
 ) -> None:
     """Draw training curves: task loss, accuracy and each layer's term.
 
@@ -153,7 +174,10 @@ def training(
 
 @app.command()
 def costs(
-    results: Results = Path("results"), preset: OnlyPreset = None, out: Out = Path("plots/costs")
+    results: Results = Path("results"),
+    preset: OnlyPreset = None,
+    out: Out = Path("plots/costs"),
+    quiet: Quiet = False,
 ) -> None:
     """Draw accuracy against the cost of inference, for every row that has records.
 
@@ -165,7 +189,12 @@ def costs(
 
 
 @app.command()
-def tracking(trackers: Trackers = None, preset: OnlyPreset = None, out: Out = Path("plots/tracking")) -> None:
+def tracking(
+    trackers: Trackers = None,
+    preset: OnlyPreset = None,
+    out: Out = Path("plots/tracking"),
+    quiet: Quiet = False,
+) -> None:
     """Draw success and precision curves of trackers, one plot for each data set of the test.
 
     Runs that differ only in their seed are averaged.
@@ -180,7 +209,12 @@ def tracking(trackers: Trackers = None, preset: OnlyPreset = None, out: Out = Pa
 
 
 @app.command()
-def turning(trackers: Trackers = None, preset: OnlyPreset = None, out: Out = Path("plots/turning")) -> None:
+def turning(
+    trackers: Trackers = None,
+    preset: OnlyPreset = None,
+    out: Out = Path("plots/turning"),
+    quiet: Quiet = False,
+) -> None:
     """Draw the overlap of trackers against the target's angle: where does each of them lose it?
 
     One plot is against its orientation, one against how far it has rotated since the first frame.

@@ -6,12 +6,22 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .errors import INTERRUPTED, fail
-from .options import MovedData, OnlyPreset, OwnModel, own_model
+from .options import (
+    AsJson,
+    MovedData,
+    OnlyPreset,
+    OwnModel,
+    Quiet,
+    folder_of,
+    own_model,
+    print_json,
+    run_folder_of,
+)
 
 __all__ = ["demo", "list_", "resume", "resume_hint", "run", "show", "table"]
 
@@ -33,26 +43,47 @@ Results = Annotated[
 ]
 
 
-def list_() -> None:
+def list_(as_json: AsJson = False) -> None:
     """List the experiments: every row of the paper's tables, and those of our own study.
 
     The last column is what the paper reports: accuracy, or success / precision on Rot-OTB.
-    """
-    from ..experiments import config, names, paper
 
-    width = max(map(len, names()))
-    typer.echo(f"{'experiment':{width}} {'model':14} {'feature groups':14} {'beta':>5}  {'paper':>11}")
-    for name in names():
-        table_name, _ = name.split("/")
-        settings = config(name, "paper")  # as the paper trained it, if it did
+    Example: ien list --json
+    """
+    from ..experiments import names
+
+    rows = [_listed(name) for name in names()]
+    if as_json:
+        print_json(rows)
+        return
+    width = max(len(row["name"]) for row in rows)
+    typer.echo(f"{'experiment':{width}} {'model':14} {'beta':>5}  {'paper':>11}")
+    for row in rows:
         beta = "–"
-        if settings.objective.augment:  # without views there is no loss
-            beta = f"{settings.objective.beta:g}"
-        printed = paper(table_name).get(name) or "–"
-        network = settings.network
-        sizes = network.feature_groups
-        typer.echo(f"{name:{width}} {network.model:14} {sizes:14} {beta:>5}  {printed!s:>11}")
-    typer.echo("\nien show NAME tells more, ien run NAME trains and tests, ien table TABLE compares.")
+        if row["beta"] is not None:
+            beta = f"{row['beta']:g}"
+        printed = row["paper"] or "–"
+        typer.echo(f"{row['name']:{width}} {row['model']:14} {beta:>5}  {printed:>11}")
+    typer.echo("\nNext: ien show NAME tells more, ien run NAME trains and tests it.")
+
+
+def _listed(name: str) -> dict[str, Any]:
+    """What ``ien list`` says of an experiment, as the paper trained it, if it did."""
+    from ..experiments import config, paper
+
+    table_name, _ = name.split("/")
+    settings = config(name, "paper")
+    beta = None
+    if settings.objective.augment:  # without views there is no loss
+        beta = settings.objective.beta
+    printed = paper(table_name).get(name)
+    return {
+        "name": name,
+        "model": settings.network.model,
+        "feature_groups": settings.network.feature_groups,
+        "beta": beta,
+        "paper": None if printed is None else str(printed),
+    }
 
 
 def show(
@@ -70,7 +101,7 @@ def show(
     from ..experiments.describe import describe, describe_run
     from ..experiments.queue import plan
 
-    folder = Path(name)
+    folder = run_folder_of(Path(name)) or Path(name)
     is_run = (folder / "config.json").exists()
     # any other folder is taken for a run too, so the error says what it lacks; but not if it has
     # the name of an experiment
@@ -109,6 +140,7 @@ def run(
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the network's blocks with torch.compile.")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train and test experiments one by one. Finished runs are skipped, stopped ones resumed.
 
@@ -119,7 +151,7 @@ def run(
 
     Example: ien run rot-mnist/cnn-aug 'rot-mnist/ien*' --seeds 1-3 --data ~/data
 
-    Several processes share each batch: torchrun --nproc-per-node 2 -m ien run rot-mnist/ien-r4
+    Example: torchrun --nproc-per-node 2 -m ien run rot-mnist/ien-r4
     """
     with resume_hint():
         from ..experiments import find
@@ -135,10 +167,14 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of ien run or ien train.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", callback=run_folder_of, help="A run folder of ien run or ien train."),
+    ],
     data: MovedData = None,
     results: Results = Path("results"),
     model: OwnModel = None,
+    quiet: Quiet = False,
 ) -> None:
     """Resume a run that was stopped or killed. It ends as if it had never stopped, bit for bit.
 
@@ -161,22 +197,36 @@ def table(
         ),
     ],
     results: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder with records, or with run folders.")
+        Path,
+        typer.Option(metavar="DIR", callback=folder_of, help="Folder with records, or with run folders."),
     ] = Path("results"),
     preset: OnlyPreset = None,
     write: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write all tables as a Markdown page instead of printing one."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print what was measured, beside the paper's numbers.
+
+    Instead of a table, a record or a folder of records may be named.
 
     Example: ien table rot-mnist --preset small
 
     Example: ien table rot-mnist --write docs/results.md
-    """
-    from ..experiments.tables import print_table, write_page
 
+    Example: ien table results/rot-mnist/ien-r4
+    """
+    from ..experiments.tables import TABLES, print_table, table_rows, write_page
+
+    if name not in TABLES and Path(name).exists():
+        results = folder_of(Path(name)) or results
+        name = _table_of(results)
+    if as_json:
+        if write is not None:
+            raise ValueError("--json prints one table, and --write writes all: drop one of them")
+        print_json({"table": name, "rows": table_rows(name, results, preset)})
+        return
     if write is None:
         print_table(name, results, preset)
         return
@@ -184,6 +234,14 @@ def table(
         raise ValueError("drop --preset: --write includes all presets")
     write_page(write, name, results)
     typer.echo(f"wrote {write}")
+
+
+def _table_of(folder: Path) -> str:
+    """The table that shows the first record in a folder."""
+    from ..experiments.tables import table_with
+    from ..report import collect
+
+    return table_with(collect(folder)[0].experiment)
 
 
 def demo(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import INTERRUPTED, fail
+from .options import Quiet, run_folder_of
 from .run import resume_hint
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def track(
         typer.Argument(metavar="SOURCE", help="A video, a folder of images, or a sequence folder of OTB."),
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="The run folder of a trained tracker.")
+        Path | None,
+        typer.Option(metavar="RUN", callback=run_folder_of, help="The run folder of a trained tracker."),
     ] = None,
     box: Annotated[
         str | None,
@@ -77,6 +79,7 @@ def track(
             "--demo", help="Train a small tracker on generated clips and follow one. Needs no data."
         ),
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Follow a target through a video; writes a video that shows its box, and a table.
 
@@ -84,9 +87,9 @@ def track(
 
     Example: ien track --demo
 
-    Example: ien track clip.mp4 --run runs/tracking/ien-siamfc/small-seed1 --box 40,25,60,80
+    Example: ien track clip.mp4 --run RUN --box 40,25,60,80
 
-    Example: ien track data/otb/Crossing --run runs/tracking/ien-siamfc/small-seed1 --out out.mp4
+    Example: ien track data/otb/Crossing --run RUN --out out.mp4
     """
     with resume_hint():
         from ..tracking.demo import how_to_train, tracker_of

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .errors import one_line_errors
+from .options import Quiet
 from .run import Out, Settings, resume_hint
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def train(
     out: Out = Path("runs"),
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="torch's")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train an equivariant network on a folder of your images: classes, or images and masks.
 
@@ -92,7 +94,7 @@ def train(
 
     Example: ien train photos/ --model net.py:build --size 128 --group none
 
-    Several processes share each batch: torchrun --nproc-per-node 2 -m ien train photos/
+    Example: torchrun --nproc-per-node 2 -m ien train photos/
     """
     # someone else's model may raise the last two
     with resume_hint(), one_line_errors(TypeError, RuntimeError), ExitStack() as stack:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from .._files import replace_file
 from .._text import nearest
-from ..report import PaperRow, Part, Row, Section, as_rich, collect, results_page, summarise
+from ..report import PaperRow, Part, Section, as_rich, collect, results_page, summarise
+from ..report.records import Record
 from ..report.tables.agreement import Agreement
 from ..report.tables.classifiers import Classifiers
 from ..report.tables.dice import Segmented
 from ..report.tables.render import Kind
+from ..tracking.report.records import tracking_of
 from ..tracking.report.tables import Trackers
 from . import nuclei, symmetry
 from .catalogue import check_preset, names, paper
 from .study import LABELS, NOTES, NOTES_ON_FEWER
 
-__all__ = ["TABLES", "print_table", "write_page"]
+__all__ = ["TABLES", "print_table", "table_rows", "table_with", "write_page"]
 
 
 @dataclass(frozen=True)
@@ -155,18 +158,54 @@ def print_table(name: str, results: Path, preset: str | None = None, console: Co
         preset: Only rows of this size; None for all.
         console: Where to print it.
     """
-    _check_name(name)
-    if preset is not None:
-        check_preset(preset)
-    parts = _parts(name, results, preset)
-    if not parts:
-        raise ValueError(f"no records of preset {preset!r} in {results}")
     console = console or Console()
     said: list[str] = []
-    for part in parts:
+    for part in _parts_with_records(name, results, preset):
         new = [note for note in part.notes if note not in said]  # parts may share notes
         said += new
         console.print(as_rich(replace(part, notes=new), _paper_rows(name), console.width))
+
+
+def table_rows(name: str, results: Path, preset: str | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a table as nested dicts, for JSON; see :func:`print_table`.
+
+    Accuracies are fractions, means over the seeds. What was not measured is NaN or None.
+    """
+    printed = _paper_rows(name)
+    rows = []
+    for part in _parts_with_records(name, results, preset):
+        for row in part.rows:
+            mean, spread = row.accuracy
+            content: dict[str, Any] = {
+                "part": part.title,
+                "experiment": row.experiment,
+                "name": row.label,
+                "preset": row.preset,
+                "data": row.data,
+                "changes": dict(row.changes),
+                "accuracy": mean / 100,
+                "accuracy_sd": None if spread is None else spread / 100,
+                "paper": None,
+                "runs": [_run_of(record) for record in row.records],
+            }
+            if row.experiment in printed:
+                numbers = printed[row.experiment]
+                content["paper"] = asdict(numbers) | {"accuracy": round(numbers.accuracy / 100, 4)}
+            rows.append(content)
+    return rows
+
+
+def table_with(experiment: str) -> str:
+    """Return the name of the first table that shows an experiment.
+
+    >>> table_with("stl10/sesn")
+    'scale'
+    """
+    for name, table in TABLES.items():
+        for part in table.parts:
+            if _matches(experiment, part):
+                return name
+    raise ValueError(f"no table shows {experiment!r}")
 
 
 def write_page(path: Path, name: str, results: Path) -> None:
@@ -200,15 +239,53 @@ def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
     for part in table.parts:
         chosen = []
         for row in rows:
-            if preset in (None, row.preset) and _stands_in(row, part):
+            if preset in (None, row.preset) and _matches(row.experiment, part):
                 chosen.append(replace(row, name=part.labels.get(row.experiment, "")))
         if chosen:
             parts.append(Part(part.title, chosen, part.layers, part.notes, part.kind))
     return parts
 
 
-def _stands_in(row: Row, part: TablePart) -> bool:
-    return any(fnmatchcase(row.experiment, pattern) for pattern in part.patterns)
+def _parts_with_records(name: str, results: Path, preset: str | None) -> list[Part]:
+    """The parts of a table that have records; it is an error if none has."""
+    _check_name(name)
+    if preset is not None:
+        check_preset(preset)
+    parts = _parts(name, results, preset)
+    if not parts:
+        raise ValueError(f"no records of preset {preset!r} in {results}")
+    return parts
+
+
+def _run_of(record: Record) -> dict[str, Any]:
+    """What one seed of a row reached and cost."""
+    content: dict[str, Any] = {
+        "seed": record.seed,
+        "record": str(record.path),
+        "accuracy": record.accuracy,
+        "accuracy_with_copies": record.accuracy_with_copies,
+        "accuracy_under_group": record.accuracy_under_group,
+        "agreement": record.agreement,
+        "layers": {name: layer._asdict() for name, layer in record.layers.items()},
+        "parameters": record.parameters,
+        "macs": record.macs,
+        "images_per_second": record.images_per_second,
+        "training_seconds": record.seconds,
+    }
+    # what only records of segmentation have
+    for name in ("dice", "dice_under_group", "consistency"):
+        if name in record.content:
+            content[name] = record.content[name]
+    tracked = tracking_of(record)
+    if tracked is not None:
+        content["tracking"] = {}
+        for test, scores in tracked.tests.items():
+            content["tracking"][test] = {"success": scores.success, "precision": scores.precision}
+    return content
+
+
+def _matches(experiment: str, part: TablePart) -> bool:
+    return any(fnmatchcase(experiment, pattern) for pattern in part.patterns)
 
 
 def _has_records(table: PrintedTable, results: Path) -> bool:

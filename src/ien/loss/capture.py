@@ -21,8 +21,6 @@ from .modules import walk
 
 __all__ = ["Calls", "Features", "capture", "watch"]
 
-MAX_LISTED_LAYERS = 20
-"""An error about an unknown layer names no more layers than this."""
 
 See = Callable[[str, Tensor], None]
 Transform = Callable[[str, Tensor], Tensor]
@@ -243,7 +241,7 @@ def _untraced(hook: Callable[..., None], module: nn.Module) -> Callable[..., Non
 def _find(name: str, modules: Mapping[str, tuple[nn.Module, bool]]) -> nn.Module:
     if name not in modules:
         known = [module for module in modules if module]
-        hint = nearest(name, known, limit=MAX_LISTED_LAYERS)
+        hint = nearest(name, known)
         raise KeyError(f"the model has no layer {name!r}; {hint} (dotted names of model.named_modules())")
     module, hidden = modules[name]
     if hidden:

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._text import MODEL_ITSELF, html_table, markdown_table, nearest, number
+from .._text import MODEL_ITSELF, html_table, markdown_table, nearest, number, without_nan
 from .._text import columns as aligned
 from .sums import Interval, mean_of_known
 
@@ -311,10 +311,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number in nested dicts that JSON can hold: NaN and infinity become None."""
-        content: dict[str, Any] = _without_nan(asdict(self))
+        content: dict[str, Any] = without_nan(asdict(self))
         for name, layer in self.layers.items():
             derived = {"exact": layer.exact, "between": layer.between, "warnings": layer.warnings}
-            content["layers"][name].update(_without_nan(derived))
+            content["layers"][name].update(without_nan(derived))
         return content
 
     def scalars(self) -> dict[str, float]:
@@ -508,14 +508,3 @@ def _accuracy_line(accuracy: dict[str, float]) -> str:
         worst = min(accuracy, key=accuracy.__getitem__)
         shares = [shares[0], f"at worst {worst} {accuracy[worst]:.2%}"]
     return "accuracy: " + ", ".join(shares)
-
-
-def _without_nan(value: Any) -> Any:
-    """Return a copy of nested dicts and lists with None in place of NaN and infinity."""
-    if isinstance(value, dict):
-        return {key: _without_nan(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
