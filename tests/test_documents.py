@@ -65,11 +65,19 @@ def readme_names() -> dict[str, object]:
 def test_readme_runs_from_top_to_bottom(capsys) -> None:
     names = readme_names()
     before = [p.clone() for p in names["model"].parameters()]
-    run_blocks("README.md", names, 8)
+    run_blocks("README.md", names, 3)
     printed = capsys.readouterr().out
-    assert "equivariance to rot8 over 6 images" in printed and "88" in printed
+    assert "equivariant to rot4: stores" in printed and "equivariance to rot4 over 6 images" in printed
     assert "quarter turns and flips at 64×64: exact" in printed
-    assert Path("report/report.html").exists()
+    assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))
+    assert names["tied"].listens and set(names["tied"].slack().values()) == {0.0}
+
+
+def test_the_page_on_the_loss_runs(capsys) -> None:
+    names = readme_names() | {"ien": ien, "F": torch.nn.functional}
+    before = [p.clone() for p in names["model"].parameters()]
+    run_blocks("docs/loss.md", names, 5)
+    assert "88" in capsys.readouterr().out
     assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))
     assert isinstance(names["loss"], Tensor) and isinstance(names["occlude"], ien.Group)
 

@@ -2,12 +2,14 @@
 
 import hashlib
 import multiprocessing
+import os
 import random
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from ien._files import digest, generator, replace_file, seed_of, whole_or_nothing
 
@@ -114,6 +116,29 @@ def test_replace_file_names_the_file_and_hides_no_mistake_of_the_writer(tmp_path
 @given(st.lists(st.binary(max_size=20), max_size=4))
 def test_digest_is_that_of_all_parts_together(parts):
     assert digest(*parts) == hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o002, 0o077], ids=oct)
+def test_files_can_be_read_by_whom_the_umask_says(tmp_path, umask):
+    def private(path):
+        path.write_text("weights")
+        path.chmod(0o600)
+
+    def weights(path):
+        save_file({"w": torch.zeros(2)}, path)
+
+    before = os.umask(umask)
+    try:
+        for name, write in (
+            ("private", private),
+            ("weights", weights),
+            ("state", lambda p: torch.save(1, p)),
+        ):
+            replace_file(tmp_path / name, write)
+            assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
+    finally:
+        os.umask(before)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 WORDS = st.lists(st.one_of(st.integers(0, 10**6), st.sampled_from(["order", "noise", "weights"])), max_size=4)

@@ -24,7 +24,7 @@ def test_there_are_two() -> None:
 @pytest.mark.usefixtures("elsewhere", "one_thread")
 def test_a_notebook_runs_and_shows_what_was_saved(path, capsys, monkeypatch) -> None:
     """Training is cut short; all else is as in the file, whose outputs have the same kinds."""
-    for name in ("matplotlib", "pandas", "mlxtend", "PIL"):
+    for name in ("matplotlib", "pandas", "PIL"):
         pytest.importorskip(name)
     import matplotlib.pyplot as plt
 

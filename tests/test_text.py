@@ -1,14 +1,19 @@
 """Texts for people: every number is readable, every table lines up, bars appear on terminals only."""
 
+import importlib.metadata
 import io
+import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ien._text import columns, markdown_table, nearest, number, progress_bar, short_count
+import ien
+from ien._text import columns, markdown_table, nearest, number, progress_bar, short_count, to_install
 
 CELLS = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=8)
 TABLES = st.integers(1, 4).flatmap(
@@ -79,3 +84,70 @@ def test_a_bar_is_taken_down_after_an_error():
         raise KeyError
     assert screen.getvalue().endswith("\x1b[2K")
     assert "\x1b[?25h" in screen.getvalue()  # the cursor is back
+
+
+ROOT = Path(ien.__file__).parents[2]
+
+
+@pytest.fixture
+def installed_from(monkeypatch):
+    """Pretend that ``ien`` was installed in a certain way, as pip notes it in direct_url.json."""
+
+    class Distribution:
+        def __init__(self, origin):
+            self.origin = origin
+
+        def read_text(self, name):
+            assert name == "direct_url.json"
+            return self.origin and json.dumps(self.origin)
+
+    def pretend(origin):
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Distribution(origin))
+
+    return pretend
+
+
+def test_a_checkout_is_installed_again_with_the_extra_from_wherever_one_is(installed_from, monkeypatch):
+    installed_from({"url": ROOT.as_uri(), "dir_info": {"editable": True}})
+    monkeypatch.chdir(ROOT)
+    assert to_install("plots", "matplotlib") == 'pip install -e ".[plots]"'
+    monkeypatch.chdir(ROOT.parent)
+    assert to_install("plots", "matplotlib") == f'pip install -e "{ROOT}[plots]"'
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        None,
+        {"url": "file:///tmp/ien-0.1.0-py3-none-any.whl", "archive_info": {}},
+        {"url": ROOT.as_uri(), "dir_info": {}},  # pip install .
+        {"url": "file:///of/another/checkout", "dir_info": {"editable": True}},
+    ],
+)
+def test_any_other_installation_needs_the_packages_themselves(installed_from, origin):
+    installed_from(origin)
+    assert to_install("track", "av", "pillow") == "pip install av pillow"
+
+
+def test_without_metadata_the_packages_are_named_too(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    assert to_install("plots", "matplotlib") == "pip install matplotlib"
+
+
+def test_no_message_names_an_extra_on_an_index_where_the_package_is_not():
+    for path in Path(ien.__file__).parent.rglob("*.py"):
+        if path.name != "_text.py":  # which explains it
+            assert not re.search(r"pip install \S*ien\[", path.read_text()), path
+
+
+def test_extras_that_messages_name_exist():
+    text = (ROOT / "pyproject.toml").read_text()
+    named = set()
+    for path in Path(ien.__file__).parent.rglob("*.py"):
+        named |= set(re.findall(r"""to_install\(["'](\w+)["']""", path.read_text()))
+    assert named >= {"plots", "track", "steerable", "lightning"}
+    for extra in named:
+        assert re.search(rf"^{extra} = \[", text, re.MULTILINE), extra

@@ -2,7 +2,7 @@
 
 The package, in the order in which it imports and in which to read it:
 
-    _text.py        near names, numbers, tables and progress bars: how things are written
+    _text.py        near names, commands, numbers, tables, progress bars: how things are written
     _files.py       files written whole or not at all, seeded generators
 
     groups/         what acts: groups of transformations

@@ -20,7 +20,7 @@ def whole_or_nothing(path: Path) -> Iterator[Path]:
 
     The temporary name is hidden and unique to this process, so several may write the same file at
     once, and each puts a whole one in place. Whatever happens, nothing half-written is left
-    behind.
+    behind. A file may be read by whom the umask says, whatever wrote it.
 
     Yields:
         The temporary path, which does not exist yet.
@@ -30,6 +30,7 @@ def whole_or_nothing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         if temporary.is_file():
+            _give_usual_mode(temporary)
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -82,6 +83,15 @@ def generator(*words: object, bits: int = 63) -> torch.Generator:
 def seeded(seed: int) -> torch.Generator:
     """Return a generator on the CPU with this seed."""
     return torch.Generator("cpu").manual_seed(seed)
+
+
+def _give_usual_mode(path: Path) -> None:
+    """Give a file the permissions that any new file in its folder has."""
+    # safetensors writes files that only their owner can read
+    usual = path.with_name(f"{path.name}.mode")
+    usual.touch()
+    shutil.copymode(usual, path)
+    usual.unlink()
 
 
 def _remove(path: Path) -> None:

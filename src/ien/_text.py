@@ -1,13 +1,18 @@
-"""How things are written for people: near names, numbers, counts, tables and progress bars."""
+"""How things are written for people: near names, commands, numbers, tables and progress bars."""
 
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
+import json
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +27,7 @@ __all__ = [
     "number",
     "progress_bar",
     "short_count",
+    "to_install",
     "without_nan",
 ]
 
@@ -53,6 +59,42 @@ def nearest(name: str, known: Collection[str], limit: int = MAX_LISTED_NAMES) ->
     if len(listed) < len(known):
         listed.append(f"… ({len(known)} in all)")
     return f"choose from {', '.join(listed)}"
+
+
+def to_install(extra: str, *packages: str) -> str:
+    """Return the command that installs what is missing, for the way in which ``ien`` was installed.
+
+    ``ien`` is on no index, so ``pip install "ien[plots]"`` works nowhere: a checkout that was
+    installed with ``pip install -e`` is named by its folder, and for any other installation the
+    packages themselves are.
+
+    Args:
+        extra: The extra of ``pyproject.toml`` that has the packages.
+        packages: What is missing, as pip calls it.
+    """
+    checkout = _checkout()
+    if checkout is None:
+        return f"pip install {' '.join(packages)}"
+    if checkout == Path.cwd():
+        return f'pip install -e ".[{extra}]"'
+    return f'pip install -e "{checkout}[{extra}]"'
+
+
+def _checkout() -> Path | None:
+    """Return the folder that ``pip install -e`` was given, if this very code is in it."""
+    try:
+        origin = importlib.metadata.distribution("ien").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if origin is None:  # installed from a wheel, or by something other than pip
+        return None
+    content = json.loads(origin)
+    if not content.get("dir_info", {}).get("editable"):
+        return None
+    folder = Path(url2pathname(urlsplit(content["url"]).path))
+    if not Path(__file__).is_relative_to(folder):
+        return None
+    return folder
 
 
 def number(value: float | None) -> str:

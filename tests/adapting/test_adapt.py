@@ -161,7 +161,7 @@ def test_the_table_is_a_loop_over_images_and_elements() -> None:
     assert list(original.accuracy.values()) == pytest.approx([count / 30 for count in right])
     assert original.like_original == 1.0 and original.cost == 1.0
     assert table.versions["averaged"].all_agree == 1.0
-    assert "alike under all" in str(table) and "averaged" in str(table)
+    assert "same answer under all" in str(table) and "averaged" in str(table)
 
 
 def test_maps_are_compared_pixel_by_pixel() -> None:

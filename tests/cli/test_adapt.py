@@ -55,8 +55,8 @@ def test_average_trains_nothing_and_says_what_it_is(place: Path) -> None:
     )
     assert code == 0, text
     assert "60 images under rot4" in text and "right upright" in text
-    (averaged,) = [line for line in text.splitlines() if line.startswith("average")]
-    assert averaged.split()[1] == "100.0%"
+    (alike,) = [line for line in text.splitlines() if line.startswith("same answer")]
+    assert alike.split()[-1] == "100.0%"
     assert "ien.GroupAverage(model, " in text
 
 

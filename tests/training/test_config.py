@@ -60,7 +60,7 @@ def test_json_loses_no_bit_and_fields_that_it_lacks_keep_their_default() -> None
         ({"objective": {"betta": 1}}, r"unknown field objective.betta; did you mean beta"),
         ({"objective": 3}, r"objective must be a section with fields of its own; got 3"),
         ({"objective": {"beta": "1"}}, r"beta must be a number"),
-        ({"task": "sort"}, r"there is no task 'sort'; choose from classify, tracking"),
+        ({"task": "guess"}, r"there is no task 'guess'; choose from classify, folder, segment, tracking"),
     ],
 )
 def test_json_that_is_no_configuration_is_refused(content, match) -> None:

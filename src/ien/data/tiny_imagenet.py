@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._text import to_install
 from .download import RemoteFile, check_path, how_to_get, published_folder, unpacking
 
 __all__ = ["ARCHIVE", "TinyImageNet", "find", "need_pillow", "place_in", "read_images", "unpack"]
@@ -98,7 +99,8 @@ def need_pillow() -> None:
     try:
         import PIL  # noqa: F401
     except ModuleNotFoundError:
-        raise ModuleNotFoundError('reading Tiny ImageNet needs pillow: pip install "ien[plots]"') from None
+        command = to_install("plots", "pillow")
+        raise ModuleNotFoundError(f"reading Tiny ImageNet needs pillow: {command}") from None
 
 
 def read_images(paths: Iterable[Path]) -> Tensor:

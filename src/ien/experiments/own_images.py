@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,8 @@ def plan_own(wanted: Wanted) -> Planned:
         ValueError: The folder, the network or a setting cannot be used; the message says why.
         FileNotFoundError: There is no such folder, or there are no pictures in it.
     """
+    if wanted.group != NO_GROUP:
+        wanted = replace(wanted, group=str(parse_group(wanted.group)))  # D4 is rot4xflip
     found = _images_in(wanted)
     model = wanted.model
     if model is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..baselines.steerable_layers import to_install_e2cnn
 from ..data import data_folder
 from ..report import read
 from ..training import (
@@ -311,7 +312,7 @@ def _read_record(path: Path, config: Config, data: str | None) -> Record | None:
 
 def _check_installed(config: Config) -> None:
     if config.network.steerable and importlib.util.find_spec("e2cnn") is None:
-        raise ModuleNotFoundError(f'{config.experiment} needs e2cnn: pip install "ien[steerable]"')
+        raise ModuleNotFoundError(f"{config.experiment} needs e2cnn: {to_install_e2cnn()}")
 
 
 def _check_resumable(folder: Path, config: Config, data: str, processes: Processes) -> None:

@@ -12,6 +12,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from .._text import to_install
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -111,7 +113,7 @@ def opened(path: str | os.PathLike[str], extra: str = "plots") -> Iterator[Image
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f'reading images needs pillow: pip install "ien[{extra}]"') from None
+        raise ModuleNotFoundError(f"reading images needs pillow: {to_install(extra, 'pillow')}") from None
     try:
         with Image.open(path) as file:
             if file.mode.startswith(("I", "F")):

@@ -377,7 +377,7 @@ class Report:
             A matplotlib figure; ``figure.savefig("errors.png")`` writes it.
 
         Raises:
-            ModuleNotFoundError: matplotlib is not installed: ``pip install "ien[plots]"``.
+            ModuleNotFoundError: matplotlib is not installed; the message says how to install it.
             ValueError: There is no such kind or layer, or the group has no angles or factors.
         """
         # from a later folder, as in to_html: there is one drawer of plots, and it is there

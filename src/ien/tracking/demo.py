@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from .._text import to_install
 from ..training import load
 from ..training.run_folder import read_config
 from .data.clip import Clip
@@ -74,9 +75,8 @@ def check_packages() -> None:
     """Raise an error if a package that writes the video is missing, before anything is trained."""
     for module, package in (("av", "av"), ("PIL", "pillow")):
         if importlib.util.find_spec(module) is None:
-            raise ModuleNotFoundError(
-                f'the demo writes a video, which needs {package}: pip install "ien[track]"'
-            )
+            command = to_install("track", "av", "pillow")
+            raise ModuleNotFoundError(f"the demo writes a video, which needs {package}: {command}")
 
 
 def track_demo(run: Path, out: Path, templates: int | None, console: Console) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._files import replace_file
+from .._text import to_install
 from .data.boxes import Array, as_boxes, centres
 from .data.crops import Image, check_image
 
@@ -151,5 +152,6 @@ def _pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageDraw
     except ModuleNotFoundError:
-        raise ModuleNotFoundError('drawing on frames needs pillow: pip install "ien[track]"') from None
+        command = to_install("track", "pillow")
+        raise ModuleNotFoundError(f"drawing on frames needs pillow: {command}") from None
     return Image, ImageDraw

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._files import whole_or_nothing
+from .._text import to_install
 from .data.clip import Clip
 from .data.crops import Image, check_image
 from .data.frames import Files, image_names, read_frame
@@ -309,4 +310,5 @@ def _av() -> Any:
     try:
         return importlib.import_module("av")
     except ModuleNotFoundError:
-        raise ModuleNotFoundError('reading and writing videos needs av: pip install "ien[track]"') from None
+        command = to_install("track", "av")
+        raise ModuleNotFoundError(f"reading and writing videos needs av: {command}") from None

@@ -82,9 +82,7 @@ def test_without_lightning_one_line_says_what_to_install(monkeypatch) -> None:
     from ien.measuring.callbacks import lightning
 
     monkeypatch.setattr(lightning, "Callback", object)
-    with pytest.raises(
-        ModuleNotFoundError, match=r'^LightningCallback needs lightning: pip install "ien\[lightning\]"$'
-    ):
+    with pytest.raises(ModuleNotFoundError, match=r"^LightningCallback needs lightning: pip install"):
         lightning.LightningCallback(X, "rot4")
 
 

@@ -49,7 +49,7 @@ def test_frames_are_decoded_when_they_are_asked_for(tmp_path, monkeypatch) -> No
     assert len(kept) < 3000 and again.name == "Man" and (again.boxes == clip.boxes).all()
     assert (again.frame(15) == clip.frame(15)).all()
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ModuleNotFoundError, match=r'needs pillow: pip install "ien\[track\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r"needs pillow: pip install"):
         clip.frame(0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..._text import to_install
 from ...groups.group import Group
 from ...groups.members import FeatureAction
 from ...loss.feature_groups import Spec
@@ -67,7 +68,7 @@ class LightningCallback(Callback):  # type: ignore[misc]
     ) -> None:
         if Callback is object:
             raise ModuleNotFoundError(
-                'LightningCallback needs lightning: pip install "ien[lightning]"', name="lightning"
+                f"LightningCallback needs lightning: {to_install('lightning', 'lightning')}", name="lightning"
             )
         super().__init__()
         self.module = module

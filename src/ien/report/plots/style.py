@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._files import replace_file
-from ..._text import MODEL_ITSELF
+from ..._text import MODEL_ITSELF, to_install
 from ..palette import colours_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def styled() -> Iterator[None]:
         import adjustText  # type: ignore[import-untyped]  # noqa: F401
         import matplotlib
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f'plotting needs {error.name}: pip install "ien[plots]"') from error
+        command = to_install("plots", "matplotlib", "adjustText")
+        raise ModuleNotFoundError(f"plotting needs {error.name}: {command}") from error
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the user's own settings come back with the end of the block
         matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]

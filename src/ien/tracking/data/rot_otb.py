@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from ..._files import whole_or_nothing
+from ..._text import to_install
 from .boxes import COUNT_FROM_1, boxes_at, centres
 from .clip import Array, Clip
 
@@ -289,7 +290,8 @@ def _save(image: Array, path: Path) -> None:
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise ModuleNotFoundError('writing frames needs pillow: pip install "ien[track]"') from None
+        command = to_install("track", "pillow")
+        raise ModuleNotFoundError(f"writing frames needs pillow: {command}") from None
     try:
         Image.fromarray(image).save(path, quality=95, subsampling=0)
     except OSError as error:
