@@ -84,7 +84,7 @@ __all__ = [
     "symmetry",
     "tracking",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # loaded when first used: name -> the module that it is, or module:attribute
 _LAZY = {
