@@ -86,9 +86,9 @@ def adapt(
 
     It ends with a table of before and after.
 
-    Example: ien adapt net.py:build --weights w.pth --images photos/ -o up.safetensors
+    Example: ien adapt net.py:build --images photos/ -o upright.safetensors
 
-    Example: ien adapt net.py:build --images photos/ --how adapt --minutes 60
+    Example: ien adapt net.py:build --images photos/ --how adapt -o new.safetensors
 
     Example: ien adapt net.py:build --images photos/ --how average --test test/
     """

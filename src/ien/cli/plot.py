@@ -71,7 +71,7 @@ def features(
 
     Example: ien plot features runs/rot-mnist/*/small-seed1
 
-    Example: ien plot features RUN --layers conv1,conv3,conv4 --image 7 --group rot8
+    Example: ien plot features RUN --layers conv1,conv3 --image 7 --group rot8
     """
     from ..groups.families import group as parse_group
     from ..report.opened import open_runs
