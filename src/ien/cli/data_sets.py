@@ -170,12 +170,10 @@ def _mask_folder_lines(folder: Path) -> Iterator[Line]:
 
 
 def _embedded_lines() -> Iterator[Line]:
-    try:
-        path = digits.find()
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        yield "embedded", "5,000 digits", f"missing: {error}"
+    if not digits.PATH.is_file():
+        yield "embedded", "5,000 digits", f"missing: {digits.PATH} should be there, install ien again"
         return
-    yield "embedded", "5,000 digits", f"{size_text(path.stat().st_size)}, found: --data embedded"
+    yield "embedded", "5,000 digits", f"{size_text(digits.PATH.stat().st_size)}, found: --data embedded"
 
 
 def _missing_archive_lines(name: str, archive: RemoteFile, folder: Path, error: Exception) -> Iterator[Line]:
