@@ -36,7 +36,7 @@ clean:
 
 # what the demo needs: the package, and matplotlib for its page
 .venv/demo: pyproject.toml constraints.txt
-	@echo "Setting up .venv: PyTorch, which is most of it, and matplotlib. It takes a minute or two, once."
+	@echo "Setting up .venv, once: PyTorch (most of it) and matplotlib, 1.3 GB on disk; a minute or two."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(INSTALL) -e ".[plots]"
 	@touch $@

@@ -218,6 +218,31 @@ def test_images_whose_prediction_changes_come_first_at_the_angle_where_it_does()
     assert found.note.startswith("In ") and "of 4 images the predicted class changes" in found.note
 
 
+def test_with_labels_the_page_opens_where_the_first_network_is_wrong_and_the_last_right() -> None:
+    class Constant(nn.Module):
+        """Knows one class, and is not sure of it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.pool = nn.AvgPool2d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.pool(x).flatten(1) * 0 + torch.tensor([0.0, 0.0, 1.0, 0.0])
+
+    images = quadrants(0, 1, 2, 3)
+    labels = torch.tensor([0, 1, 2, 0])  # the first network is wrong about the last one as it is
+    nets = [opened(net, images, ("pool",), labels=labels) for net in (Brightest(), Constant())]
+    found = explore(nets, [{"pool": 1.0}] * 2, images=4, maps=1)
+    first = found.content["images"][0]
+    # the prediction changes for all of them, but the last network is right about this one alone
+    assert first["index"] == 2 and first["label"] == 2
+    assert first["opening"] in (18, 36, 54)
+    predicted = [run["images"][0]["predicted"][first["opening"]] for run in found.content["runs"]]
+    assert predicted[0] != 2 and predicted[1] == 2
+    alone = explore(nets[:1], [{"pool": 1.0}], images=4, maps=1)
+    assert all(image["opening"] is not None for image in alone.content["images"])
+
+
 def test_maps_count_pixels_and_other_outputs_have_an_error() -> None:
     images = quadrants(0, 1, 2, 3)
     # bright pixels are of class 0 and dark ones of class 1, under quarter turns as well

@@ -118,6 +118,7 @@ def run_all(
     data: str | None = None,
     processes: Processes = ALONE,
     console: Console | None = None,
+    titles: Sequence[str] = (),
 ) -> list[Record]:
     """Run each configuration, and record it.
 
@@ -131,6 +132,7 @@ def run_all(
         data: The data folder.
         processes: This process among those that share each batch.
         console: Where to say what happens.
+        titles: What to call each run meanwhile, instead of its whole name.
 
     Returns:
         The records, in the order of ``configs``.
@@ -149,7 +151,8 @@ def run_all(
     diverged = 0
     for number, config in enumerate(configs, start=1):
         try:
-            record, text = queue.run(config, alone=len(configs) == 1)
+            title = titles[number - 1] if titles else ""
+            record, text = queue.run(config, alone=len(configs) == 1, title=title)
             records.append(record)
         except Stopped as stopped:
             # the message becomes the command that resumes the run
@@ -163,7 +166,7 @@ def run_all(
             # other runs may well converge: a night on the machine should not end with the first
             diverged += 1
             text = str(error)
-        queue.say(f"{number}/{len(configs)} {run_name(config, data)}: {text}")
+        queue.say(f"{number}/{len(configs)} {title or run_name(config, data)}: {text}")
     if diverged:
         raise Diverged(f"{diverged} of {len(configs)} runs diverged, see above; the others are finished")
     return records
@@ -212,11 +215,18 @@ class _Queue:
     console: Console
     runs: Path = field(default_factory=Path)
 
-    def run(self, config: Config, alone: bool) -> tuple[Record, str]:
-        """Return the record of a configuration, which is run if need be, and what happened."""
+    def run(self, config: Config, alone: bool, title: str = "") -> tuple[Record, str]:
+        """Return the record of a configuration, which is run if need be, and what happened.
+
+        A title takes the place of the run's name, and what happened is then what was reached.
+        """
         folder, path = self.runs / run_name(config, self.data), self.path(config)
         kind = kind_of(config)
         record = self.recorded(config)
+        if title:
+            if record is None or not self.has_result(folder):
+                record = self.finish(folder, config, self.weights(folder, config), title)
+            return record, kind.outcome(record)
         # one run asked for by itself is made again if only its record is left: its model is wanted
         if record is not None and (not alone or self.has_result(folder)):
             return record, f"{kind.outcome(record)} on {record['data']['source']}\n  recorded in {path}"
@@ -248,13 +258,14 @@ class _Queue:
         self.finish(weights, base)
         return weights
 
-    def finish(self, folder: Path, config: Config, weights: Path | None = None) -> Record:
+    def finish(self, folder: Path, config: Config, weights: Path | None = None, title: str = "") -> Record:
         """Run what is missing in ``folder``, and put its record into the results."""
         path = self.path(config)
         # raises if either belongs to another configuration: better now than after hours of training
         for there in (path, folder / "result.json"):
             self.processes.from_first(partial(_read_record, there, config, self.data))
-        record = run(folder, config, self.data, weights, _changes(config), self.processes, self.console)
+        changes = _changes(config)
+        record = run(folder, config, self.data, weights, changes, self.processes, self.console, title)
         if self.processes.first and config.preset != "smoke" and not path.exists():
             write_json(path, record)
         return record

@@ -183,6 +183,8 @@ def _settings(name: str, preset: str) -> Settings:
     if model == "cnn6":
         # of feature groups of 2 there are twice as many: the same channels
         settings["width"] = settings.get("width", 1.0) * 4 / source.feature_groups
+    if preset == "demo" and model == "cnn6":
+        settings |= {"epochs": 5, "cycle_epochs": 4}  # ien demo takes two minutes
     # the embedded digits of demo are fewer than small tests on
     if preset == "small" or (preset == "demo" and model == "resnet18"):
         settings |= source.small

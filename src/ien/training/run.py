@@ -100,6 +100,7 @@ def run(
     changes: dict[str, Any] | None = None,
     processes: Processes = ALONE,
     console: Console | None = None,
+    title: str = "",
 ) -> dict[str, Any]:
     """Train and test in ``folder``, or go on where it stopped.
 
@@ -111,6 +112,7 @@ def run(
         changes: The fields that were set by hand, for the record.
         processes: This process among those that share each batch.
         console: Where progress is shown.
+        title: What to call the run there; its experiment, preset and seed if empty.
 
     Returns:
         The record, as in result.json; an empty one in all processes but the first.
@@ -130,7 +132,7 @@ def run(
         locked = run_folder.lock(folder)
     with locked, _resumable(folder, config):
         config = processes.from_first(lambda: run_folder.create(folder, config, described))
-        title = f"{config.experiment} {config.preset} seed {config.seed}"
+        title = title or f"{config.experiment} {config.preset} seed {config.seed}"
         if processes.first:
             _compare_versions(folder, title, console)
         # the number that the folder was begun with: another one rounds differently

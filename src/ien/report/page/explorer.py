@@ -113,7 +113,8 @@ def explore(
 ) -> Exploration:
     """Run every model on a few images, at the angles and factors of their groups' sweeps.
 
-    Images whose prediction changes come first, each with the place where it does.
+    Images that the first network gets wrong once they are moved, and the last does not, come first,
+    then others whose prediction changes, each with the place where it does.
 
     Args:
         runs: Networks with the same images.
@@ -186,26 +187,27 @@ class Changes:
     """Whether nothing is resampled at each of them."""
     sizes: Tensor
     """(images, places): how far the output changes there, as :func:`changes` says."""
+    telling: Tensor
+    """(images, places): how clearly the first network goes wrong there while the last is right."""
     classes: Tensor
     """What each image is, (images,): its label, or its prediction; its index if it has neither."""
     variances: list[float]
     """Of the outputs of each network."""
 
-    def best(self, image: int) -> tuple[int, float, bool]:
-        """Return the place where an image changes most, how far, and whether it is an exact one.
+    def best(self, image: int) -> tuple[int, float, int]:
+        """Return the place where an image changes most, how far, and how good an example that is.
 
-        Only where nothing changes under exact elements, resampled ones count.
+        3: the first network goes wrong under an exact element, and the last is right; 2: the output
+        changes under an exact element; 1: under one that resamples; 0: it does not change.
         """
-        for exact in (True, False):
+        for value, sizes, exact in ((3, self.telling, True), (2, self.sizes, True), (1, self.sizes, False)):
             largest, where = 0.0, self.places[0]
-            for place, is_exact, size in zip(
-                self.places, self.exact, self.sizes[image].tolist(), strict=True
-            ):
+            for place, is_exact, size in zip(self.places, self.exact, sizes[image].tolist(), strict=True):
                 if is_exact == exact and size > largest:  # NaN, of a map too small, is not
                     largest, where = size, place
             if largest > MIN_CHANGE:
-                return where, largest, exact
-        return self.places[0], 0.0, False
+                return where, largest, value
+        return self.places[0], 0.0, 0
 
     def opening(self, image: int) -> int | None:
         """Return the place at which to open the page on an image; None if nothing changes."""
@@ -237,6 +239,7 @@ def find_changes(runs: Sequence[Opened], sweep: Sweep) -> Changes:
 
     sizes = []
     variances = []
+    scores: list[list[Tensor]] = []  # of each network, at each place: (images, classes)
     classes = runs[0].labels
     for run in runs:
         original = _outputs(run, run.images)  # (N, …)
@@ -245,24 +248,56 @@ def find_changes(runs: Sequence[Opened], sweep: Sweep) -> Changes:
         if classes is None:
             classes = original.argmax(1) if kind == "classes" else torch.arange(len(original))
         columns = []
+        scores.append([original])
         for place in places:
             parts = []
+            outputs = []
             for x, y in zip(run.images.split(BATCH), original.split(BATCH), strict=True):
                 g = sweep.g[place].expand(len(x))
                 y_g = _outputs(run, sweep.group.act(x, g))
                 parts.append(changes(y, y_g, sweep.group, g, variances[-1]))
+                if kind == "classes":  # maps would take too much memory
+                    outputs.append(y_g)
             columns.append(torch.cat(parts))
+            if outputs:
+                scores[-1].append(torch.cat(outputs))
         sizes.append(torch.stack(columns, 1))  # (N, places)
     assert classes is not None  # there is at least one network
-    return Changes(kind, sweep, places, exact, torch.stack(sizes).amax(0), classes, variances)
+    largest = torch.stack(sizes).amax(0)
+    telling = torch.zeros_like(largest)
+    if kind == "classes" and len(runs) > 1 and runs[0].labels is not None:
+        telling = _telling(torch.stack(scores[0]), torch.stack(scores[-1]), runs[0].labels)
+    return Changes(kind, sweep, places, exact, largest, telling, classes, variances)
+
+
+def _telling(first: Tensor, last: Tensor, labels: Tensor) -> Tensor:
+    """Say where the first network goes wrong on an image it knows, while the last is right.
+
+        (p_first[its class] - p_first[label]) · p_last[label],  and 0 unless all of that holds
+
+    Args:
+        first: Scores of the first network (1 + places, images, classes), at the identity first.
+        last: Those of the last network.
+        labels: The true classes (images,).
+
+    Returns:
+        A number from 0 to 1 for each image and place, (images, places).
+    """
+    p_first = first.softmax(2)
+    p_last = last.softmax(2)
+    right = labels.expand(len(first), -1).unsqueeze(2)  # (1 + places, images, 1)
+    wrong_by = p_first.amax(2) - p_first.gather(2, right).squeeze(2)  # 0 where it is right
+    sure = p_last.gather(2, right).squeeze(2) * (p_last.argmax(2) == labels)
+    known = wrong_by[0] == 0  # (images,): upright
+    return (wrong_by * sure * known)[1:].T
 
 
 def _choose(found: Changes, count: int) -> list[int]:
-    """Choose images of all classes, those that change most under exact elements first."""
+    """Choose images of all classes, the best examples of a change first."""
     order = []
     for i in range(len(found.sizes)):
-        _, size, exact = found.best(i)
-        order.append((exact, size, -i))
+        _, size, value = found.best(i)
+        order.append((value, size, -i))
     order.sort(reverse=True)
     indices = [-minus_i for _, _, minus_i in order]
     chosen = choose_images(found.classes[indices], count)
