@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core check bench clean
+.PHONY: help demo test test-core check docs bench clean
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -9,6 +9,7 @@ help:
 	@echo "make test    run the tests, the README and the examples"
 	@echo "make test-core  run the tests of the method alone, in less than a minute"
 	@echo "make check   formatting, lint, types"
+	@echo "make docs    build the documentation as a site, site/index.html"
 	@echo "make bench   measure the cost of the loss, and write docs/benchmarks.md"
 	@echo "Each sets up .venv by itself the first time."
 
@@ -28,6 +29,12 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# the notice is about the next major release of mkdocs
+docs: .venv/docs
+	$(BIN)/python docs/commands.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html, or serve it with search: $(BIN)/python -m http.server -d site"
+
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench.py
 
@@ -45,4 +52,10 @@ clean:
 .venv/ready: .venv/demo
 	@echo "Adding what the tests need to .venv: another 0.5 GB, once."
 	@$(INSTALL) -e ".[dev,steerable,plots,track]"
+	@touch $@
+
+# and the documentation: mkdocs and what it reads docstrings with
+.venv/docs: .venv/ready
+	@echo "Adding what the documentation needs to .venv, once."
+	@$(INSTALL) -e ".[docs]"
 	@touch $@

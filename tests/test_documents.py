@@ -1,10 +1,14 @@
 """What is written runs: README blocks, examples; and what is promised of the package as a whole."""
 
+import ast
 import copy
+import importlib
+import importlib.util
 import re
 import subprocess
 import sys
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -188,6 +192,107 @@ def test_the_page_on_your_own_loop_runs(capsys, monkeypatch) -> None:
         assert {name: written[f"{logger} {name}"][-1] for name in now} == pytest.approx(now)
 
 
+def guide_names() -> dict[str, object]:
+    """What the guides take for granted: more channels than the README, and masks."""
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    for i, channels in enumerate([3, 48, 48, 48], start=1):
+        model.add_module(f"layer{i}", nn.Sequential(nn.Conv2d(channels, 48, 3, padding=1), nn.ReLU()))
+    model.add_module("classify", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 8)))
+    tied = copy.deepcopy(model)
+    x, y = torch.rand(6, 3, 9, 9), torch.randint(8, (6,))
+    ien.make_equivariant(tied, "rot4", x)
+    return {
+        "ien": ien,
+        "torch": torch,
+        "F": torch.nn.functional,
+        "model": model,
+        "tied_model": tied,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3),
+        "loader": [(x, y)],
+        "images": x,
+        "masks": torch.randint(2, (6, 9, 9)),
+        "photos": torch.rand(80, 3, 9, 9),
+        "labels": torch.arange(80) % 2,
+    }
+
+
+# pages whose blocks need nothing but guide_names(), and how many blocks each has
+SIMPLE_PAGES = {
+    "index": 1,
+    "for-me": 1,
+    "guides/aerial": 1,
+    "guides/cells": 2,
+    "guides/sizes": 1,
+    "guides/export": 5,
+    "guides/gate": 1,
+    "guides/clusters": 1,
+    "guides/transformation": 2,
+    "guides/heterogeneous": 1,
+    "concepts/equivariance": 1,
+    "concepts/feature-groups": 1,
+    "concepts/exact": 1,
+    "concepts/error": 1,
+    "concepts/slack": 1,
+}
+
+
+@pytest.mark.usefixtures("elsewhere", "one_thread")
+@pytest.mark.parametrize("page", SIMPLE_PAGES)
+def test_the_blocks_of_a_page_run(page, monkeypatch) -> None:
+    if importlib.util.find_spec("onnxscript") is None:
+        monkeypatch.setattr(torch.onnx, "export", lambda *args, **kwargs: None)
+    with warnings.catch_warnings():
+        if page == "guides/export":
+            warnings.simplefilter("ignore")  # torch's own, about what it will rename
+        run_blocks(f"docs/{page}.md", guide_names(), SIMPLE_PAGES[page])
+
+
+def test_every_block_of_python_in_the_documents_is_run_by_some_test() -> None:
+    tested = {f"docs/{page}.md" for page in SIMPLE_PAGES}
+    tested |= {f"docs/{page}.md" for page in ("method", "looking", "loop", "pretrained", "train", "doctor")}
+    tested |= {"docs/tracking.md"}
+    pages = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))]
+    assert {page for page in pages if blocks_of(page)} == tested
+
+
+def messages_in_the_code() -> str:
+    """Return every string in src/, a line each; … stands for what is filled in."""
+    lines = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                lines.append(node.value)
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+                lines.append("".join(parts))
+    return "\n".join(lines)
+
+
+def test_the_errors_that_the_faq_explains_are_those_of_the_code() -> None:
+    quoted = re.findall(r"^### `(.+)`$", (ROOT / "docs/faq.md").read_text(), flags=re.MULTILINE)
+    assert len(quoted) >= 20
+    known = messages_in_the_code()
+    for message in quoted:
+        assert message in known, message
+
+
+def test_the_page_of_commands_is_what_the_command_line_says() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        page = importlib.import_module("commands").page()
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+    assert (ROOT / "docs/commands.md").read_text() == page, "run python docs/commands.py"
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    text = "".join(path.read_text() for path in sorted((ROOT / "docs/reference").glob("*.md")))
+    elsewhere = {"callbacks": "measuring.callbacks", "load": "training.load"}
+    names = sorted(f"ien.{elsewhere.get(name, name)}" for name in ien.__all__)
+    assert sorted(re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)) == names
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_the_page_on_trained_models_runs(capsys) -> None:
     torch.manual_seed(0)
@@ -310,10 +415,10 @@ def test_the_guide_to_tracking_runs(capsys, monkeypatch) -> None:
     assert turning.angles.tolist() == [0, 6 + clip.angles[1], 12 + clip.angles[2]]
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page) -> None:
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
@@ -327,7 +432,7 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_into_a_page_lead_to_a_heading_of_it(page) -> None:
     for target, anchor in re.findall(r"\]\((?!https:)([^)#\s]*)#([^)]+)\)", page.read_text()):
         there = page.parent / target if target else page
