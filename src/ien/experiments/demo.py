@@ -133,8 +133,8 @@ def _meaning(records: Mapping[str, Record]) -> str:
     lost = max(0.0, 100 * (ordinary["accuracy"] - equivariant["accuracy"]))
     return (
         "The equivariant CNN (ien.make_equivariant) never saw a rotated digit, and gives the same answer at "
-        f"every quarter turn; its price is {lost:.1f} points on upright digits, since it cannot see which way "
-        'is up (a 6 is nearly a 9), and slack="auto" would buy them back with part of the accuracy on '
+        f"every quarter turn; its price is {lost:.1f} points on upright digits, since it cannot see which "
+        'way is up (a 6 is nearly a 9), and slack="auto" would buy them back with part of the accuracy on '
         "rotated ones."
     )
 
