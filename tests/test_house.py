@@ -127,6 +127,12 @@ def test_version_is_that_of_the_installed_package() -> None:
     assert version("ien") == ien.__version__
 
 
+def test_citation_and_changelog_name_the_version() -> None:
+    root = Path(__file__).parents[1]
+    assert f"\nversion: {ien.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## {ien.__version__}\n" in (root / "CHANGELOG.md").read_text()
+
+
 @pytest.mark.parametrize("name", ["adapt", "export", "measure", "doctor", "group", "load", "capture"])
 def test_no_folder_has_the_name_of_a_public_function(name: str) -> None:
     assert not (PACKAGE / name).exists()

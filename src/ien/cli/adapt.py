@@ -88,7 +88,7 @@ def adapt(
 
     Example: ien adapt net.py:build --images photos/ -o upright.safetensors
 
-    Example: ien adapt net.py:build --images photos/ --how adapt -o new.safetensors
+    Example: ien adapt net.py:build --images photos/ --how adapt -o up.safetensors
 
     Example: ien adapt net.py:build --images photos/ --how average --test test/
     """
