@@ -204,15 +204,12 @@ def guide_names() -> dict[str, object]:
         "loader": [(x, y)],
         "images": x,
         "masks": torch.randint(2, (6, 9, 9)),
-        "photos": torch.rand(80, 3, 9, 9),
-        "labels": torch.arange(80) % 2,
     }
 
 
 # pages whose blocks need nothing but guide_names(), and how many blocks each has
 SIMPLE_PAGES = {
     "index": 1,
-    "for-me": 1,
     "guides/aerial": 1,
     "guides/cells": 2,
     "guides/sizes": 1,
