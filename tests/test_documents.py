@@ -411,7 +411,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page) -> None:
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+        built = target == "live.html"  # by make docs
+        assert built or target.startswith("https://") or (page.parent / target).exists(), target
     assert not re.findall(r"^[A-Z_]{4,}$|@[A-Z]", text, flags=re.MULTILINE)
 
 
