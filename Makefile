@@ -30,10 +30,13 @@ check: .venv/ready
 	$(BIN)/mypy
 
 # the notice is about the next major release of mkdocs
-docs: .venv/docs
+docs: .venv/docs docs/live.html
 	$(BIN)/python docs/commands.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html, or serve it with search: $(BIN)/python -m http.server -d site"
+
+docs/live.html: docs/live.py | .venv/docs
+	$(BIN)/python docs/live.py
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench.py

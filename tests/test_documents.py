@@ -212,15 +212,12 @@ def guide_names() -> dict[str, object]:
         "loader": [(x, y)],
         "images": x,
         "masks": torch.randint(2, (6, 9, 9)),
-        "photos": torch.rand(80, 3, 9, 9),
-        "labels": torch.arange(80) % 2,
     }
 
 
 # pages whose blocks need nothing but guide_names(), and how many blocks each has
 SIMPLE_PAGES = {
     "index": 1,
-    "for-me": 1,
     "guides/aerial": 1,
     "guides/cells": 2,
     "guides/sizes": 1,
@@ -422,7 +419,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def test_links_lead_somewhere_and_nothing_is_left_to_fill_in(page) -> None:
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+        built = target == "live.html"  # by make docs
+        assert built or target.startswith("https://") or (page.parent / target).exists(), target
     assert not re.findall(r"^[A-Z_]{4,}$|@[A-Z]", text, flags=re.MULTILINE)
 
 
