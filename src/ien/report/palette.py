@@ -143,7 +143,7 @@ def plain_names(names: Sequence[str], copies: str = "rotated") -> list[str]:
         others = [words[k] for k in range(len(names)) if plain[k] == name and k != i]
         own = [word for word in words[i] if not all(word in other for other in others)]
         if own:
-            found.append(f"{name} ({' '.join(own)})")
+            found.append(f"{name} ({' '.join(own).strip('()')})")
         else:
             found.append(name)
     if len(set(found)) < len(found):
