@@ -256,9 +256,21 @@ def draw() -> list[Image.Image]:
         return [card.show(i) for i in range(ANGLES)]
 
 
+def _shades() -> list[int]:
+    """Return the colours of the animation: from white to black, to green and to red."""
+    numbers: list[int] = []
+    for colour, count in (("#000000", 24), (RIGHT, 20), (WRONG, 6)):
+        for i in range(count):
+            share = i / (count - 1)
+            for channel in bytes.fromhex(colour[1:]):
+                numbers.append(round(255 + (channel - 255) * share))
+    return numbers
+
+
 def save_animation(frames: list[Image.Image]) -> None:
     """Write the animation in one palette for all frames, and the still picture."""
-    palette = frames[-1].quantize(48)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(_shades())
     small = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     durations = [FRAME_MS] * (ANGLES - 1) + [LAST_FRAME_MS]
     small[0].save(

@@ -10,6 +10,7 @@ from records import accuracy_axis, error_rates, rows, save
 
 from ien.experiments.symmetry import DATA
 from ien.report import Row
+from ien.report.palette import plain_name
 from ien.report.plots.labels import legend_below
 from ien.report.plots.style import Look, looks_of, styled
 
@@ -25,7 +26,7 @@ def draw() -> Figure:
     figure = Figure(figsize=(9, 1.6 + 0.55 * len(there)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     left.set_title("accuracy, %")
-    right.set_title("agreement under the group, %")
+    right.set_title("images whose prediction never changes, %")
     for place, data in enumerate(there):
         for method, above in METHODS.items():
             row = known.get(f"symmetry/{data}-{method}")
@@ -34,7 +35,7 @@ def draw() -> Figure:
     left.set_yticks([-place for place in range(len(there))], [DATA[data].title for data in there])
     accuracy_axis(left, "x")
     drawn = {row.experiment.rpartition("-")[2] for row in known.values()} | {"cnn-aug"}
-    legend_below(figure, {method: look for method, look in looks.items() if method in drawn})
+    legend_below(figure, {plain_name(method): look for method, look in looks.items() if method in drawn})
     return figure
 
 
@@ -43,7 +44,7 @@ def draw_row(left: Axes, right: Axes, row: Row, height: float, look: Look) -> No
     agreements = [100 * record.agreement for record in row.records]
     for axes, values in ((left, error_rates(row)), (right, agreements)):
         axes.plot(values, [height] * len(values), ".", color=look.color, markersize=4, alpha=0.55)
-        axes.plot(statistics.fmean(values), height, marker=look.marker, color=look.color, markersize=6)
+        axes.plot(statistics.fmean(values), height, marker=look.marker, color=look.color, markersize=7)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from records import rows, save
 from scipy.stats import spearmanr
 
 from ien.report import Row
-from ien.report.palette import colour_of
 from ien.report.plots.axes import log_ticks
 from ien.report.plots.costs import accuracy_axis, draw_points
 from ien.report.plots.style import styled
@@ -43,7 +42,7 @@ def draw() -> Figure:
         accuracy_axis(axes, shown)
     for axes, shown, places, prefix in panels:  # the layout is settled before names are placed
         names = [row.label.removeprefix(prefix) for row in shown]
-        draw_points(axes, shown, places, [colour_of(row.label) for row in shown], names)
+        draw_points(axes, shown, places, names)
     return figure
 
 

@@ -110,6 +110,23 @@ def number(value: float | None) -> str:
     return f"{value:.1e}"
 
 
+def readable(value: float | None) -> str:
+    """Write a relative error for people: two digits, without an exponent.
+
+    >>> readable(0.00048), readable(1.53), readable(3e-14), readable(0.0), readable(None)
+    ('0.00048', '1.5', '≈ 0', '0', '–')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-8:  # rounding in float32
+        return "≈ 0"
+    if abs(value) < 1e-5:
+        return "< 0.00001"
+    return f"{float(f'{value:.2g}'):.6f}".rstrip("0").rstrip(".")
+
+
 def short_count(count: float) -> str:
     """Write a count with three digits and a unit.
 

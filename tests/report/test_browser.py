@@ -20,7 +20,7 @@ pytest.importorskip("matplotlib", reason='the page needs pip install "ien[plots]
 from playwright.sync_api import expect, sync_playwright
 
 import ien
-from ien._text import number
+from ien._text import readable
 from ien.report.opened import open_runs
 from ien.report.page import build
 from ien.report.page.explorer import explore
@@ -98,16 +98,16 @@ def expected(data: dict[str, Any], run: int, image: int, layer: int, element: in
     """What the panel should show, from the data block."""
     seen = data["runs"][run]["images"][image]
     confidence = f"{100 * seen['confidence'][element]:.1f} %"
-    return str(seen["predicted"][element]), confidence, number(seen["errors"][layer][element])
+    return str(seen["predicted"][element]), confidence, readable(seen["errors"][layer][element])
 
 
 def test_the_table_stands_and_the_slider_moves_maps_and_numbers(tab, data, runs) -> None:
     rows = tab.locator("table.runs tbody tr")
     for i, folder in enumerate(runs):
         result, cells = json.loads((folder / "result.json").read_text()), rows.nth(i).locator("td")
-        shares = [number(layer["relative"]) for layer in result["layers"].values()]
+        shares = [readable(layer["relative"]) for layer in result["layers"].values()]
         assert cells.all_inner_texts()[0] == f"{100 * result['accuracy']:.2f} %"
-        assert cells.all_inner_texts()[5:] == shares
+        assert cells.all_inner_texts()[6:] == shares
     canvases = ["#input", ".panel.left .returned canvas", ".panel.right .returned canvas", ".aligned canvas"]
     before = [pixels(tab, canvas) for canvas in canvases]
     assert (shown(tab), shown(tab, "right")) == (expected(data, 0, 0, 0, 0), expected(data, 2, 0, 0, 0))
@@ -214,6 +214,36 @@ def test_it_is_readable_in_both_themes_at_all_widths_and_by_keyboard(browser, pa
         for width in (320, 800):
             tab.set_viewport_size({"width": width, "height": 700})
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_view_is_saved_as_a_picture(tab, tmp_path) -> None:
+    from PIL import Image
+
+    tab.evaluate("moveTo(90)")
+    with tab.expect_download() as waiting:
+        tab.get_by_role("button", name="Save as PNG").click()
+    assert waiting.value.suggested_filename.endswith("at-90°.png")
+    waiting.value.save_as(tmp_path / "view.png")
+    with Image.open(tmp_path / "view.png") as picture:
+        assert picture.format == "PNG" and picture.width == 1200
+        found = np.asarray(picture.convert("RGB"))
+    # the input stands at (40, 86) and is 240 pixels large: the middle of each of its pixels
+    shown = pixels(tab, "#input")[..., :3]
+    places = (np.arange(len(shown)) + 0.5) * 240 / len(shown)
+    rows, columns = (86 + places).astype(int), (40 + places).astype(int)
+    assert np.array_equal(found[np.ix_(rows, columns)], shown)
+
+
+def test_everything_fits_a_phone(browser, path) -> None:
+    with opened(browser, path, viewport={"width": 390, "height": 844}) as tab:
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        for image in tab.locator(".plot img").all():
+            box = image.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+            assert image.evaluate("one => one.naturalWidth / one.clientWidth") < 1.6  # text stays legible
+        assert tab.locator(".headline dd").count() == 3
+        size = tab.locator(".headline dd").first.evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
+        assert size >= 28
 
 
 def test_hostile_names_and_injected_code_do_no_harm(browser, runs, tmp_path) -> None:

@@ -1,11 +1,22 @@
-"""One fixed colour for each method: in plots, on pages and in the figures of the documents."""
+"""One colour and one plain name for each method: in plots, on pages and in the documents."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["COLOURS", "CYCLE", "METHODS", "colour_of", "colours_of", "method_of"]
+__all__ = [
+    "COLOURS",
+    "CYCLE",
+    "METHODS",
+    "PLAIN_NAMES",
+    "colour_of",
+    "colours_of",
+    "method_of",
+    "plain_name",
+    "plain_names",
+]
 
 # The colours of Okabe and Ito, which colour-blind readers can tell apart; without their yellow,
 # which vanishes on white.
@@ -36,17 +47,35 @@ METHODS = {
 }
 """Method to colour."""
 
+PLAIN_NAMES = {
+    "CNN": "ordinary CNN",
+    "CNN-aug": "CNN + rotated copies",
+    "equivariant": "equivariant (tied)",
+    "slack": "equivariant with slack",
+    "IEN": "CNN + the paper's loss",
+    "Het-IEN": "smaller CNN + the paper's loss",
+    "E2CNN": "E2CNN",
+    "SESN": "SESN",
+    "SS-CNN": "SS-CNN",
+    "DSS": "DSS",
+}
+"""Method to what a reader who has not seen our tables calls it."""
+
 # How rows of tables call each method; the first pattern that a name contains decides.
 NAMES = (
+    (r"smaller cnn \+ the paper's loss", "Het-IEN"),
+    ("the paper's loss", "IEN"),
+    ("(rotated|scaled|transformed) copies", "CNN-aug"),
     ("het-ien", "Het-IEN"),
     ("het-siamfc", "Het-IEN"),
+    ("slack", "slack"),
     ("equivariant", "equivariant"),
     ("tied", "equivariant"),
-    ("slack", "slack"),
     ("free", "equivariant"),
     ("e2cnn", "E2CNN"),
     ("re-siamfc", "E2CNN"),
     ("cnn-aug", "CNN-aug"),
+    ("augmented", "CNN-aug"),
     ("cnn4-siamfc", "CNN-aug"),
     ("ien", "IEN"),
     ("sesn", "SESN"),
@@ -77,6 +106,49 @@ def method_of(name: str) -> str | None:
 def colour_of(name: str) -> str:
     """Return the colour of the method of a row or run; black if the name does not tell."""
     return METHODS.get(method_of(name) or "", COLOURS["black"])
+
+
+def plain_name(name: str, copies: str = "rotated") -> str:
+    """Name the method of a row or run in plain words; a name that does not tell is kept.
+
+    Args:
+        name: Of the row or run.
+        copies: What was done to the extra copies of images, if the run trained on some.
+
+    >>> plain_name("cnn-aug small seed 1"), plain_name("ien-r4-beta0.1"), plain_name("mine")
+    ('CNN + rotated copies', "CNN + the paper's loss", 'mine')
+    """
+    method = method_of(name)
+    if method is None:
+        return name
+    return PLAIN_NAMES[method].replace("rotated", copies)
+
+
+def plain_names(names: Sequence[str], copies: str = "rotated") -> list[str]:
+    """Name several runs in plain words, with what tells two runs of one method apart.
+
+    >>> plain_names(["cnn-aug demo seed 1", "ien-r4 demo seed 1"])
+    ['CNN + rotated copies', "CNN + the paper's loss"]
+    >>> plain_names(["cnn small seed 1", "cnn small seed 2"])
+    ['ordinary CNN (seed 1)', 'ordinary CNN (seed 2)']
+    """
+    plain = [plain_name(name, copies) for name in names]
+    counts = Counter(plain)
+    words = [re.findall(r"seed \S+|\S+", name) for name in names]
+    found = []
+    for i, name in enumerate(plain):
+        if counts[name] == 1:
+            found.append(name)
+            continue
+        others = [words[k] for k in range(len(names)) if plain[k] == name and k != i]
+        own = [word for word in words[i] if not all(word in other for other in others)]
+        if own:
+            found.append(f"{name} ({' '.join(own).strip('()')})")
+        else:
+            found.append(name)
+    if len(set(found)) < len(found):
+        return list(names)  # as the runs were told apart before
+    return found
 
 
 def colours_of(names: Sequence[str]) -> list[str]:

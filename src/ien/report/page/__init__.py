@@ -4,6 +4,7 @@
     measured.py    the page of one report, which ``ien.measure(...).save(folder)`` writes
     outputs.py     what a model returns: classes, pixels or values, and how far they change
     explorer.py    what the explorer shows: images and feature maps at all angles and scales
+    headline.py    what a page says first: three large numbers and one sentence
     build.py       the page of runs, which ``ien report RUN`` writes
     model.py       the page of any model, which ``ien report code.py:build`` writes
 

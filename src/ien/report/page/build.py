@@ -18,11 +18,12 @@ from ..._files import replace_file
 from ...measuring.measure import measure
 from ...measuring.report import Report
 from ..opened import Opened, OpenedRun, open_runs
-from ..palette import colours_of
+from ..palette import colours_of, plain_names
 from ..plots.style import styled
 from ..records import Record
 from ..rows import summarise
 from .explorer import SHOWN_IMAGES, SHOWN_MAPS, Exploration, Sweep, explore, groups_of, sweeps_of
+from .headline import compare_runs
 from .html import fill
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def write_runs_page(
     """
     path = check_place(path)
     say = progress or say_nothing
-    runs = _with_equal_images(open_runs(folders, data, measured))
+    runs = _in_plain_words(_with_equal_images(open_runs(folders, data, measured)))
 
     reports = []
     for sweep in sweeps_of(groups_of(runs)):
@@ -106,7 +107,7 @@ def write_runs_page(
     say("examining the geometry of the networks")
     geometry = [examine(run) for run in runs]
     say("drawing")
-    text = _page(runs, geometry, _plots(runs, reports), exploration)
+    text = _page(runs, geometry, _plots(runs, reports), exploration, reports[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_bytes(text.encode()))
     return path
@@ -155,6 +156,16 @@ def _with_equal_images(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
     return cut
 
 
+def _in_plain_words(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
+    """Name the runs as a reader would who does not know the tables."""
+    copies = "scaled"
+    for sweep in sweeps_of(groups_of(runs)):
+        if sweep.kind == "rotation":
+            copies = "rotated"
+    names = plain_names([run.name for run in runs], copies)
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
 def _tested_on(record: Record) -> str:
     return f"{record.source} {record.data}, {record.tested_on} set, {record.test:,} images"
 
@@ -199,18 +210,18 @@ def sweep_plots(measured: Sequence[tuple[Sweep, Mapping[str, Report]]], images: 
             moves = f"{others} rotations"
             title = "Error at each angle"
             caption = f"Measured on {images}, every {sweep.values[1]:g}°."
-            curves = plot_angles(reports)
+            curves = plot_angles(reports, narrow=True)
         else:
             moves = f"{others} scalings"
             title = "Error at each factor"
             caption = f"Measured on {images}, from ×{sweep.values[0]:.3g} to ×{sweep.values[-1]:.3g}."
-            curves = plot_factors(reports)
+            curves = plot_factors(reports, narrow=True)
         if all(report.accuracy is not None for report in reports.values()):
             title = title.replace("Error", "Error and accuracy")
         elif any(report.output is not None for report in reports.values()):
             title = title.replace("Error", "Error and predictions")
         errors_caption = f"Relative error over {moves} of {images}; 0 is equivariant, about 2 is unrelated."
-        errors = plot_errors(reports)
+        errors = plot_errors(reports, narrow=True)
         plots.append(Plot(f"Error in each layer, over {moves}", errors_caption, _as_address(errors)))
         plots.append(Plot(title, caption, _as_address(curves)))
     return plots
@@ -228,11 +239,14 @@ def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[st
             trained[run.name] = run.folder
     if trained:
         caption = "Loss, accuracy and each layer's term, by epoch; with a target, its multipliers."
-        plots.append(Plot("Training", caption, _as_address(plot_training(trained))))
+        plots.append(Plot("Training", caption, _as_address(plot_training(trained, narrow=True))))
     if len(runs) > 1:
-        rows = summarise([run.record for run in runs])
+        rows, names = [], []
+        for run in runs:
+            rows += summarise([run.record])
+            names.append(run.name)
         caption = "Test accuracy against multiply-accumulates for one image."
-        plots.append(Plot("Accuracy and cost", caption, _as_address(plot_costs(rows))))
+        plots.append(Plot("Accuracy and cost", caption, _as_address(plot_costs(rows, names, narrow=True))))
     return plots
 
 
@@ -250,8 +264,12 @@ def _page(
     geometry: Sequence[Geometry],
     plots: Sequence[Plot],
     exploration: Exploration,
+    measured: tuple[Sweep, Mapping[str, Report]] | None = None,
 ) -> str:
-    """Return the page as text, with as many images and maps as :data:`MAX_BYTES` allow."""
+    """Return the page as text, with as many images and maps as :data:`MAX_BYTES` allow.
+
+    ``measured`` holds the reports along the first sweep, for the headline.
+    """
     # dictionaries, which keep each once and in order
     layers: dict[str, None] = {}
     commits: dict[str, None] = {}
@@ -261,7 +279,17 @@ def _page(
         machines[run.record.machine] = None
         if run.record.commit:
             commits[run.record.commit] = None
+    headline = None
+    changed = dict.fromkeys([run.name for run in runs], math.nan)
+    if measured is not None:
+        sweep, reports = measured
+        headline = compare_runs(sweep, reports, {run.name: run.record.macs for run in runs})
+        for name, report in reports.items():
+            if report.output is not None:
+                changed[name] = report.output.flip_rate
     values: dict[str, Any] = {
+        "headline": headline,
+        "changed": changed,
         "made": now(),
         "names": [run.name for run in runs],
         "commits": list(commits),

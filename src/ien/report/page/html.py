@@ -7,7 +7,7 @@ from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
-from ..._text import MODEL_ITSELF, number, short_count
+from ..._text import MODEL_ITSELF, number, readable, short_count
 from ..palette import COLOURS
 
 __all__ = ["fill"]
@@ -39,6 +39,7 @@ def fill(template: str, script: str | None = None, **values: object) -> str:
     )
     environment.filters |= {
         "number": number,
+        "readable": readable,
         "short_count": short_count,
         "percent": _percent,
         "all_digits": _all_digits,

@@ -27,6 +27,7 @@ from .build import (
     sweep_plots,
 )
 from .explorer import SHOWN_IMAGES, SHOWN_MAPS, explore, sweeps_of
+from .headline import describe_model
 from .outputs import output_of, return_only
 
 __all__ = ["write_model_page"]
@@ -126,7 +127,11 @@ def write_model_page(
         "group": str(group),
         "output": _output_line(output, exploration.kind),
     }
+    findings = None
+    if geometry.diagnosis is not None:
+        findings = len(geometry.diagnosis.findings)
     values = {
+        "headline": describe_model(reports[0][0], of_first_sweep, findings),
         "name": name,
         "made": now(),
         "notes": notes,

@@ -1,19 +1,20 @@
-"""Relative error and accuracy against the angle, around the circle, or against the scale factor."""
+"""Relative error and accuracy against the angle, or against the scale factor."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from ..._text import nearest
 from ...measuring.report import ElementReport, Report
-from .axes import ErrorAxis, closed_curve, factor_axis, percent_ticks, rings
+from .axes import angle_axis, angle_curve, factor_axis
 from .errors import Point, draw_errors, error_axis
-from .labels import legend_below, legend_columns
-from .style import Look, check_any, looks_of, plain, styled
+from .labels import legend_below
+from .style import NARROW, WIDE, check_any, looks_of, plain, styled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["plot_angles", "plot_factors"]
@@ -23,44 +24,44 @@ Curve = dict[float, float]
 
 
 @styled()
-def plot_angles(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
-    """Draw the error of a layer around the circle, and accuracy or unchanged predictions.
+def plot_angles(reports: Mapping[str, Report], layer: str | None = None, *, narrow: bool = False) -> Figure:
+    """Draw the error of a layer against the angle, and accuracy or unchanged predictions.
 
-    0° is up, angles grow counter-clockwise, and quarter turns are marked. The identity has no
-    error, so the curves of errors pass it by.
+    Both axes begin at 0. At 0° the image is not moved, and so there is no error.
 
     Args:
         reports: Name of the run to its report under many angles, such as rot72.
         layer: Which layer; by default the last one that is large enough for all angles.
+        narrow: Whether the panels stand below each other, to fit a phone.
     """
     check_any(reports, "report")
     layer = _common_layer(reports, layer)
     errors: dict[str, Curve] = {}
-    values: list[float | None] = []
+    highest = 0.0
     for name, report in reports.items():
-        errors[name] = _errors_by_angle(name, report, layer)
-        values.extend(errors[name].values())
+        errors[name] = {0.0: 0.0} | _errors_by_angle(name, report, layer)
+        highest = max(highest, *filter(math.isfinite, errors[name].values()))
     share, shares = _shares(reports, "degrees", identity=0.0)
-    axis = ErrorAxis.over(values)
     looks = looks_of(reports)
 
-    num_circles = 1
+    titles = [f"relative error of {plain(layer)}"]
     if shares:
-        num_circles = 2
-    figure, panels = _circles(num_circles, looks)
-    panels[0].set_title(f"relative error of {plain(layer)}", y=1.13, loc="center")
-    panels[0].set_rscale("log")  # before the curves, whose limits depend on it
+        titles.append(f"{share}, %")
+    figure, panels = _panels(titles, narrow)
     for name, curve in errors.items():
-        placed = {angle: axis.place(value) for angle, value in curve.items()}
-        closed_curve(panels[0], placed, looks[name], name)
-    rings(panels[0], axis.low, axis.high, axis.ticks())
-    if shares:
-        _draw_shares(panels[1], share, shares, looks)
+        angle_curve(panels[0], curve, looks[name], name)
+    panels[0].set_ylim(0, 1.05 * highest or 1)
+    for name, curve in shares.items():
+        angle_curve(panels[1], curve, looks[name], name)
+        panels[1].set_ylim(0, 100)
+    for axes in panels:
+        angle_axis(axes)
+    legend_below(figure, looks)
     return figure
 
 
 @styled()
-def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Figure:
+def plot_factors(reports: Mapping[str, Report], layer: str | None = None, *, narrow: bool = False) -> Figure:
     """Draw the error of a layer, and accuracy or unchanged predictions, against the scale factor.
 
     Dotted lines are the floors. The axis is logarithmic, with 1 in the middle: the identity has no
@@ -69,9 +70,8 @@ def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Fig
     Args:
         reports: Name of the run to its report under several factors, such as scale0.5,0.7,1.4,2.
         layer: Which layer; by default the last one that is large enough for all factors.
+        narrow: Whether the panels stand below each other, to fit a phone.
     """
-    from matplotlib.figure import Figure
-
     check_any(reports, "report")
     layer = _common_layer(reports, layer)
     errors: dict[str, dict[float, Point]] = {}
@@ -88,10 +88,8 @@ def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Fig
     titles = [f"relative error of {plain(layer)}"]
     if shares:
         titles.append(f"{share}, %")
-    figure = Figure(figsize=(4.5 * len(titles) + 0.5, 4.2), layout="constrained")
-    panels = figure.subplots(1, len(titles), squeeze=False)[0]
-    for axes, title in zip(panels, titles, strict=True):
-        axes.set_title(title)
+    figure, panels = _panels(titles, narrow)
+    for axes in panels:
         factor_axis(axes, factors)
     if any(point.floor is not None for point in points):
         panels[0].set_xlabel("factor (dotted: the floor)")
@@ -107,37 +105,20 @@ def plot_factors(reports: Mapping[str, Report], layer: str | None = None) -> Fig
     return figure
 
 
-def _draw_shares(axes: Any, title: str, shares: Mapping[str, Curve], looks: Mapping[str, Look]) -> None:
-    """Draw shares around a circle whose rim is 100 %."""
-    axes.set_title(title, y=1.13, loc="center")
-    values: list[float] = []
-    for name, curve in shares.items():
-        closed_curve(axes, curve, looks[name], name)
-        values.extend(curve.values())
-    low, ticks = percent_ticks(values)
-    rings(axes, low, 100, ticks)
-
-
-def _circles(count: int, looks: Mapping[str, Look]) -> tuple[Figure, list[Any]]:
-    """Make circles beside each other, 0° at the top, and the names below, placed in inches."""
+def _panels(titles: Sequence[str], narrow: bool) -> tuple[Figure, list[Axes]]:
+    """Make a panel for each title, beside each other or, if narrow, below each other."""
     from matplotlib.figure import Figure
 
-    width, radius = 4.5 * count, 1.6
-    labels = [plain(name) for name in looks]
-    lines = math.ceil(len(labels) / legend_columns(labels, width))
-    legend_height = 0.15 + 0.22 * lines  # inches; constrained layout does not know circles
-    height = 4.5 + legend_height
-    figure = Figure(figsize=(width, height))
-    panels = []
-    for i in range(count):
-        left, bottom = 4.5 * (i + 0.5) - radius, legend_height + 0.42
-        box = left / width, bottom / height, 2 * radius / width, 2 * radius / height
-        axes: Any = figure.add_axes(box, projection="polar")
-        axes.set_theta_zero_location("N")  # angles grow counter-clockwise from there
-        axes.set_thetagrids(range(0, 360, 45))
-        axes.spines["polar"].set_visible(False)
-        panels.append(axes)
-    legend_below(figure, looks)
+    count = len(titles)
+    if narrow:
+        figure = Figure(figsize=(NARROW, 0.6 + 2.4 * count), layout="constrained")
+        grid = figure.subplots(count, 1, squeeze=False)
+    else:
+        figure = Figure(figsize=(WIDE, 3.6), layout="constrained")
+        grid = figure.subplots(1, count, squeeze=False)
+    panels = list(grid.flat)
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_title(title)
     return figure, panels
 
 

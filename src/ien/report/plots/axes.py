@@ -1,17 +1,17 @@
-"""Axes: logarithmic ones of relative errors and of factors, and circles of angles."""
+"""Axes: logarithmic ones of relative errors and of factors, and plain ones of angles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from .style import GREY, GRID, Look, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ROUNDING", "ErrorAxis", "closed_curve", "factor_axis", "log_ticks", "percent_ticks", "rings"]
+__all__ = ["ROUNDING", "ErrorAxis", "angle_axis", "angle_curve", "factor_axis", "log_ticks"]
 
 ROUNDING = 1e-8
 """Relative errors below it are rounding in float32: they are drawn on one line, as such."""
@@ -92,8 +92,7 @@ class ErrorAxis(NamedTuple):
         ticks = log_ticks(self.start, self.high, count)
         if self.rounding is None:
             return ticks
-        exponent = round(math.log10(ROUNDING))
-        return {self.rounding: f"< $\\mathdefault{{10^{{{exponent}}}}}$"} | ticks
+        return {self.rounding: "exact"} | ticks
 
     def draw(self, axes: Axes) -> None:
         """Make it the vertical axis, the band for rounding in grey."""
@@ -125,40 +124,18 @@ def factor_axis(axes: Axes, factors: Iterable[float]) -> None:
     axes.set_xlabel("factor")
 
 
-def closed_curve(axes: Axes, curve: Mapping[float, float], look: Look, name: str) -> None:
-    """Draw a curve over all degrees around the circle, with marks at quarter turns."""
-    places, values = [], []
-    for angle in sorted(curve):
-        place, value = math.radians(angle), curve[angle]
-        places.append(place)
-        values.append(value)
-        if angle % 90 == 0:
-            axes.plot([place], [value], color=look.color, marker=look.marker, label="_quarter")
-    # back to the first point, a whole turn later
-    places.append(places[0] + 2 * math.pi)
-    values.append(values[0])
-    axes.plot(places, values, color=look.color, linestyle=look.linestyle, label=plain(name))
+def angle_axis(axes: Axes) -> None:
+    """Make the horizontal axis one of angles, from 0° to 360°, with a line at each quarter turn."""
+    axes.set_xlim(0, 360)
+    axes.set_xticks(range(0, 361, 90), [f"{angle}°" for angle in range(0, 361, 90)])
+    axes.set_xlabel("angle")
 
 
-def rings(axes: Any, low: float, high: float, ticks: Mapping[float, str]) -> None:
-    """Scale a circle from its middle to its rim, with a labelled ring at each tick."""
-    axes.set_rlim(low, high)
-    axes.set_rgrids(list(ticks), [""] * len(ticks))
-    axes.minorticks_off()
-    behind = {"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-    text: dict[str, Any] = {"fontsize": 8, "color": GREY, "ha": "center", "va": "center", "bbox": behind}
-    for radius, label in ticks.items():  # over the curves, which would hide the grid's own labels
-        axes.text(math.radians(22.5), radius, label, **text)
-
-
-def percent_ticks(values: Sequence[float]) -> tuple[float, dict[float, str]]:
-    """Return where an axis up to 100 % that holds all values begins, and its ticks."""
-    lowest = min(filter(math.isfinite, values), default=0.0)
-    step = 25  # four steps always reach from 100 % to 0
-    for smaller in (20, 10, 5, 2, 1):
-        if 100 - 4 * smaller <= lowest:
-            step = smaller
-    ticks = {}
-    for k in range(4):
-        ticks[100.0 - k * step] = f"{100 - k * step:g} %"
-    return 100 - 4.0 * step, ticks
+def angle_curve(axes: Axes, curve: Mapping[float, float], look: Look, name: str) -> None:
+    """Draw a curve over all degrees, which ends at 360° as it begins at 0°."""
+    places = sorted(curve)
+    values = [curve[place] for place in places]
+    if places[0] == 0:
+        places.append(360.0)
+        values.append(values[0])
+    axes.plot(places, values, color=look.color, linestyle=look.linestyle, label=plain(name), clip_on=False)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...measuring.report import LayerReport, Report
 from .axes import ErrorAxis
-from .labels import legend_beside
-from .style import GREY, Look, check_any, looks_of, note_below, plain, styled, union
+from .labels import legend_below, legend_beside
+from .style import GREY, NARROW, WIDE, Look, check_any, looks_of, note_below, plain, styled, union
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ Panel = dict[str, Line]
 
 
 @styled()
-def plot_errors(reports: Mapping[str, Report]) -> Figure:
+def plot_errors(reports: Mapping[str, Report], *, narrow: bool = False) -> Figure:
     """Draw the relative error of each layer, one line for each run.
 
     Bars are confidence intervals, dotted lines the floors. Quarter turns and flips have one panel
@@ -48,6 +48,7 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
 
     Args:
         reports: Name of the run to what :func:`ien.measure` returned.
+        narrow: Whether the panels stand below each other, to fit a phone.
     """
     from matplotlib.figure import Figure
 
@@ -60,13 +61,15 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
     axis = error_axis(points)
     looks = looks_of(reports)
     # names that would touch each other are written upright, and need more room below
-    crowded = sum(map(len, layers)) * len(panels) > MAX_LETTERS
-
-    height = HEIGHT
-    if crowded:
-        height = UPRIGHT_HEIGHT
-    figure = Figure(figsize=(9, height), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    letters = sum(map(len, layers))
+    if narrow:
+        crowded = 2 * letters > MAX_LETTERS
+        figure = Figure(figsize=(NARROW, 0.8 + (3.2 if crowded else 2.4) * len(panels)), layout="constrained")
+        all_axes = figure.subplots(len(panels), 1, sharey=True, squeeze=False)[:, 0]
+    else:
+        crowded = letters * len(panels) > MAX_LETTERS
+        figure = Figure(figsize=(WIDE, UPRIGHT_HEIGHT if crowded else HEIGHT), layout="constrained")
+        all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, panel) in zip(all_axes, panels.items(), strict=True):
         axes.set_title(title)
         _layer_axis(axes, layers, crowded)
@@ -78,11 +81,17 @@ def plot_errors(reports: Mapping[str, Report]) -> Figure:
             draw_errors(axes, axis, places, looks[name], plain(name))
         _mark_missing(axes, axis, layers, panel)
     all_axes[0].set_ylabel("relative error")  # one axis for all panels
-    ends = []
-    for name in reports:
-        ends.append((plain(name), _last_value(axis, panels, name), looks[name]))
-    legend_beside(all_axes[-1], ends)
-    if any(point.floor is not None for point in points):
+    if narrow:
+        legend_below(figure, looks)
+    else:
+        ends = []
+        for name in reports:
+            ends.append((plain(name), _last_value(axis, panels, name), looks[name]))
+        legend_beside(all_axes[-1], ends)
+    has_floors = any(point.floor is not None for point in points)
+    if has_floors and narrow:  # the legend stands where the note would be
+        all_axes[-1].set_xlabel("dotted: the floor")
+    elif has_floors:
         note_below(figure, "dotted: the floor, what the grid or resampling alone costs")
     return figure
 

@@ -14,8 +14,22 @@ from ..palette import colours_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GREY", "Look", "check_any", "looks_of", "note_below", "plain", "save_figure", "styled", "union"]
+__all__ = [
+    "GREY",
+    "NARROW",
+    "WIDE",
+    "Look",
+    "check_any",
+    "looks_of",
+    "note_below",
+    "plain",
+    "save_figure",
+    "styled",
+    "union",
+]
 
+WIDE, NARROW = 9.0, 4.8
+"""How wide figures are, in inches: in documents, and on pages, where they must fit a phone."""
 GREY = "#6B6B6B"
 DARK = "#333333"
 EDGE = "#8C8C8C"
@@ -35,7 +49,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.formatter.min_exponent": 2,  # 0.1, 1 and 10 are written out
+    "axes.formatter.min_exponent": 5,  # from 0.0001 to 10000 numbers are written out
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "xtick.labelsize": 9,

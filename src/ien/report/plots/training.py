@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...training.run_folder import read_config, read_metrics
 from .axes import log_ticks
 from .labels import legend_below, legend_beside
-from .style import LINES, MARKERS, Look, check_any, looks_of, plain, styled
+from .style import LINES, MARKERS, NARROW, WIDE, Look, check_any, looks_of, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ MAX_TICKS = 6
 
 
 @styled()
-def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
+def plot_training(folders: Mapping[str, Path] | Sequence[Path], *, narrow: bool = False) -> Figure:
     """Draw task loss, training accuracy and learning rate by epoch, and each layer's term.
 
     Every run with the equivariance loss has its own panel of terms, all on one scale. A run with a
@@ -40,6 +40,7 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
 
     Args:
         folders: Run folders, finished or not, by name; else their last two parts are the names.
+        narrow: Whether the panels stand below each other, to fit a phone.
     """
     from matplotlib.figure import Figure
 
@@ -56,14 +57,24 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path]) -> Figure:
             targets[name] = target
     looks = looks_of(runs)
     most = max(len(with_it) for with_it in by_layer.values())
-    across = max(1, min(most, MAX_PANELS_ACROSS))
+    across = 1
+    if not narrow:
+        across = max(1, min(most, MAX_PANELS_ACROSS))
     down = sum(math.ceil(len(with_it) / across) for with_it in by_layer.values())
 
-    figure = Figure(figsize=(9, 2.9 + 2.6 * down), layout="constrained")
-    grid = figure.add_gridspec(1 + down, 1, hspace=0.12)
-    _draw_curves(figure, grid[0, 0].subgridspec(1, 3, width_ratios=(3, 3, 2)), runs, looks)
+    if narrow:
+        top = len(CURVES)
+        figure = Figure(figsize=(NARROW, 0.6 + 2.3 * (top + down)), layout="constrained")
+        grid = figure.add_gridspec(top + down, 1)
+        cells = list(grid[:top, 0].subgridspec(top, 1))
+    else:
+        top = 1
+        figure = Figure(figsize=(WIDE, 2.9 + 2.6 * down), layout="constrained")
+        grid = figure.add_gridspec(top + down, 1, hspace=0.12)
+        cells = list(grid[0, 0].subgridspec(1, 3, width_ratios=(3, 3, 2)))
+    _draw_curves(figure, cells, runs, looks)
     if down:
-        below = grid[1:, 0].subgridspec(down, across)
+        below = grid[top:, 0].subgridspec(down, across)
     first_row = 0
     for key, with_it in by_layer.items():
         panels = []
@@ -107,9 +118,11 @@ def _read_epochs(folder: Path) -> Epochs:
     return epochs
 
 
-def _draw_curves(figure: Figure, cells: Any, runs: Mapping[str, Epochs], looks: Mapping[str, Look]) -> None:
-    for column, (key, title) in enumerate(CURVES.items()):
-        axes = figure.add_subplot(cells[0, column])
+def _draw_curves(
+    figure: Figure, cells: Sequence[Any], runs: Mapping[str, Epochs], looks: Mapping[str, Look]
+) -> None:
+    for cell, (key, title) in zip(cells, CURVES.items(), strict=True):
+        axes = figure.add_subplot(cell)
         axes.set_title(title)
         everything = []
         for name, epochs in runs.items():

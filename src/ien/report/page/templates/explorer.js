@@ -19,8 +19,9 @@ function make(name, properties = {}, ...children) {
 function shortNumber(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (value === 0 || (size >= 0.01 && size < 100)) return String(Number(value.toPrecision(2)));
-  return value.toExponential(1).replace(/e([+-])(\d)$/, "e$10$2");  // 1.5e-09, as elsewhere on the page
+  if (size > 0 && size < ROUNDING) return "≈ 0";
+  if (size > 0 && size < 1e-5) return "< 0.00001";
+  return String(Number(value.toPrecision(2)));  // 0.00048
 }
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
@@ -175,7 +176,7 @@ function endsOf() {
 function drawGrid(svg, { height, left, right, top, bottom, low, high, x, y }) {
   const line = (x1, y1, x2, y2) => svg.append(svgElement("line", { class: "grid", x1, y1, x2, y2 }));
   for (let power = low; power <= high; power += Math.ceil((high - low) / 4)) {
-    const place = y(10 ** power), text = power < -2 ? `1e${power}` : String(Number((10 ** power).toFixed(2)));
+    const place = y(10 ** power), text = power < -5 ? `1e${power}` : String(Number((10 ** power).toFixed(5)));
     line(left, place, right, place);
     svg.append(svgElement("text", { x: left - 6, y: place + 4, "text-anchor": "end" }, text));
   }
@@ -395,6 +396,81 @@ function step() {
   moveTo(now + direction * by);
 }
 
+// --- the view as a picture
+
+const PICTURE = { width: 1200, margin: 40, input: 240, map: 120, gap: 10 };
+
+/** The curve as an image: its colours come from the page's style, which a picture of its own does not have. */
+async function curveImage() {
+  const svg = find("curve"), copy = svg.cloneNode(true);
+  const originals = [...svg.querySelectorAll("*")], copies = [...copy.querySelectorAll("*")];
+  originals.forEach((element, i) => {
+    const style = getComputedStyle(element);
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-family"]) {
+      copies[i].style.setProperty(name, style.getPropertyValue(name));
+    }
+  });
+  copy.setAttribute("width", svg.clientWidth);
+  copy.setAttribute("height", svg.clientHeight);
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
+  await image.decode();
+  return image;
+}
+
+/** The input, the curve and the maps of both models on one canvas. */
+async function viewPicture() {
+  const { width, margin, input, map, gap } = PICTURE, style = getComputedStyle(document.body);
+  const rows = sides().length, rowHeight = 2 * map + gap + 84;
+  const canvas = make("canvas", { width, height: margin + 46 + input + 30 + rows * rowHeight + margin });
+  const context = canvas.getContext("2d");
+  const write = (text, x, y, size, colour = "--ink", weight = 400) => {
+    context.font = `${weight} ${size}px system-ui, sans-serif`;
+    context.fillStyle = style.getPropertyValue(colour) || colour;
+    context.fillText(text, x, y);
+  };
+  context.fillStyle = style.getPropertyValue("--card");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.imageSmoothingEnabled = false;  // pixels stay pixels
+  write(`${imageName(data.images[state.image])} at ${find("position").textContent}`, margin, margin + 24, 28, "--ink", 600);
+  let y = margin + 46;
+  context.drawImage(find("input"), margin, y, input, input);
+  context.drawImage(await curveImage(), margin + input + 30, y, width - input - 30 - 2 * margin, input);
+  y += input + 30;
+  for (const side of sides()) {
+    const run = data.runs[state[side]];
+    write(run.name, margin, y + 28, 24, run.colour, 600);
+    write(sayingOf(side), margin, y + 58, 20, "--muted");
+    y += 74;
+    for (const row of ["returned", "aligned"]) {
+      const canvases = [...part(side, row).children];
+      canvases.forEach((one, k) => context.drawImage(one, margin + k * (map + gap), y, map, map));
+      const name = row === "returned" ? `maps of ${state.layer}` : "the same, moved back";
+      write(name, margin + canvases.length * (map + gap) + 14, y + map / 2 + 6, 20, "--muted");
+      y += map + gap;
+    }
+  }
+  return canvas;
+}
+
+/** The numbers of a model in one line. */
+function sayingOf(side) {
+  const texts = [...document.querySelectorAll(`.panel.${side} .numbers > div`)];
+  return texts.map((one) => `${one.querySelector("dt").textContent} ${one.querySelector("dd").textContent}`).join(" · ");
+}
+
+async function saveView() {
+  stop();
+  try {
+    const canvas = await viewPicture();
+    const name = `${imageName(data.images[state.image])} at ${find("position").textContent}`;
+    const link = make("a", { download: `${name.replace(/[^\w.°-]+/g, "-")}.png`, href: canvas.toDataURL("image/png") });
+    link.click();
+  } catch (error) {
+    complain(`The picture could not be made (${error.message}).`);
+  }
+}
+
 // --- setting up
 
 function fillChoices() {
@@ -475,6 +551,7 @@ function start() {
   fillPanels();
   find("slider").addEventListener("input", (event) => { stop(); moveTo(event.target.value); });
   find("play").addEventListener("click", play);
+  find("save").addEventListener("click", saveView);
   for (const radio of document.querySelectorAll("input[name=sweep]")) {
     radio.addEventListener("change", () => { stop(); chooseSweep(Number(radio.value)); });
   }
