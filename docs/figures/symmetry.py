@@ -26,7 +26,7 @@ def draw() -> Figure:
     figure = Figure(figsize=(9, 1.6 + 0.55 * len(there)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     left.set_title("accuracy, %")
-    right.set_title("images whose prediction never changes, %")
+    right.set_title("same answer under all, %")
     for place, data in enumerate(there):
         for method, above in METHODS.items():
             row = known.get(f"symmetry/{data}-{method}")

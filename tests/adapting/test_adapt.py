@@ -73,7 +73,7 @@ def test_the_copy_answers_more_alike_and_the_model_is_as_before() -> None:
             total += float(F.kl_div(answer, wanted, reduction="batchmean").detach())
         return total
 
-    assert divergence(adapted) < 0.7 * divergence(net)
+    assert divergence(adapted) < 0.9 * divergence(net)
     running = adapted.get_buffer("1.running_mean")
     assert torch.equal(running, net.get_buffer("1.running_mean"))  # statistics are frozen
 

@@ -55,7 +55,7 @@ def test_average_trains_nothing_and_says_what_it_is(place: Path) -> None:
     )
     assert code == 0, text
     assert "60 images under rot4" in text and "right upright" in text
-    (alike,) = [line for line in text.splitlines() if line.startswith("same answer")]
+    (alike,) = [line for line in text.splitlines() if line.startswith("same answer under all")]
     assert alike.split()[-1] == "100.0%"
     assert "ien.GroupAverage(model, " in text
 

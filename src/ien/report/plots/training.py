@@ -66,12 +66,14 @@ def plot_training(folders: Mapping[str, Path] | Sequence[Path], *, narrow: bool 
         top = len(CURVES)
         figure = Figure(figsize=(NARROW, 0.6 + 2.3 * (top + down)), layout="constrained")
         grid = figure.add_gridspec(top + down, 1)
-        cells = list(grid[:top, 0].subgridspec(top, 1))
+        curves = grid[:top, 0].subgridspec(top, 1)
+        cells = [curves[i, 0] for i in range(top)]
     else:
         top = 1
         figure = Figure(figsize=(WIDE, 2.9 + 2.6 * down), layout="constrained")
         grid = figure.add_gridspec(top + down, 1, hspace=0.12)
-        cells = list(grid[0, 0].subgridspec(1, 3, width_ratios=(3, 3, 2)))
+        curves = grid[0, 0].subgridspec(1, 3, width_ratios=(3, 3, 2))
+        cells = [curves[0, i] for i in range(3)]
     _draw_curves(figure, cells, runs, looks)
     if down:
         below = grid[top:, 0].subgridspec(down, across)
