@@ -29,7 +29,7 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# the notice is about the next major release of mkdocs
+# the variable silences a notice about the future of mkdocs itself
 docs: .venv/docs docs/live.html
 	$(BIN)/python docs/commands.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -138,12 +138,16 @@ def main() -> None:
         if how == "average":
             versions[how] = ien.GroupAverage(model, "rot4")
         elif how == "canonicalize":
-            upright = ien.Canonicalize(model, "rot4")
-            versions[how] = upright.fit(small(sources), steps=arguments.steps)
-            settings |= {"steps": arguments.steps, "held_out": upright.accuracy}
-            if arguments.state:
-                arguments.state.mkdir(parents=True, exist_ok=True)
-                upright.save(arguments.state / "upright.safetensors")
+            file = arguments.state / "upright.safetensors" if arguments.state else None
+            if file is not None and file.exists():
+                upright = ien.Canonicalize.load(model, file)
+            else:
+                upright = ien.Canonicalize(model, "rot4").fit(small(sources), steps=arguments.steps)
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                upright.save(file)
+            versions[how] = upright
+            settings["steps"] = arguments.steps
         else:
             batches = Mixed(sources, arguments.size, seed=0)
             versions[how] = ien.adapt(

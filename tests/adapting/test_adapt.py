@@ -47,7 +47,7 @@ def test_the_loss_of_a_step_is_the_formula() -> None:
     x = images(8)
     objective = EquivarianceLoss("rot4", (), feature_groups=1)
     g = objective.sample(8, torch.Generator().manual_seed(5))
-    loss = _loss(teacher, student, objective, "label", x, torch.Generator().manual_seed(5))
+    loss = _loss(teacher, student, objective, "scores", x, torch.Generator().manual_seed(5))
     expected = 0.0
     for i in range(8):
         wanted = teacher(x[i : i + 1]).softmax(1)

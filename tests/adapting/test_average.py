@@ -30,18 +30,22 @@ class Detector(nn.Module):
         }
 
 
-KINDS = {"scores": "label", "maps": "map", "box": "boxes", "at": "points", "to": "vectors"}
+KINDS = {"scores": "scores", "maps": "map", "box": "boxes", "at": "points", "to": "vectors"}
 
 
 def test_the_average_is_a_loop_over_the_elements() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3 * 5 * 5, 4))
     x = torch.rand(3, 2, 7, 7)
-    total = torch.zeros(3, 4)
+    values, probabilities = torch.zeros(3, 4), torch.zeros(3, 4)
     for quarter in range(4):
-        total = total + net(x.rot90(quarter, (2, 3)))
-        total = total + net(x.flip(3).rot90(quarter, (2, 3)))
-    assert torch.allclose(GroupAverage(net, "rot4xflip")(x), total / 8, atol=1e-6)
+        for view in (x.rot90(quarter, (2, 3)), x.flip(3).rot90(quarter, (2, 3))):
+            values = values + net(view)
+            probabilities = probabilities + net(view).softmax(1)
+    averaged = GroupAverage(net, "rot4xflip", outputs="invariant")(x)
+    assert torch.allclose(averaged, values / 8, atol=1e-6)
+    scores = GroupAverage(net, "rot4xflip")(x)
+    assert torch.allclose(scores.exp(), probabilities / 8, atol=1e-6)
 
 
 @pytest.mark.parametrize("group", ["rot4", "rot4xflip", "flip"])
@@ -68,7 +72,7 @@ def test_arguments_are_repeated_and_gradients_flow() -> None:
 
     net = Shifted(1, 2, 3)
     x, shift = torch.rand(3, 1, 5, 5), torch.tensor([0.0, 1.0, 5.0])
-    average = GroupAverage(net, "rot4")
+    average = GroupAverage(net, "rot4", outputs="invariant")
     assert torch.allclose(average(x, shift) - average(x, 0 * shift), shift[:, None].expand(3, 2), atol=1e-5)
     average(x, shift).sum().backward()
     assert net.weight.grad is not None and net.weight.grad.abs().sum() > 0
@@ -77,10 +81,10 @@ def test_arguments_are_repeated_and_gradients_flow() -> None:
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ("masks", "outputs must be one of 'label', 'map'"),
+        ("masks", "outputs must be one of 'scores', 'invariant', 'map'"),
         ("angles", "angles have no mean"),
         ("map", r"outputs='map' needs tensors \(B, C, H, W\) with B = 12; the model returns \(12, 4\)"),
-        ({"a": "label"}, "outputs names keys \\(a\\), but the model returns a Tensor"),
+        ({"a": "scores"}, "outputs names keys \\(a\\), but the model returns a Tensor"),
     ],
 )
 def test_what_cannot_be_averaged_is_named(outputs: object, message: str) -> None:

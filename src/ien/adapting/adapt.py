@@ -28,7 +28,7 @@ from ..groups.group import Group
 from ..loss.modules import tensors_in
 from ..loss.objective import EquivarianceLoss
 from ..measuring.inputs import Images, checked_batches
-from .outputs import Kinds, act_on_outputs, check_kinds, check_square
+from .outputs import Kind, Kinds, act_on_outputs, check_kinds, check_square, kinds_in
 from .variation import has_flips, varied
 
 __all__ = ["adapt"]
@@ -47,7 +47,7 @@ def adapt(
     images: Images,
     group: Group | str,
     minutes: float = 10.0,
-    outputs: Kinds = "label",
+    outputs: Kinds = "scores",
     layers: Sequence[str] | Mapping[str, float] = (),
     learning_rate: float = 3e-4,
     batch_size: int = 32,
@@ -70,7 +70,8 @@ def adapt(
             or batches that can be gone through again and again, such as a DataLoader. Thousands.
         group: The transformations, such as ``"rot4"``.
         minutes: How long to train. The result depends on how fast the machine is.
-        outputs: How what the model returns changes with the image, as in :class:`GroupAverage`.
+        outputs: What the model returns, as in :class:`GroupAverage`. Maps of several channels count
+            as scores of classes for each pixel.
         layers: Layers to compare with the paper's loss as well, or a mapping to their weights β.
         learning_rate: The highest; it rises for 20 steps, and falls as a cosine.
         batch_size: Images a step, if ``images`` is a tensor. The model sees each twice.
@@ -148,18 +149,18 @@ def _loss(
     moved = act_on_outputs(wanted, kinds, group, out.g, (height, width))
     loss = out.loss
     # in the order in which the model returns them
-    for still, turned, answer in zip(
-        tensors_in(wanted), tensors_in(moved), tensors_in(out.output), strict=True
+    for kind, still, turned, answer in zip(
+        kinds_in(wanted, kinds), tensors_in(wanted), tensors_in(moved), tensors_in(out.output), strict=True
     ):
         target = torch.cat([still, turned])  # (2 B, …)
-        loss = loss + _distance(target, answer)
+        loss = loss + _distance(target, answer, kind)
     return loss
 
 
-def _distance(target: Tensor, answer: Tensor) -> Tensor:
-    """KL divergence of scores over dim 1, or the relative squared error of single numbers."""
-    is_scores = target.ndim in (2, 4) and target.shape[1] > 1
-    if is_scores:
+def _distance(target: Tensor, answer: Tensor, kind: Kind) -> Tensor:
+    """KL divergence of scores over dim 1, or the relative squared error of anything else."""
+    of_classes = kind == "scores" or (kind == "map" and target.shape[1] > 1)
+    if of_classes:
         # KL(p, q) = Σ p (log p - log q)
         kl = F.kl_div(answer.log_softmax(1), target.log_softmax(1), reduction="none", log_target=True)
         return kl.sum(1).mean()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ class GroupAverage(nn.Module):
 
         f̄(x)  =  1/|G|  Σ_g  g⁻¹ · f(g · x)
 
-    However the model was trained, f̄ is exactly invariant (labels) or equivariant (maps, boxes, …)
+    However the model was trained, f̄ is exactly invariant (scores) or equivariant (maps, boxes, …)
     to quarter turns and flips. Rotations by other angles resample the image, so they are as good as
     the pixels allow.
 
@@ -32,9 +34,10 @@ class GroupAverage(nn.Module):
     Args:
         model: A trained model. It is used as it is, not copied.
         group: The transformations, such as ``"rot4"``.
-        outputs: How what it returns changes with the image: ``"label"`` (scores and embeddings: not
-            at all), ``"map"``, ``"boxes"``, ``"points"`` or ``"vectors"``; a dict from keys if the
-            model returns a dict. Only what has the same shape for every image: not boxes after
+        outputs: What it returns: ``"scores"`` of classes before a softmax, whose probabilities are
+            averaged (it returns their logarithms); ``"invariant"`` for embeddings and other numbers
+            that should not change; or what moves with the image: ``"map"``, ``"boxes"``,
+            ``"points"`` or ``"vectors"``; a dict from keys if the model returns a dict. Only what has the same shape for every image: not boxes after
             suppression.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 5))
@@ -44,7 +47,7 @@ class GroupAverage(nn.Module):
     True
     """
 
-    def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "label") -> None:
+    def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "scores") -> None:
         super().__init__()
         check_kinds(outputs)
         if "angles" in (outputs.values() if isinstance(outputs, Mapping) else [outputs]):
@@ -70,12 +73,18 @@ class GroupAverage(nn.Module):
         height, width = images.shape[-2:]
         back = act_on_outputs(returned, self.outputs, self.group, g, (height, width), inverse=True)
 
-        def mean(value: Any) -> Any:
+        def mean(value: Any, kind: str) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            return value.unflatten(0, (count, batch)).mean(0)  # (|G| B, …) -> (B, …)
+            values = value.unflatten(0, (count, batch))  # (|G|, B, …)
+            if kind == "scores":
+                # log 1/|G| Σ p: one orientation that is sure counts more than three that are not
+                return values.log_softmax(2).logsumexp(0) - math.log(count)  # (B, classes)
+            return values.mean(0)  # (B, …)
 
-        return map_leaves(back, mean)
+        if isinstance(self.outputs, Mapping):
+            return {key: map_leaves(back[key], partial(mean, kind=self.outputs[key])) for key in back}
+        return map_leaves(back, partial(mean, kind=self.outputs))
 
     def extra_repr(self) -> str:
         return f"group={self.group}, outputs={self.outputs!r}"

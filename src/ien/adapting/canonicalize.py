@@ -32,7 +32,7 @@ class Canonicalize(nn.Module):
         f̄(x)  =  k · f(k⁻¹ · x),      k the element with the highest score s(x)[k]
 
     The scores are exchanged when the image is transformed (see ``orientation.py``), so k⁻¹ · x is
-    the same image for all transformed copies of x. The result is exactly invariant (labels) or
+    the same image for all transformed copies of x. The result is exactly invariant (scores) or
     equivariant (maps, boxes, …) to quarter turns and flips, even where the orientation is guessed
     wrong. For images that have no upright, such as aerial ones, it is consistent all the same.
 
@@ -56,7 +56,7 @@ class Canonicalize(nn.Module):
 
     network: nn.Module | None
 
-    def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "label") -> None:
+    def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "scores") -> None:
         super().__init__()
         check_kinds(outputs)
         self.model = model
@@ -116,7 +116,7 @@ class Canonicalize(nn.Module):
         )
 
     @classmethod
-    def load(cls, model: nn.Module, path: str | PathLike[str], outputs: Kinds = "label") -> Canonicalize:
+    def load(cls, model: nn.Module, path: str | PathLike[str], outputs: Kinds = "scores") -> Canonicalize:
         """Wrap a model with a network that :meth:`save` wrote. Nothing in the file is executed.
 
         Args:

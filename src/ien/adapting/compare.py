@@ -76,7 +76,7 @@ def compare(
     images: Images,
     group: Group | str,
     labels: Tensor | None = None,
-    outputs: Literal["label", "map"] = "label",
+    outputs: Literal["scores", "map"] = "scores",
     batch_size: int = 32,
 ) -> Comparison:
     """Compare versions of a model on images and on their transformed copies.
@@ -135,16 +135,16 @@ def compare(
     return Comparison(named, needed[0], versions)
 
 
-def _under_all(model: nn.Module, x: Tensor, group: Group, outputs: Literal["label", "map"]) -> Tensor:
+def _under_all(model: nn.Module, x: Tensor, group: Group, outputs: Literal["scores", "map"]) -> Tensor:
     """The class predicted under each element, (|G|, B), or rotated back (|G|, B, n, n)."""
     x = x.to(device_of(model, x.device))
-    dims = 2 if outputs == "label" else 4
+    dims = 2 if outputs == "scores" else 4
     rows = []
     for element in range(len(group)):
         g = torch.full((len(x),), element)
         scores = only_tensor(model(group.act(x, g)))
         if scores.ndim != dims or len(scores) != len(x):
-            needed = "(B, classes)" if outputs == "label" else "(B, classes, n, n)"
+            needed = "(B, classes)" if outputs == "scores" else "(B, classes, n, n)"
             raise ValueError(
                 f"the model should return scores {needed} for {len(x)} images; got {tuple(scores.shape)}: "
                 f'wrap it in a module that does, or pass outputs="map" for maps'

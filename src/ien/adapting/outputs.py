@@ -1,6 +1,6 @@
 """What a model returns for a rotated image, rotated back.
 
-A label stays what it is. A map, a box, a point, a vector or an angle moves with the image:
+Scores stay what they are. A map, a box, a point, a vector or an angle moves with the image:
 
     f(g · x)  =  g · f(x)        so        f(x)  =  g⁻¹ · f(g · x)
 """
@@ -16,10 +16,11 @@ from .._text import nearest
 from ..groups.group import Group
 from ..loss.modules import map_leaves, tensors_in
 
-__all__ = ["Kind", "Kinds", "act_on_outputs", "check_kinds", "check_square", "only_tensor"]
+__all__ = ["Kind", "Kinds", "act_on_outputs", "check_kinds", "check_square", "kinds_in", "only_tensor"]
 
-Kind = Literal["label", "map", "boxes", "points", "vectors", "angles"]
-"""How a tensor changes with the image; a label (or a score, an embedding) does not."""
+Kind = Literal["scores", "invariant", "map", "boxes", "points", "vectors", "angles"]
+"""How a tensor changes with the image. Scores of classes (before a softmax) do not, and neither
+does anything else that is invariant, such as an embedding."""
 Kinds = Kind | Mapping[str, Kind]
 """One kind for all tensors, or one for each key of the dict that a model returns."""
 
@@ -80,6 +81,16 @@ def act_on_outputs(
     return map_leaves(outputs, act)
 
 
+def kinds_in(outputs: Any, kinds: Kinds) -> list[Kind]:
+    """Return the kind of each tensor of what a model returns, in order."""
+    if isinstance(kinds, Mapping):
+        found: list[Kind] = []
+        for key, value in outputs.items():
+            found += [kinds[key]] * len(list(tensors_in(value)))
+        return found
+    return [kinds] * len(list(tensors_in(outputs)))
+
+
 def only_tensor(outputs: Any) -> Tensor:
     """Return the one tensor of what a model returns, such as ``{"logits": tensor}``.
 
@@ -100,7 +111,7 @@ def _act_on_tensor(
 ) -> Tensor:
     _check_shape(value, kind, len(g))
     match kind:
-        case "label":
+        case "scores" | "invariant":
             return value
         case "map":
             return group.act(value, g, inverse)
@@ -115,7 +126,8 @@ def _act_on_tensor(
 
 
 SHAPES = {
-    "label": "(B, …)",
+    "scores": "(B, classes)",
+    "invariant": "(B, …)",
     "map": "(B, C, H, W)",
     "boxes": "(B, …, 4)",
     "points": "(B, …, 2)",
@@ -126,6 +138,8 @@ SHAPES = {
 
 def _check_shape(value: Tensor, kind: Kind, batch: int) -> None:
     fits = value.ndim >= 1 and len(value) == batch
+    if kind == "scores":
+        fits = fits and value.ndim == 2
     if kind == "map":
         fits = fits and value.ndim == 4
     if kind == "boxes":
