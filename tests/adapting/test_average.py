@@ -83,7 +83,7 @@ def test_arguments_are_repeated_and_gradients_flow() -> None:
     [
         ("masks", "outputs must be one of 'scores', 'invariant', 'map'"),
         ("angles", "angles have no mean"),
-        ("map", r"outputs='map' needs tensors \(B, C, H, W\) with B = 12; the model returns \(12, 4\)"),
+        ("map", r"outputs='map' needs tensors \(B, C, H, W\) with B = 3; the model returns \(3, 4\)"),
         ({"a": "scores"}, "outputs names keys \\(a\\), but the model returns a Tensor"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +11,8 @@ from torch import Tensor, nn
 
 from ..groups.families import group as named_group
 from ..groups.group import Group
-from ..loss.arguments import repeat_for_views
-from ..loss.modules import map_leaves
-from .outputs import Kinds, act_on_outputs, check_kinds
+from ..loss.modules import map_leaves, tensors_in
+from .outputs import Kind, Kinds, act_on_outputs, check_kinds, kinds_in
 
 __all__ = ["GroupAverage"]
 
@@ -37,8 +35,8 @@ class GroupAverage(nn.Module):
         outputs: What it returns: ``"scores"`` of classes before a softmax, whose probabilities are
             averaged (it returns their logarithms); ``"invariant"`` for embeddings and other numbers
             that should not change; or what moves with the image: ``"map"``, ``"boxes"``,
-            ``"points"`` or ``"vectors"``; a dict from keys if the model returns a dict. Only what has the same shape for every image: not boxes after
-            suppression.
+            ``"points"`` or ``"vectors"``; a dict from keys if the model returns a dict. Only what
+            has the same shape for every image: not boxes after suppression.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 5))
     >>> images = torch.rand(2, 3, 8, 8)
@@ -61,30 +59,37 @@ class GroupAverage(nn.Module):
 
         Args:
             images: (B, C, H, W).
-            args: What the model takes besides. Tensors with an entry for each image are repeated.
+            args: What the model takes besides.
             kwargs: The same by name.
         """
-        batch = len(images)
-        count = len(self.group)
-        g = torch.arange(count).repeat_interleave(batch)  # (|G| B,), element by element
-        views = self.group.act(images.repeat(count, 1, 1, 1), g)  # (|G| B, C, H, W)
-        args, kwargs = repeat_for_views(args, kwargs, batch, count)
-        returned = self.model(views, *args, **kwargs)
         height, width = images.shape[-2:]
-        back = act_on_outputs(returned, self.outputs, self.group, g, (height, width), inverse=True)
+        answers = []
+        for element in range(len(self.group)):
+            g = torch.full((len(images),), element)  # (B,)
+            # a pass for each element: one pass over all would take |G| times the memory
+            returned = self.model(self.group.act(images, g), *args, **kwargs)
+            answers.append(
+                act_on_outputs(returned, self.outputs, self.group, g, (height, width), inverse=True)
+            )
 
-        def mean(value: Any, kind: str) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            values = value.unflatten(0, (count, batch))  # (|G|, B, …)
-            if kind == "scores":
-                # log 1/|G| Σ p: one orientation that is sure counts more than three that are not
-                return values.log_softmax(2).logsumexp(0) - math.log(count)  # (B, classes)
-            return values.mean(0)  # (B, …)
+        kinds = kinds_in(answers[0], self.outputs)
+        means = []
+        for kind, *tensors in zip(kinds, *map(tensors_in, answers), strict=True):
+            means.append(_mean(torch.stack(tensors), kind))  # (|G|, B, …) -> (B, …)
+        remaining = iter(means)
 
-        if isinstance(self.outputs, Mapping):
-            return {key: map_leaves(back[key], partial(mean, kind=self.outputs[key])) for key in back}
-        return map_leaves(back, partial(mean, kind=self.outputs))
+        def replaced(leaf: Any) -> Any:
+            return next(remaining) if isinstance(leaf, Tensor) else leaf
+
+        return map_leaves(answers[0], replaced)
 
     def extra_repr(self) -> str:
         return f"group={self.group}, outputs={self.outputs!r}"
+
+
+def _mean(values: Tensor, kind: Kind) -> Tensor:
+    """The mean over elements, (|G|, B, …) -> (B, …); of scores, log of the mean probability."""
+    if kind == "scores":
+        # log 1/|G| Σ p: one orientation that is sure counts more than three that are not
+        return values.log_softmax(2).logsumexp(0) - math.log(len(values))  # (B, classes)
+    return values.mean(0)
