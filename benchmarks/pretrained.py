@@ -1,4 +1,4 @@
-"""A pretrained network and rotated photographs, three ways: writes results/pretrained/<name>.json.
+"""A pretrained network and rotated photographs, three ways: writes benchmarks/pretrained.json.
 
     python benchmarks/pretrained.py average canonicalize adapt --data DIR --minutes 60
 
@@ -177,7 +177,7 @@ def main() -> None:
         "commit": commit.stdout.strip(),
         "machine": f"{platform.machine()}, torch {torch.__version__}",
     }
-    path = ROOT / "results" / "pretrained" / f"{'-'.join(arguments.how)}.json"
+    path = ROOT / "benchmarks" / "pretrained.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"wrote {path}")
