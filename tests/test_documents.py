@@ -247,7 +247,9 @@ def test_the_blocks_of_a_page_run(page, monkeypatch) -> None:
 
 def test_every_block_of_python_in_the_documents_is_run_by_some_test() -> None:
     tested = {f"docs/{page}.md" for page in SIMPLE_PAGES}
-    tested |= {f"docs/{page}.md" for page in ("method", "looking", "loop", "pretrained", "train", "doctor")}
+    tested |= {
+        f"docs/{page}.md" for page in ("method", "loss", "looking", "loop", "pretrained", "train", "doctor")
+    }
     tested |= {"docs/tracking.md"}
     pages = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))]
     assert {page for page in pages if blocks_of(page)} == tested
@@ -350,6 +352,7 @@ def test_the_guide_to_training_runs(capsys, monkeypatch) -> None:
             words += ["--name", "ignored"]  # the run before has the name that it would have
         invoke(*words)
     monkeypatch.syspath_prepend(".")
+    monkeypatch.delitem(sys.modules, "net", raising=False)  # of another page
     names = run_blocks("docs/train.md", {"ien": ien, "images": torch.rand(2, 3, 9, 9)}, 2)
     assert capsys.readouterr().out.count("class ") == 2
     assert isinstance(names["model"], nn.Sequential) and names["model"].taps == ("0", "1")

@@ -43,7 +43,7 @@ def test_there_is_every_row_of_the_paper_with_its_figures_and_every_beta() -> No
         "tracking/het-siamfc": 0.1,
     }
     lines = {line.split()[0]: line.split() for line in invoke("list").output.splitlines() if "/" in line}
-    assert lines["tracking/het-siamfc"] == "tracking/het-siamfc siamfc 4-2-1 0.1 0.37 / 0.62".split()
+    assert lines["tracking/het-siamfc"] == "tracking/het-siamfc siamfc 0.1 0.37 / 0.62".split()
     assert lines["tracking/ien-siamfc-beta1"][-1] == "–"
 
 

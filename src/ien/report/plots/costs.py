@@ -50,7 +50,9 @@ def plot_costs(rows: Sequence[Row], names: Sequence[str] | None = None, *, narro
     axes.xaxis.set_minor_locator(NullLocator())
     accuracy_axis(axes, rows)
     longest = 30 if narrow else 60
-    labels = [plain(name, longest) for name in names or row_labels(rows)]
+    labels = row_labels(rows, longest)
+    if names is not None:
+        labels = [plain(name, longest) for name in names]
     draw_points(axes, rows, macs, labels)
     return figure
 
@@ -91,7 +93,7 @@ def draw_points(axes: Axes, rows: Sequence[Row], places: Sequence[float], names:
     label_points(axes, points, names, drawn)
 
 
-def row_labels(rows: Sequence[Row]) -> list[str]:
+def row_labels(rows: Sequence[Row], longest: int = 60) -> list[str]:
     """Name rows by their labels, with preset and data where these differ."""
     presets, data = set(), set()
     for row in rows:
@@ -104,5 +106,5 @@ def row_labels(rows: Sequence[Row]) -> list[str]:
             words.append(row.preset)
         if len(data) > 1:
             words.append(f"({row.data})")
-        labels.append(plain(" ".join(words), 60))
+        labels.append(plain(" ".join(words), longest))
     return labels
