@@ -241,6 +241,7 @@ def progress_bar(
     total: float | None,
     unit: Literal["items", "bytes"] = "items",
     console: Console | None = None,
+    shown: bool = True,
 ) -> Iterator[Callable[..., None]]:
     """Show a bar on a terminal while the block runs, and nothing elsewhere.
 
@@ -249,6 +250,7 @@ def progress_bar(
         total: How much there is to do; None if that is not known.
         unit: Whether items or bytes are counted.
         console: Where to draw it; standard error by default.
+        shown: Whether to draw it at all.
 
     Yields:
         ``advance(count=1, state="")``: ``count`` more are done, and ``state`` is shown behind the
@@ -274,7 +276,7 @@ def progress_bar(
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not (shown and console.is_terminal),
     )
     with bar:
         task = bar.add_task(title, total=total, state="")

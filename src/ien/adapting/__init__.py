@@ -5,6 +5,7 @@ In reading order:
     outputs.py        what a model returns for a rotated image, rotated back
     average.py        GroupAverage: exact, nothing is trained, as many passes as elements
     variation.py      small random changes to images that leave them upright
+    rate.py           the learning rate of what is trained here
     orientation.py    which way up is an image: a small tied network learns it without labels
     canonicalize.py   Canonicalize: rotate the image upright, run the model once
     adapt.py          adapt: train a copy for some minutes, without labels

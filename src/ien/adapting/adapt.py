@@ -11,8 +11,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from ..loss.modules import tensors_in
 from ..loss.objective import EquivarianceLoss
 from ..measuring.inputs import Images, checked_batches
 from .outputs import Kind, Kinds, act_on_outputs, check_kinds, check_square, kinds_in
+from .rate import share_of_peak
 from .variation import has_flips, varied
 
 __all__ = ["adapt"]
@@ -36,8 +36,6 @@ __all__ = ["adapt"]
 M = TypeVar("M", bound=nn.Module)
 MIN_IMAGES = 32
 """Fewer are learnt by heart."""
-WARM_UP = 20
-"""Steps in which the learning rate rises."""
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT = "adapting.pt"
 
@@ -106,18 +104,19 @@ def adapt(
     step, seconds = checkpoint.load(student, optimizer)
     budget = 60 * minutes
     saved = seconds
-    with _bar(budget, progress) as advance:
+    may_mirror = not has_flips(named)
+    with progress_bar("adapting (seconds)", round(budget), shown=progress) as advance:
         advance(seconds)
         while seconds < budget:
             started = time.monotonic()
-            x = batches.draw(step, device=trained[0].device, may_mirror=not has_flips(named))
+            x = batches.draw(step, device=trained[0].device, may_mirror=may_mirror)
             loss = _loss(teacher, student, objective, outputs, x, generator(seed, "elements", step))
             if not loss.isfinite():
                 raise ValueError(
                     f"the loss is {loss.item()} at step {step}: use a learning_rate below {learning_rate:g}"
                 )
             for parameters in optimizer.param_groups:
-                parameters["lr"] = learning_rate * _rate(step, seconds / budget)
+                parameters["lr"] = learning_rate * share_of_peak(step, seconds / budget)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -281,15 +280,3 @@ def _check(model: object, minutes: float, outputs: object, learning_rate: float)
     if not learning_rate > 0 or not math.isfinite(learning_rate):
         raise ValueError(f"learning_rate must be a number above 0; got {learning_rate}")
     check_kinds(outputs)
-
-
-def _rate(step: int, done: float) -> float:
-    """The learning rate as a share of its peak, when a share ``done`` of the time has passed."""
-    warm = min(1.0, (step + 1) / WARM_UP)
-    return warm * (0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)))
-
-
-def _bar(seconds: float, progress: bool) -> AbstractContextManager[Callable[..., None]]:
-    if progress:
-        return progress_bar("adapting (seconds)", round(seconds))
-    return nullcontext(lambda count, state="": None)

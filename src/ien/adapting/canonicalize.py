@@ -15,7 +15,7 @@ from .._files import replace_file
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..groups.members import permutes_members
-from ..measuring.inputs import Images, eval_mode
+from ..measuring.inputs import Images, device_of, eval_mode
 from ..tying.tie import make_plain
 from .orientation import orientation_network, shrink, train_orientation
 from .outputs import Kinds, act_on_outputs, check_kinds, check_square, only_tensor
@@ -88,7 +88,7 @@ class Canonicalize(nn.Module):
         """
         first, images = _first_batch(images)
         check_square(first)
-        device = next((p.device for p in self.model.parameters()), first.device)
+        device = device_of(self.model, first.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = orientation_network(self.group, first.shape[1]).to(device)
@@ -142,7 +142,7 @@ class Canonicalize(nn.Module):
         except Exception as error:  # a damaged file can provoke anything
             reason = " ".join(str(error).split())[:100]
             raise ValueError(f"{path} was not written by Canonicalize.save ({reason})") from error
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        device = device_of(model, torch.device("cpu"))
         found.network = network.to(device).eval().requires_grad_(False)
         return found
 

@@ -12,10 +12,6 @@ learnt: k⁻¹ · x is the same image for every transformed copy of x. What it l
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +23,7 @@ from ..groups.members import regular_sizes
 from ..measuring.inputs import Images, checked_batches
 from ..tying.tie import make_equivariant, make_plain
 from .outputs import check_square
+from .rate import share_of_peak
 from .variation import has_flips, varied
 
 __all__ = ["SIZE", "orientation_network", "shrink", "train_orientation"]
@@ -36,11 +33,9 @@ SIZE = 64
 MIN_IMAGES = 32
 """Fewer teach it nothing."""
 HELD_OUT = 10
-"""One image in so many is left out of training, to see how often the network is right."""
+"""Every tenth image is kept out of training, to see how often the network is right."""
 BATCH_SIZE = 64
 LEARNING_RATE = 2e-3
-WARM_UP = 20
-"""Steps in which the learning rate rises."""
 
 
 def orientation_network(group: Group, channels: int, width: int = 16) -> nn.Sequential:
@@ -112,7 +107,7 @@ def train_orientation(
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=1e-4)
     may_mirror = not has_flips(group)  # else the network has to tell mirrored images apart
     network.train()
-    with _bar(steps, progress) as advance:
+    with progress_bar("learning which way is up", steps, shown=progress) as advance:
         for step in range(steps):
             draws = generator(seed, "orientation", step)
             chosen = torch.randint(len(training), (BATCH_SIZE,), generator=draws)
@@ -121,7 +116,7 @@ def train_orientation(
             scores = network(group.act(x.to(device), g))  # (B, |G|)
             loss = F.cross_entropy(scores, g.to(device), label_smoothing=0.05)
             for settings in optimizer.param_groups:
-                settings["lr"] = LEARNING_RATE * _rate(step, steps)
+                settings["lr"] = LEARNING_RATE * share_of_peak(step, step / steps)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -146,12 +141,6 @@ def _small_copies(images: Images) -> Tensor:
     return torch.cat(copies)
 
 
-def _rate(step: int, steps: int) -> float:
-    """The learning rate as a share of its peak: it rises quickly, then falls as a cosine."""
-    warm = min(1.0, (step + 1) / WARM_UP)
-    return warm * (0.5 + 0.5 * math.cos(math.pi * step / steps))
-
-
 @torch.no_grad()
 def _share_upright(network: nn.Module, images: Tensor) -> float:
     """How often the identity has the highest score for upright images (N, C, 64, 64)."""
@@ -159,9 +148,3 @@ def _share_upright(network: nn.Module, images: Tensor) -> float:
     for x in images.split(BATCH_SIZE):
         right += int((network(x).argmax(1) == 0).sum())
     return right / len(images)
-
-
-def _bar(steps: int, progress: bool) -> AbstractContextManager[Callable[..., None]]:
-    if progress:
-        return progress_bar("learning which way is up", steps)
-    return nullcontext(lambda state: None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["adapt"]
 
 HELD_OUT = 5
-"""Without --test, one image in so many is kept for the table."""
+"""Without --test, every fifth image is kept for the table."""
 MAX_TESTED = 400
 """Images in the table, so that it takes minutes."""
 BATCH_SIZE = 32

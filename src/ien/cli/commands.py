@@ -44,7 +44,7 @@ class Commands(typer.Typer):
 
 
 class _Command(TyperCommand):
-    """A command whose help is laid out anew."""
+    """A command whose help is laid out our way."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

@@ -95,7 +95,7 @@ def mask_folders(
     if channels is None:
         channels = common_channels([image for image, _ in pairs])
     shape = (channels, image_size, image_size)
-    # read before anything is cached, so that a bad mask is told each time
+    # read before anything is cached, so a bad mask is reported every time
     values = values_of([mask for _, mask in found.train], ignore)
     count = len(found.train)
 

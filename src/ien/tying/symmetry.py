@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -181,10 +179,7 @@ def symmetry(
     net.train()
     steps = len(x) // BATCH
     heard: list[dict[str, Evidence]] = []
-    bar: Any = nullcontext(lambda count=1: None)
-    if progress:
-        bar = progress_bar(f"listening for {parsed}", epochs * steps)
-    with bar as advance:
+    with progress_bar(f"listening for {parsed}", epochs * steps, shown=progress) as advance:
         for epoch in range(epochs):
             order = torch.randperm(len(x), generator=generator(seed, "order", epoch))
             for batch in order[: steps * BATCH].split(BATCH):
