@@ -28,10 +28,23 @@ def test_the_basis_is_hermite_polynomials_under_a_gaussian(filters) -> None:
         expected = np.empty((len(functions), size, size))
         for k, (n, m, factor) in enumerate(functions):
             s = scale * factor
-            polynomial = hermeval(y / s, [0] * n + [1]) * hermeval(x / s, [0] * m + [1])
+            polynomial = hermeval(x / s, [0] * n + [1]) * hermeval(y / s, [0] * m + [1])
             expected[k] = polynomial * np.exp(-(x**2 + y**2) / (2 * s**2)) / s**2
         norms = np.sqrt((expected**2).sum((1, 2), keepdims=True)) if norms is None else norms
         np.testing.assert_allclose(found.numpy(), expected / norms, rtol=1e-9, atol=1e-12)
+
+
+def test_published_weights_mean_the_same_kernels() -> None:
+    # SESN's code counts the order across the columns slowly, and the order down the rows fast
+    conv = ScaleConv2d(1, 1, Filters((1.0, 2.0), 9, 3), from_image=True)
+    for k, (across, down) in enumerate((n, m) for n in range(3) for m in range(3)):
+        with torch.no_grad():
+            conv.weight.zero_()[0, 0, k] = 1
+        for kernel in conv.kernels():
+            # He_n is even or odd as n is
+            assert torch.allclose(kernel.flip(3), (-1) ** across * kernel, atol=1e-6)
+            assert torch.allclose(kernel.flip(2), (-1) ** down * kernel, atol=1e-6)
+            assert kernel.abs().max() > 0.01
 
 
 @pytest.mark.parametrize("mult", [None, 1.4])

@@ -102,6 +102,51 @@ def test_the_filters_are_the_scaled_function_itself() -> None:
             assert (found - expected[size] / norm).abs().max() < 5e-4  # what the polar grid is good for
 
 
+def published(filters, size, order, direction):
+    """The published function of one size, pixel by pixel: its real and imaginary part."""
+    largest = filters.sizes[-1]
+    half = largest // 2
+    k = 2 * math.pi * order / math.log(math.sqrt(2) * half)
+    real, imag = torch.zeros(2, largest, largest, dtype=torch.float64)
+    for row in range(largest):
+        for column in range(largest):
+            up, right = half - row, column - half
+            r = math.hypot(up, right)
+            if r > half:
+                continue
+            r = r or 1.0
+            angle = math.atan2(right, up)
+            away = min(abs(angle - direction + turn * math.pi) for turn in (-2, -1, 0, 1, 2))
+            height = math.exp(-(away**2) / (2 * filters.sigma**2)) / r
+            real[row, column] = height * math.cos(k * math.log(r) + filters.phase)
+            imag[row, column] = height * math.sin(k * math.log(r) + filters.phase)
+    real, imag = real / real.norm(), imag / imag.norm()
+    turned = -k * math.log(size / filters.unit)
+    edge = half - size // 2
+    cut = slice(edge, edge + size)
+    steered_real = math.cos(turned) * real - math.sin(turned) * imag
+    steered_imag = math.sin(turned) * real + math.cos(turned) * imag
+    return steered_real[cut, cut], steered_imag[cut, cut]
+
+
+def test_the_published_filters_are_the_published_formula() -> None:
+    filters = LogRadial((3, 5, 7), unit=5, orders=(0.5, 2), angles=4, published=True)
+    directions = [0, math.pi / 3, 2 * math.pi / 3, math.pi]
+    bases = log_radial_basis(filters)
+    for f, (order, direction) in enumerate((k, d) for k in filters.orders for d in directions):
+        for basis, size in zip(bases, filters.sizes, strict=True):
+            real, imag = published(filters, size, order, direction)
+            assert torch.allclose(basis[2 * f], real, atol=1e-12)
+            assert torch.allclose(basis[2 * f + 1], -imag, atol=1e-12)
+
+
+def test_published_blocks_of_the_wide_network_see_one_scale() -> None:
+    net = ss_cnn_wrn(width=1 / 11, published=True)
+    convs = [each for each in net.modules() if isinstance(each, ScaleSteerableConv2d)]
+    assert [conv.filters.sizes for conv in convs] == [(3, 5, 7)] + [(3,)] * 12
+    assert all(conv.filters.published for conv in convs)
+
+
 def test_the_first_and_the_last_direction_are_one_and_the_others_differ() -> None:
     basis = log_radial_basis(CNN3_FILTERS[28])[-1].unflatten(0, (3, 9, 2)).flatten(3)
     assert (basis[:, 0] - basis[:, -1]).abs().max() < 1e-12

@@ -49,7 +49,35 @@ def test_there_is_every_row_of_the_papers_tables_with_its_figures() -> None:
     printed = {**paper("rot-tim"), **paper("r2-tim")}
     assert {name: row.accuracy for name, row in printed.items()} == expected
     same_width = {f"rot-tim/{name}-cnn-aug" for name in HET}  # the paper leaves these out
-    assert set(find("rot-tim/*", "r2-tim/*")) == set(expected) | same_width | BEYOND
+    base = {f"{dataset}/{net}-{group}-cnn-base" for dataset, net, group in ACCURACY}
+    assert set(find("rot-tim/*", "r2-tim/*")) == set(expected) | same_width | base | BEYOND
+
+
+@pytest.mark.parametrize(("dataset", "net", "group"), ACCURACY)
+def test_the_cnn_without_views_is_as_large_as_the_steerable_one_at_inference(dataset, net, group) -> None:
+    ours = config(f"{dataset}/{net}-{group}-cnn", "paper").network
+    with torch.device("meta"):
+        plain = ien.models.create(net, feature_groups=ours.feature_groups, width=ours.width)
+    plain_widths = [conv.out_channels for conv in plain.modules() if isinstance(conv, torch.nn.Conv2d)]
+    steerable = ien.baselines.create(f"e2cnn-{net}", group=GROUPS[group][0], width=1 / 24).export()
+    small = ien.models.create(net, feature_groups=ours.feature_groups, width=1 / 24)
+    widths = [conv.out_channels for conv in steerable.modules() if isinstance(conv, torch.nn.Conv2d)]
+    assert widths == [conv.out_channels for conv in small.modules() if isinstance(conv, torch.nn.Conv2d)]
+    # of the paper's tables
+    first = {"resnet18": {"r4": 136, "r8": 192, "r4r": 192}, "vgg": {"r4": 144, "r8": 200, "r4r": 200}}
+    assert plain_widths[0] == first[net][group]
+
+
+@pytest.mark.parametrize("name", [name for name in HET if name not in ("resnet18-r8-4-2-1", "vgg-r4-2-1")])
+def test_widths_that_are_not_the_authors_are_told(name) -> None:
+    for method in ("het-ien", "cnn-aug"):
+        network = config(f"rot-tim/{name}-{method}", "paper").network
+        with torch.device("meta"):
+            net = ien.models.create(network.model, feature_groups=network.feature_groups)
+        widths = {conv.out_channels for conv in net.modules() if isinstance(conv, torch.nn.Conv2d)}
+        (told,) = [text for text in deviations(f"rot-tim/{name}-{method}") if text.startswith("channels")]
+        ours = told.removeprefix("channels ").partition(" (")[0].split("-")
+        assert {int(width) for width in ours} == widths
 
 
 @pytest.mark.parametrize(("net", "matches"), [("resnet18", True), ("vgg", False)])
@@ -85,9 +113,9 @@ def test_the_preset_paper_is_the_papers_text(name) -> None:
         **{"epochs": 90, "cycle_epochs": 70, "shape": "one-cycle", "max_lr": 5e-3, "min_lr": 1e-5},
         **{"weight_decay": 1e-7, "batch_size": 32, "samples": 1, "rotate": False, "average": False},
         "model": f"e2cnn-{net}" if "e2cnn" in row else net,
-        "augment": not row.endswith(("-cnn", "-equivariant", "-2x")),
+        "augment": not row.endswith(("-cnn", "-base", "-equivariant", "-2x")),
         "group": GROUPS[group][0],
-        "feature_groups": "1" if row.endswith("-cnn") else GROUPS[group][1],
+        "feature_groups": "1" if row.endswith("-base") else GROUPS[group][1],
     }
     for mix, (_, sizes, of) in HET.items():
         if row in (f"{mix}-het-ien", f"{mix}-cnn-aug"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -64,6 +65,9 @@ BASELINES: dict[str, Callable[..., nn.Module]] = {
     "sesn-wrn": sesn_wrn,
     "dss-wrn": dss_wrn,
     "ss-cnn-wrn": ss_cnn_wrn,
+    # with the kernels of the published code
+    "ss-cnn-published": partial(ss_cnn, published=True),
+    "ss-cnn-wrn-published": partial(ss_cnn_wrn, published=True),
 }
 """Name → the function that builds the network, for all baselines that classify images."""
 

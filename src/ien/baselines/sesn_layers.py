@@ -58,11 +58,12 @@ def hermite_basis(filters: Filters) -> list[Tensor]:
 
     Function (n, m) at scale σ is
 
-        ψ(x, y) = He_n(y/σ) He_m(x/σ) exp(-(x² + y²) / 2σ²) / σ²
+        ψ(x, y) = He_n(x/σ) He_m(y/σ) exp(-(x² + y²) / 2σ²) / σ²
 
-    divided by the norm that it has at the smallest scale. Variant A takes all orders n and m below
-    ``effective_size``; variant B those with n + m ≤ 4, under the envelopes σ, σ/mult, σ/mult² and
-    so on.
+    divided by the norm that it has at the smallest scale, with x along a row of pixels and y down
+    the rows. Variant A takes all orders n and m below ``effective_size``; variant B those with
+    n + m ≤ 4, under the envelopes σ, σ/mult, σ/mult² and so on. m runs fastest, so published
+    weights mean the same functions here.
 
     Returns:
         For each scale (functions, size, size) in float64.
@@ -77,8 +78,8 @@ def hermite_basis(filters: Filters) -> list[Tensor]:
         x = torch.arange(size, dtype=torch.float64, device="cpu") - size // 2
         functions = []
         for n, m, sigma in _indices(filters, scale):
-            along_y = _hermite(x / sigma, n)[:, None]  # (size, 1)
-            along_x = _hermite(x / sigma, m)  # (size,)
+            along_x = _hermite(x / sigma, n)  # (size,)
+            along_y = _hermite(x / sigma, m)[:, None]  # (size, 1)
             functions.append(along_y * along_x / sigma**2)  # (size, size)
         bases.append(torch.stack(functions))
     norms = bases[0].flatten(1).norm(dim=1).view(-1, 1, 1)  # (functions, 1, 1)
@@ -184,7 +185,7 @@ class PointwiseConv2d(nn.Module):
 
 
 def _indices(filters: Filters, scale: float) -> Iterator[tuple[int, int, float]]:
-    """Yield the order along y, the order along x and the envelope of each function."""
+    """Yield the order along x, the order along y and the envelope of each function."""
     if filters.mult is None:  # variant A
         for n in range(filters.effective_size):
             for m in range(filters.effective_size):

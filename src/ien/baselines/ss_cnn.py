@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,6 +45,8 @@ class LogRadial(NamedTuple):
     sigma: float = math.pi / 16
     """The deviation of a direction's Gaussian."""
     phase: float = -math.pi / 4
+    published: bool = False
+    """Sample the functions as the published code does, instead of so that they steer."""
 
     @property
     def functions(self) -> int:
@@ -63,6 +65,7 @@ CNN3_FILTERS = {
     56: LogRadial(sizes=(7, 9, 11, 13, 15, 17), unit=11, orders=(0.5, 1, 2)),
 }
 WRN_FILTERS = LogRadial(sizes=(3, 5, 7), unit=3, orders=(1,))
+PUBLISHED_BLOCK_FILTERS = LogRadial(sizes=(3,), unit=3, orders=(1,), published=True)
 
 
 def ss_cnn(
@@ -71,6 +74,7 @@ def ss_cnn(
     width: float | Fraction = 1,
     num_classes: int = 10,
     in_channels: int = 1,
+    published: bool = False,
 ) -> CNN3:
     """Build the SS-CNN twin of :func:`ien.models.cnn3`: 30, 60 and 90 fields, no biases.
 
@@ -83,12 +87,14 @@ def ss_cnn(
         width: A factor on the 30, 60 and 90 fields.
         num_classes: Scores for each image.
         in_channels: Channels of the images.
+        published: Take the kernels of the published code, which do not steer exactly.
 
     >>> sum(parameter.numel() for parameter in ss_cnn().parameters())
     486022
     """
     fields = rounded(CNN3_FIELDS, 1, width)
     filters = CNN3_FILTERS.get(size, CNN3_FILTERS[28])  # other sizes: CNN3 raises the error
+    filters = filters._replace(published=published)
     convs = []
     for before, after in pairwise([in_channels, *fields]):
         convs.append(ScaleSteerableConv2d(before, after, filters))
@@ -97,26 +103,35 @@ def ss_cnn(
 
 
 def ss_cnn_wrn(
-    width: float | Fraction = 1, num_classes: int = 10, in_channels: int = 3, dropout: float = 0.3
+    width: float | Fraction = 1,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    dropout: float = 0.3,
+    published: bool = False,
 ) -> WideResNet:
     """Build the SS-CNN twin of :func:`ien.models.wide_resnet`, with kernels of 3, 5 and 7 pixels.
 
     The published code forgets to hand the sizes to the blocks, so that only its stem has more than
-    one scale; here all layers have three. Its count has one unused parameter more for each pair of
-    fields.
+    one scale; here all layers have three, unless ``published``. Its count has one unused parameter
+    more for each pair of fields.
 
     Args:
         width: A factor on the 88, 176 and 352 fields of the stages.
         num_classes: Scores for each image.
         in_channels: Channels of the images.
         dropout: The share of values dropped before the second convolution of each block.
+        published: Take the kernels of the published code, several sizes in the stem alone.
 
     >>> sum(parameter.numel() for parameter in ss_cnn_wrn().parameters())
     10280522
     """
     fields = (WRN_STEM, *rounded(WRN_FIELDS, 1, width))
-    stages = wide_stages(fields, _conv, nn.BatchNorm2d, dropout)
-    stem = _conv(in_channels, fields[0], 3, 1)
+    in_stem = WRN_FILTERS._replace(published=published)
+    in_blocks = in_stem
+    if published:
+        in_blocks = PUBLISHED_BLOCK_FILTERS
+    stages = wide_stages(fields, partial(_conv, filters=in_blocks), nn.BatchNorm2d, dropout)
+    stem = _conv(in_channels, fields[0], 3, 1, in_stem)
     last_norm = nn.BatchNorm2d(fields[-1])
     return WideResNet(stem, stages, last_norm, FeatureGroups.of(1), fields[-1], num_classes, in_channels)
 
@@ -134,7 +149,7 @@ def log_radial_basis(filters: LogRadial) -> list[Tensor]:
 
     which is the paper's theorem. The functions are its real part and minus its imaginary part, so
     that their combinations are the real parts of complex ones. Two things differ from the published
-    code:
+    code, which ``filters.published`` asks for instead:
 
     - a pixel is the mean over its area: near the centre S oscillates within pixels, and samples do
       not steer;
@@ -151,7 +166,10 @@ def log_radial_basis(filters: LogRadial) -> list[Tensor]:
     norm = squares.sqrt() / math.sqrt(2)  # the mean of both parts
     bases = []
     for size in filters.sizes:
-        basis = _harmonics(filters, size) / norm  # (orders * angles, size, size)
+        if filters.published:
+            basis = _published_harmonics(filters, size)  # (orders * angles, size, size)
+        else:
+            basis = _harmonics(filters, size) / norm  # (orders * angles, size, size)
         parts = torch.stack([basis.real, -basis.imag], 1)  # (orders * angles, 2, size, size)
         bases.append(parts.flatten(0, 1))  # (functions, size, size)
     return bases
@@ -215,10 +233,10 @@ class ScaleSteerableConv2d(nn.Module):
         return f"{before}, {after}, kernel_sizes={sizes}, stride={self.stride}, basis={functions}"
 
 
-def _conv(before: int, after: int, kernel: int, stride: int) -> nn.Module:
+def _conv(before: int, after: int, kernel: int, stride: int, filters: LogRadial) -> nn.Module:
     if kernel == 1:
         return plain_conv(before, after, 1, stride)
-    return ScaleSteerableConv2d(before, after, WRN_FILTERS, stride)
+    return ScaleSteerableConv2d(before, after, filters, stride)
 
 
 @lru_cache(maxsize=16)
@@ -247,6 +265,32 @@ def _harmonics(filters: LogRadial, size: int) -> Tensor:
     means = products.flatten(0, 1) / SAMPLES**2  # (orders * angles, size, size)
     means[:, size // 2, size // 2] = _centre(filters, scale)
     return means
+
+
+def _published_harmonics(filters: LogRadial, size: int) -> Tensor:
+    """Sample the functions as published: complex (orders * angles, size, size).
+
+    They are sampled at the centres of the pixels of the largest kernel, where the middle counts as
+    r = 1, and smaller kernels are cut out of it. Directions are clockwise from the top. Each part
+    has a norm of its own, and steering to scale s is exp(-i k log s) without the factor 1 / s.
+    """
+    radius = max(filters.sizes) // 2
+    x = torch.arange(-radius, radius + 1, dtype=torch.float64, device="cpu")
+    up = -x[:, None]
+    r = torch.hypot(x, up)  # (largest, largest)
+    disc = r <= radius
+    r[radius, radius] = 1
+    frequency = _column(filters.frequencies, 3)
+    radial = torch.polar(disc / r, frequency * r.log() + filters.phase)  # (orders, largest, largest)
+    angular = _directions(filters, torch.atan2(x, up))  # (angles, largest, largest)
+    values = radial[:, None] * angular  # (orders, angles, largest, largest)
+    real = values.real / values.real.norm(dim=(2, 3), keepdim=True)
+    imag = values.imag / values.imag.norm(dim=(2, 3), keepdim=True)
+    steered = torch.exp(-1j * frequency * math.log(size / filters.unit))  # (orders, 1, 1)
+    values = torch.complex(real, imag) * steered[:, None]
+    edge = radius - size // 2
+    cut = values[..., edge : edge + size, edge : edge + size]
+    return cut.flatten(0, 1)
 
 
 def _by_pixel(values: Tensor, size: int) -> Tensor:

@@ -76,12 +76,14 @@ def _rows(table: str, groups: tuple[str, ...]) -> dict[str, Settings]:
         for name in groups:
             group, size = GROUPS[name]
             same = {"model": net, "group": group, "feature_groups": size}
+            # as large as all others of its group: the paper's "CNN (no aug)"
+            rows[f"{net}-{name}-cnn"] = {**same, "augment": False, "beta": 0.0}
             # feature groups of 1: the base network pools over nothing, like any other CNN
             base = {**same, "feature_groups": "1", "augment": False, "beta": 0.0}
             if name != groups[0]:
                 # the base network sees no views: train it once, measure it under every group
-                base["weights_of"] = f"{table}/{net}-{groups[0]}-cnn"
-            rows[f"{net}-{name}-cnn"] = base
+                base["weights_of"] = f"{table}/{net}-{groups[0]}-cnn-base"
+            rows[f"{net}-{name}-cnn-base"] = base
             rows[f"{net}-{name}-cnn-aug"] = {**same, "beta": 0.0}
             rows[f"{net}-{name}-e2cnn"] = {**same, "model": f"e2cnn-{net}", "beta": 0.0}
             for beta in BETAS:
@@ -168,10 +170,17 @@ DEVIATIONS = (
     "rotations by 45° are bilinear and compared on valid pixels (the authors': nearest, corners included)",
     "a view is never the image itself, and elements are drawn uniformly, reflections included",
 )
-VGG_DEVIATIONS = (
-    "all kernels are 3×3, as the paper's table says (the authors' code mixes 3×3 and 2×2)",
-    "the maps of conv 8 are averaged, as the paper's table says (the authors' code pools them first)",
+VGG_DEVIATIONS = ("all kernels are 3×3, as the paper's table says (the authors' code mixes 3×3 and 2×2)",)
+BASE_DEVIATIONS = (
+    "not in the paper: the ordinary network (64 first channels), an eighth to a quarter as large as the "
+    "networks of the other rows",
 )
+HET_WIDTHS = {
+    "resnet18-r4-2-1": "channels 88-187-374-748 (the authors' code: 88-176-352-704, fewer than told)",
+    "vgg-r8-4-2": "channels 132-264-550-1100 (the authors' code begins with 99, which does not run)",
+    "vgg-r8-4-2-1": "channels 129-258-516-1075 (the authors' code: 129-258-516-1032, fewer than told)",
+}
+"""Row without its method → channels at the preset paper, where they are not the authors'."""
 TRANSFORM_DEVIATIONS = (
     "each image is replaced by itself under a random element, drawn again in every epoch: no network is "
     "exact at 45°, so there is something to learn from it; as many images seen as with views in half of the "
@@ -184,8 +193,13 @@ def _deviations(row: str, settings: Settings) -> tuple[str, ...]:
     found: tuple[str, ...] = DEVIATIONS
     if row.startswith("vgg"):
         found += VGG_DEVIATIONS
+    if row.endswith("-base"):
+        found += BASE_DEVIATIONS
     if row.endswith("het-ien"):
         found += HET_DEVIATIONS
+    mix = row.removesuffix("-het-ien").removesuffix("-cnn-aug")
+    if mix in HET_WIDTHS:
+        found += (HET_WIDTHS[mix],)
     found += notes_beyond_the_paper(row, settings)
     if settings.get("transform"):
         found += TRANSFORM_DEVIATIONS

@@ -28,7 +28,7 @@ __all__ = ["MACHINE", "Config", "Entry", "changed", "differences", "entries", "f
 
 C = TypeVar("C", bound="Config")
 
-DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn")
+DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn", "ss-cnn-published")
 """Networks that see a digit at one of two sizes."""
 DIGIT_SIZES = (28, 56)
 MACHINE = ("device", "threads", "workers", "processes", "channels_last")

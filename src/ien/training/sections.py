@@ -106,7 +106,7 @@ class Network(Section):
         "cnn6",
         "cnn6, resnet18, vgg, cnn3 or wide-resnet; e2cnn-cnn6, e2cnn-resnet18 or e2cnn-vgg, the steerable "
         "networks with the same channels at inference; sesn-vector, sesn-scalar, dss, ss-cnn, sesn-wrn, "
-        "dss-wrn or ss-cnn-wrn.",
+        "dss-wrn or ss-cnn-wrn; ss-cnn-published or ss-cnn-wrn-published, with the published kernels.",
     )
     feature_groups: str = setting(
         "4", "Size of the feature groups, 4, or a mix, 4-2-1. Scale-equivariant networks have their own."
