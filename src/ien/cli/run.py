@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,10 @@ from .options import (
     run_folder_of,
 )
 
-__all__ = ["demo", "list_", "resume", "resume_hint", "run", "show", "table"]
+if TYPE_CHECKING:
+    from ..training import Config
+
+__all__ = ["demo", "list_", "resume", "resume_hint", "run", "show", "status", "table"]
 
 Preset = Annotated[
     str,
@@ -37,6 +40,8 @@ Settings = Annotated[
         help="Change a setting, as in --set beta=0.3; repeat for more. ien show lists them all.",
     ),
 ]
+CLUSTER = "On a cluster"
+"""The panel of options that submit jobs."""
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the run folders.")]
 Results = Annotated[
     Path, typer.Option("--results", metavar="DIR", help="Folder for the records of finished runs.")
@@ -140,6 +145,28 @@ def run(
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the network's blocks with torch.compile.")
     ] = False,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="slurm|local",
+            rich_help_panel=CLUSTER,
+            help="Submit a job for each run and return: to SLURM, or to processes of this machine.",
+        ),
+    ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=CLUSTER, help="Jobs at a time.", show_default="all; local: 1"),
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=0, rich_help_panel=CLUSTER, help="GPUs of each job.")] = 0,
+    cpus: Annotated[int, typer.Option(min=1, rich_help_panel=CLUSTER, help="CPUs of each job.")] = 1,
+    hours: Annotated[
+        float,
+        typer.Option(min=0.1, rich_help_panel=CLUSTER, help="Then a job stops, queues again and resumes."),
+    ] = 24.0,
+    partition: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=CLUSTER, help="SLURM's partition.", show_default="its default"),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train and test experiments one by one. Finished runs are skipped, stopped ones resumed.
@@ -152,6 +179,8 @@ def run(
     Example: ien run rot-mnist/cnn-aug 'rot-mnist/ien*' --seeds 1-3 --data ~/data
 
     Example: torchrun --nproc-per-node 2 -m ien run rot-mnist/ien-r4
+
+    Example: ien run 'rot-tim/*' --seeds 1-3 --launcher slurm --gpus 1 --cpus 8
     """
     with resume_hint():
         from ..experiments import find
@@ -160,10 +189,68 @@ def run(
 
         # --set wins over these, which are the same for all rows
         machine = {"device": device, "threads": threads, "precision": precision, "compile": compile}
+        if launcher is not None:
+            from ..experiments.launch import Resources, submit
+
+            resources = Resources(launcher, at_once, gpus, cpus, hours, partition)  # type: ignore[arg-type]
+            configs = plan(find(*names), preset, _read_seeds(seeds), settings or [], 1, machine)
+            # whatever folder the job starts in
+            options = _job_options(preset, settings, data, out.resolve(), results.resolve(), machine)
+            submit(configs, options, out, results, data, resources, typer.echo)
+            return
         with joined() as processes:  # one of several under torchrun, else alone
             chosen = find(*names)
             configs = plan(chosen, preset, _read_seeds(seeds), settings or [], processes.count, machine)
             run_all(configs, out, results, data, processes)
+
+
+def _job_options(
+    preset: str,
+    settings: list[str] | None,
+    data: str | None,
+    out: Path,
+    results: Path,
+    machine: dict[str, Any],
+) -> Callable[[Config], list[str]]:
+    """Return the function from a run to the options of its own ``ien run``."""
+    from ..data import data_folder
+
+    shared = ["--preset", preset, "--out", str(out), "--results", str(results)]
+    where = data_folder(data)
+    shared += ["--data", "embedded" if str(where) == "embedded" else str(where.resolve())]
+    for setting in settings or []:
+        shared += ["--set", setting]
+    shared += ["--device", machine["device"], "--precision", machine["precision"]]
+    if machine["threads"] is not None:
+        shared += ["--threads", str(machine["threads"])]
+    if machine["compile"]:
+        shared.append("--compile")
+    return lambda config: ["--seed", str(config.seed), *shared]
+
+
+def status(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the run folders.")] = Path(
+        "runs"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Show how far each run is, and which machine is on it.
+
+    Example: ien status
+
+    Example: ien status --out /shared/runs --json
+    """
+    from .._text import columns
+    from ..experiments.launch import status as read_status
+
+    found = read_status(out)
+    if as_json:
+        print_json([each._asdict() for each in found])
+        return
+    if not found:
+        typer.echo(f"there are no runs in {out}")
+        return
+    typer.echo("\n".join(columns([("run", "state", "progress", "where"), *found])))
 
 
 def resume(

@@ -38,7 +38,7 @@ from ..training.run_folder import read_config, read_data, read_result, write_jso
 from .catalogue import config as preset_config
 from .catalogue import names
 
-__all__ = ["plan", "resume", "run_all", "run_name"]
+__all__ = ["is_recorded", "plan", "resume", "run_all", "run_name"]
 
 Record = dict[str, Any]
 """The content of result.json; empty in all processes but the first."""
@@ -109,6 +109,17 @@ def run_name(config: Config, data: str | None = None) -> str:
     # a text may have a slash, and this part of the name is a single folder
     leaf = "-".join(parts).replace("/", "_")
     return f"{config.experiment}/{leaf}"
+
+
+def is_recorded(config: Config, results: Path, data: str | None = None) -> bool:
+    """Whether a run has a record, which must be of this configuration.
+
+    Args:
+        config: The run.
+        results: Where the records are.
+        data: The data folder.
+    """
+    return _read_record(results / f"{run_name(config, data)}.json", config, data) is not None
 
 
 def run_all(
