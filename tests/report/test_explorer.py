@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien.report.opened import Opened, OpenedRun
-from ien.report.opened import open_runs
+from ien.report.opened import Opened, OpenedRun, open_runs
 from ien.report.page.explorer import choose_images, explore, groups_of, sweeps_of
 from ien.report.page.pictures import MAX_MAP_SIZE, pack
 from ien.training.segment import IGNORED, dice

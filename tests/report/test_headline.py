@@ -50,11 +50,11 @@ def test_the_segmenter_whose_masks_move_with_the_image_is_compared_with_the_one_
     shown = [(number.before, number.value) for number in found.numbers]
     assert shown == [("0.500", "1.000"), ("0.450", "0.400"), ("0.900", "0.800")]
     assert found.sentence == (
-        "1 is perfect: the masks of tied move with the image to 1.000, those of free to 0.500; "
+        "A mask that moves with its image has a Dice of 1; tied has 1.000 and free 0.500; "
         "each costs 2 M multiply-accumulates an image."
     )
     alone = compare_segmenters({"tied": records["tied"]})
-    assert alone.sentence == "1 is perfect: the masks of tied move with the image to 1.000."
+    assert alone.sentence == "A mask that moves with its image has a Dice of 1; tied has 1.000."
     assert {number.before for number in alone.numbers} == {""}
 
 

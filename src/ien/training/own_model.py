@@ -119,7 +119,8 @@ def name_layers(network: nn.Module, group: Group, images: Tensor, tied: bool) ->
     """Give a network of your own ``taps`` and ``feature_groups``, by which ours are measured.
 
     An ordinary network none of whose layers returns a map, such as a vision transformer, has none:
-    its predictions are measured alone. A layer of a tied network has feature groups if it is not equivariant channel by channel.
+    its predictions are measured alone. A layer of a tied network has feature groups if it is not
+    equivariant channel by channel.
 
     Args:
         network: The network, on its device.

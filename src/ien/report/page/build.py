@@ -49,7 +49,7 @@ MAX_BYTES = 10_000_000
 """How large the page may become: browsers open that at once, and it can be sent by mail."""
 
 MAX_SEGMENTED = 32
-"""How many test images the curves of networks that segment are measured on: their maps are large."""
+"""How many test images curves are measured on if the networks segment: their maps are large."""
 
 Progress = Callable[[str], None]
 

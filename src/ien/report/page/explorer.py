@@ -514,7 +514,7 @@ def _forward(run: Opened, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def _kept(output: Tensor) -> Tensor:
-    """Return the predicted masks (B, H, W) of maps, as scores need too much memory; others as is."""
+    """Return the predicted masks (B, H, W) of maps, whose scores need much memory; others as is."""
     if kind_of(output) != "pixels":
         return output
     return output.argmax(1).clamp(max=MAX_CLASS).to(torch.uint8)

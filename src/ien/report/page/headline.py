@@ -96,12 +96,12 @@ def compare_segmenters(records: Mapping[str, Record]) -> Headline:
     ):
         before = f"{score(worst, field):.3f}" if worst != best else ""
         numbers.append(Number(f"{score(best, field):.3f}", what, before))
-    sentence = f"1 is perfect: the masks of {best} move with the image to {numbers[0].value}"
+    sentence = f"A mask that moves with its image has a Dice of 1; {best} has {numbers[0].value}"
     if worst == best:
         return Headline(tuple(numbers), f"{sentence}.")
     macs = {name: record.macs for name, record in records.items()}
     costs = _costs(worst, best, macs)
-    return Headline(tuple(numbers), f"{sentence}, those of {worst} to {numbers[0].before}; {costs}.")
+    return Headline(tuple(numbers), f"{sentence} and {worst} {numbers[0].before}; {costs}.")
 
 
 def _costs(worst: str, best: str, macs: Mapping[str, float]) -> str:
