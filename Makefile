@@ -53,7 +53,7 @@ clean:
 
 # and the rest: what the tests compare with, a browser driver, linters
 .venv/ready: .venv/demo
-	@echo "Adding what the tests need to .venv: another 0.5 GB, once."
+	@echo "Adding what the tests need to .venv: another 0.7 GB, once."
 	@$(INSTALL) -e ".[dev,steerable,plots,track]"
 	@touch $@
 

@@ -91,7 +91,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_bad_input_gets_one_line(tmp_path: Path) -> None:
     net = classifier()
-    with pytest.raises(ValueError, match="10 images are too few to learn an orientation from"):
+    with pytest.raises(ValueError, match="10 different images are too few to learn an orientation from"):
         Canonicalize(net, "rot4").fit(skies(10))
     with pytest.raises(ValueError, match=r"images must be square, .* got \(1, 3, 24, 20\): crop or pad"):
         Canonicalize(net, "rot4").fit(skies(64)[..., :20])
@@ -107,3 +107,17 @@ def test_bad_input_gets_one_line(tmp_path: Path) -> None:
         Canonicalize(fixed, "rot4")(skies(2))
     with pytest.raises(ValueError, match=r"must return scores \(B, classes\); it returns \(2, 4, 10, 10\)"):
         Canonicalize(nn.Conv2d(3, 4, 3), "rot4", outputs="map")(skies(2))
+
+
+def test_images_that_come_again_count_once() -> None:
+    images = skies(60)
+    once = Canonicalize(classifier(), "rot4").fit(images, steps=3, progress=False)
+    # as a loader that draws with replacement has them: else a tenth would be learnt and held out too
+    again = Canonicalize(classifier(), "rot4").fit(
+        [images[:40], images[10:], images], steps=3, progress=False
+    )
+    assert again.accuracy == once.accuracy
+    for name, weight in once.network.state_dict().items():
+        assert torch.equal(weight, again.network.state_dict()[name])
+    with pytest.raises(ValueError, match="20 different images are too few"):
+        once.fit([images[:20], images[:20]], progress=False)

@@ -41,6 +41,18 @@ def colour():
 
 def flat():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 14 * 14, 4))
+
+class Transformer(nn.Module):
+    # a small vision transformer whose patches are cut by reshaping: no layer returns a map
+    def __init__(self, num_classes):
+        super().__init__()
+        self.embed = nn.Linear(48, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, num_classes)
+    def forward(self, x):
+        patches = x.unfold(2, 4, 4).unfold(3, 4, 4)                     # (B, 3, 4, 4, 4, 4)
+        tokens = patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (B, 16, 48)
+        return self.head(self.block(self.embed(tokens)).mean(1))
 """
 
 
@@ -87,6 +99,61 @@ def test_an_ordinary_network_and_an_exactly_tied_one(photos) -> None:
     assert (tied["objective"]["slack"], tied["network"]["feature_groups"]) == ("0", "8")
     error = error_of("train", photos, "--model", "vgg", "--group", "none", *QUICK[2:], "--name", "plain")
     assert "holds another run (epochs 1, now 30" in error
+
+
+@pytest.mark.parametrize("group", ["flip", "rot2"])
+@pytest.mark.parametrize("model", ["vgg", "unet"])
+def test_groups_of_two_elements_are_exact_too(group, model, photos) -> None:
+    folder = photos
+    if model == "unet":
+        folder = Path("cells")
+        make_mask_folders(folder)
+    invoke("train", folder, "--model", model, "--group", group, "--slack", "0", *QUICK, "--name", "run")
+    config = json.loads(Path("runs/run/config.json").read_text())["config"]
+    assert config["network"]["feature_groups"] == "2"
+    network = ien.load("runs/run").double()
+    x = torch.rand(2, 3 if model == "vgg" else 1, 16, 16).double()
+    move = {"flip": lambda h: h.flip(-1), "rot2": lambda h: h.rot90(2, (-2, -1))}[group]
+
+    def error(act) -> float:
+        expected = network(x)
+        if model == "unet":
+            expected = act(expected)  # masks move with the image
+        return (network(act(x)) - expected).abs().max().item()
+
+    # the quarter turn is not in the group: an untrained network may be almost constant, but not exact
+    assert error(move) < error(lambda h: h.rot90(1, (-2, -1))) / 30
+
+
+def test_a_network_without_maps_trains_as_it_is_and_not_under_a_group(photos, net) -> None:
+    code = ("train", photos, "--model", "net.py:Transformer", *QUICK)
+    error = error_of(*code)
+    assert "which cannot rotate" in error and "; --group none trains it as it is\n" in error
+    assert not Path("runs").exists()
+    assert "so the loss has nothing to compare" in error_of(
+        *code, "--group", "none", "--set", "beta=1", "--set", "augment=true"
+    )
+    output = invoke(*code, "--group", "none").output
+    assert "next" not in output and "agreement" in output
+    run = Path("runs/photos/net-none-seed1")
+    record = json.loads((run / "result.json").read_text())
+    names: dict = {}
+    exec(NET, names)
+    model = ien.load(run, build=names["Transformer"])
+    right, alike = [], []
+    files = sorted(Path("photos/test").glob("*/*.png"))
+    for path in files:
+        pixels = torch.from_numpy(np.array(Image.open(path).crop((2, 0, 18, 16)))).permute(2, 0, 1) / 255
+        label = int(path.parent.name[-1])
+        found = [int(model(pixels.rot90(k, (1, 2))[None]).argmax()) for k in range(4)]
+        right += [prediction == label for prediction in found]
+        alike.append(len(set(found)) == 1)
+    assert record["accuracy_under_group"] == pytest.approx(sum(right) / len(right))
+    assert record["accuracy"] == pytest.approx(sum(right[::4]) / len(files))
+    assert record["agreement"] == pytest.approx(sum(alike) / len(files))
+    assert record["layers"] == {} and "no layers to look at" in error_of(
+        "report", run, "--model", "net.py:Transformer"
+    )
 
 
 def test_a_stopped_run_goes_on_with_the_same_command_to_the_same_weights(photos, monkeypatch) -> None:
@@ -226,7 +293,7 @@ def test_a_folder_that_cannot_be_used_is_one_line_and_leaves_nothing(spoil, told
         (["--model", "unet"], "unet segments, and photos has no masks"),
         (["--model", "net.py:build", "--width", "2"], "--width is for networks of ien"),
         (["--group", "turns"], "turns"),
-        (["--group", "flip"], "feature groups whose largest size is 1, 4 or 8"),
+        (["--group", "rot6"], "feature groups whose largest size is 1, 2, 4 or 8"),
         (["--slack", "much"], "slack must be auto, or a number of 0 or more; got much"),
         (["--ignore", "7"], "--ignore is a value of masks, and photos has none"),
         (["--set", "epoch=3"], "there is no field 'epoch'"),

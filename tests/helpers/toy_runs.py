@@ -12,7 +12,9 @@ from rich.console import Console
 import ien.data
 from ien.report.page import build
 from ien.training import run
+from ien.training.segment import SegmentConfig
 from tests.helpers import toy
+from tests.helpers.tiny import make_mask_folders
 
 MEASURED = 12
 
@@ -34,6 +36,20 @@ def make_runs(factory: pytest.TempPathFactory) -> list[Path]:
         train(folder / "cnn", beta=0.0, augment=False)
         train(folder / "scale", group="scale1.25")
     return [folder / name for name in ("ien", "cnn", "scale")]
+
+
+def make_segment_runs(factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs that segment discs, one of them tied; made once for all tests, not to be changed."""
+    folder = factory.getbasetemp() / "segment-runs"
+    if not folder.exists():
+        place = str(folder / "discs")
+        make_mask_folders(Path(place), {"train": 8, "test": 3})
+        settings = {"image_size": 16, "channels": 1, "width": 0.75, "epochs": 1, "cycle_epochs": 1}
+        settings |= {"dataset": "discs", "batch_size": 4, "device": "cpu", "threads": 1}
+        for name, changes in (("free", {}), ("tied", {"tie": "smooth", "beta": 0.0})):
+            config = SegmentConfig.of(f"discs/{name}", "folder", **settings, **changes)
+            run(folder / name, config, place, console=Console(file=io.StringIO()))
+    return [folder / name for name in ("free", "tied")]
 
 
 def write_page(

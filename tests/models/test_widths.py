@@ -28,12 +28,14 @@ from ien.models import create
         ("cnn6", "8-4-2-1", 1 / 4, (8, 8, 16, 16, 24, 32)),
         ("cnn6", "8-4-2", 1e-9, (4,) * 6),
         ("resnet18", 4, 1 / 4, (8, 17, 34, 68)),  # 8½ down
+        ("resnet18", 2, 1 / 4, (17, 34, 68, 136)),
         ("resnet18", 8, 1 / 4, (6, 12, 24, 48)),
         ("resnet18", 1, 1 / 8, (8, 16, 32, 64)),
         ("resnet18", "4-2-1", 1 / 4, (8, 16, 32, 68)),  # 34 is a tie of 32 and 36
         ("resnet18", "8-4-2-1", 1 / 4, (8, 8, 24, 48)),
         ("resnet18", "8-1", 1 / 1000, (2, 2, 2, 2)),
         ("vgg", 4, 1 / 8, (4, 9, 18, 18, 36, 36, 36, 36)),  # 4½ down
+        ("vgg", 2, 1 / 8, (9, 18, 36, 36, 72, 72, 72, 72)),
         ("vgg", 8, 1 / 4, (6, 12, 25, 25, 50, 50, 50, 50)),
         ("vgg", "4-2-1", 1 / 4, (8, 16, 36, 36, 72, 72, 72, 72)),  # 9 and 18: 18 is a tie of 16 and 20
         ("vgg", "8-4-2", 1, (24, 48, 100, 100, 200, 200, 200, 200)),
@@ -52,3 +54,9 @@ def test_feature_groups_are_rounded_to_the_unit_with_ties_down(name, feature_gro
         channels.append(convs[-1].out_channels)
     in_units = sum(size * count for size, count in zip(spec.sizes, spec.counts, strict=True))
     assert channels == [count // spec.unit * in_units for count in groups]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg", "unet"])
+def test_feature_groups_of_two_have_the_channels_of_four(name) -> None:
+    num_groups = importlib.import_module(f"ien.models.{name}").num_groups
+    assert [2 * count for count in num_groups(2, 1)] == [4 * count for count in num_groups(4, 1)]

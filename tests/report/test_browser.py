@@ -297,6 +297,27 @@ def test_the_page_of_a_model_opens_where_its_prediction_changes(browser, tmp_pat
         assert tab.text_content(".panel.left .predicted") == "0"
 
 
+def test_masks_rotate_with_the_image_and_predictions_are_drawn(browser, segment_runs, tmp_path) -> None:
+    path = write_page(segment_runs, tmp_path / "report.html", images=2, maps=1)
+    data = Page(path.read_text(encoding="utf-8")).data
+    with opened(browser, path, viewport={"width": 1200, "height": 1600}) as tab:
+        tab.wait_for_function("masksOf(0) && masksOf(1)")
+        tab.evaluate("moveTo(0)")
+        truth = pixels(tab, "#truth")
+        assert len(np.unique(truth.reshape(-1, 4), axis=0)) == 2  # background and disc
+        for quarter in range(4):
+            tab.evaluate(f"moveTo({90 * quarter})")
+            assert np.array_equal(pixels(tab, "#truth"), np.rot90(truth, quarter))
+            for side, run in (("left", 0), ("right", 1)):
+                returned = pixels(tab, f".panel.{side} .mask")
+                assert np.array_equal(pixels(tab, f".panel.{side} .mask-back"), np.rot90(returned, -quarter))
+                found = data["runs"][run]["images"][0]["dice"][18 * quarter]
+                expected = "–" if found is None else f"{found:.3f}"
+                assert tab.text_content(f".panel.{side} .dice") == expected
+        tab.evaluate("moveTo(45)")
+        assert (pixels(tab, "#truth")[0, 0] == 0).all()  # a corner that has left the frame
+
+
 @pytest.mark.parametrize(("channels", "text"), [(2, "%"), (1, "")])
 def test_the_page_of_a_model_of_maps_shows_how_far_they_change(browser, tmp_path, channels, text) -> None:
     torch.manual_seed(0)

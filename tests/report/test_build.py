@@ -100,6 +100,28 @@ def test_runs_that_only_scale_are_measured_over_factors(runs, tmp_path) -> None:
     assert len(found.data["runs"]) == len(found.data["images"]) == 1
 
 
+def test_runs_that_segment_have_dice_in_all_and_under_every_element(segment_runs, tmp_path) -> None:
+    path = write_page(segment_runs, tmp_path / "report.html", images=2, maps=1)
+    page = Page(path.read_text(encoding="utf-8"))
+    expected, per_element = [], []
+    for folder in segment_runs:
+        result = json.loads((folder / "result.json").read_text())
+        names = ("dice", "dice_under_group", "consistency", "parameters", "macs", "images_per_second")
+        expected += [result[name] for name in names]
+        expected += [layer["relative"] for layer in result["layers"].values()]
+        per_element += result["dice_per_element"].items()
+    cells = [cell for cell in page.named("td") if "data-value" in cell]
+    of_elements = [cell for cell in cells if "data-element" in cell]
+    assert [float(c["data-value"] or "nan") for c in cells if "data-element" not in c] == expected
+    assert [(c["data-element"], float(c["data-value"])) for c in of_elements] == per_element
+    assert "Dice under every element" in page.text and "with copies" not in page.text
+    assert "Every operation commutes with quarter turns" in page.text  # the doctor has looked at it
+    assert len(page.named("img")) == 3  # the cost is not drawn: these runs have no accuracy
+    # the tied network is the better one of the headline
+    consistency = json.loads((segment_runs[1] / "result.json").read_text())["consistency"]
+    assert re.search(rf"has a Dice of 1; [^;]*tied[^;]* has {consistency:.3f} and", page.text)
+
+
 # --- the file
 
 
@@ -229,9 +251,14 @@ def test_runs_tested_on_fewer_of_the_same_images_are_shown_on_those(opened_runs)
     assert [len(run.images) for run in opened] == [len(run.labels) for run in opened] == [7, 7]
 
 
-def test_a_run_that_does_not_classify_is_refused(opened_runs) -> None:
-    with pytest.raises(ValueError, match="does not classify, and this page is about classifiers"):
+def test_a_run_that_neither_classifies_nor_segments_is_refused(opened_runs) -> None:
+    with pytest.raises(ValueError, match="neither classifies nor segments, as this page needs"):
         build._with_equal_images([replace(opened_runs[0], labels=None)])
+
+
+def test_runs_that_classify_and_runs_that_segment_are_not_mixed(runs, segment_runs, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"tested on different images.*discs"):
+        write_page([segment_runs[0], runs[0]], tmp_path / "report.html")
 
 
 def test_runs_with_one_name_are_told_apart_by_their_folders(runs, tmp_path) -> None:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import ien
-from ien.report.opened import Opened, OpenedRun
-from ien.report.page.explorer import MAX_MAP_SIZE, choose_images, explore, groups_of, pack, sweeps_of
+from ien.report.opened import Opened, OpenedRun, open_runs
+from ien.report.page.explorer import choose_images, explore, groups_of, sweeps_of
+from ien.report.page.pictures import MAX_MAP_SIZE, pack
+from ien.training.segment import IGNORED, dice
 from tests.helpers import toy
 
 pytestmark = pytest.mark.usefixtures("toy_data")
@@ -148,6 +150,28 @@ def test_images_are_of_different_classes_first() -> None:
     labels = torch.tensor([5, 5, 5, 2, 5, 2, 9])
     assert choose_images(labels, 5) == [0, 3, 6, 1, 2]
     assert choose_images(labels, 99) == [0, 3, 6, 1, 2, 4, 5]
+
+
+def test_masks_are_what_is_predicted_and_their_dice_is_with_the_rotated_truth(segment_runs) -> None:
+    runs = open_runs(segment_runs)
+    content = explore(runs, [dict.fromkeys(run.layers, 1.0) for run in runs], images=2, maps=1).content
+    assert content["kind"] == "pixels"
+    group = ien.rotation(72)
+    for shown, run in zip(content["runs"], runs, strict=True):
+        for seen, image in zip(shown["images"], content["images"], strict=True):
+            x, truth = run.images[image["index"]], run.masks[image["index"]]
+            stored = np.frombuffer(base64.b64decode(image["mask"]["pixels"]), np.uint8).reshape(16, 16)
+            assert np.array_equal(stored, truth.numpy()) and image["name"].endswith(" of the test set")
+            steps = np.frombuffer(zlib.decompress(base64.b64decode(seen["mask"]["frames"])), np.uint8)
+            masks = steps.reshape(72, 16, 16).cumsum(0, dtype=np.uint8)
+            for k in (0, 5, 18, 36, 54):
+                g = torch.tensor([k])
+                predicted = run.model(group.act(x[None], g)).argmax(1)
+                assert np.array_equal(masks[k], predicted[0].numpy())
+                expected = float(dice(predicted, group.act_on_masks(truth[None], g, ignore=IGNORED), 2))
+                assert (seen["dice"][k] or 0.0) == pytest.approx(
+                    0.0 if expected != expected else expected, rel=1e-5
+                )
 
 
 def test_constant_frames_pack_to_zeros() -> None:

@@ -1,13 +1,15 @@
 """The headline of a page: its numbers are those of the reports."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import ien
 from ien.measuring.report import OutputReport, Report
 from ien.report.page.explorer import sweeps_of
-from ien.report.page.headline import compare_runs, describe_model
+from ien.report.page.headline import compare_runs, compare_segmenters, describe_model
 from tests.helpers.reports import layer, report
 
 
@@ -35,6 +37,25 @@ def test_the_network_that_changes_most_is_compared_with_the_one_that_changes_lea
         "When the image is rotated, ordinary CNN changes 61 % of its predictions and equivariant (tied) 0 %; "
         "each costs 14.1 M multiply-accumulates an image."
     )
+
+
+def segmenter(consistency: float, dice: float) -> Any:
+    content = {"consistency": consistency, "dice_under_group": dice / 2, "dice": dice}
+    return SimpleNamespace(content=content, macs=2_000_000.0)
+
+
+def test_the_segmenter_whose_masks_move_with_the_image_is_compared_with_the_one_whose_do_not() -> None:
+    records = {"tied": segmenter(1.0, 0.8), "free": segmenter(0.5, 0.9), "augmented": segmenter(0.75, 0.85)}
+    found = compare_segmenters(records)
+    shown = [(number.before, number.value) for number in found.numbers]
+    assert shown == [("0.500", "1.000"), ("0.450", "0.400"), ("0.900", "0.800")]
+    assert found.sentence == (
+        "A mask that moves with its image has a Dice of 1; tied has 1.000 and free 0.500; "
+        "each costs 2 M multiply-accumulates an image."
+    )
+    alone = compare_segmenters({"tied": records["tied"]})
+    assert alone.sentence == "A mask that moves with its image has a Dice of 1; tied has 1.000."
+    assert {number.before for number in alone.numbers} == {""}
 
 
 def test_one_run_has_nothing_before_its_numbers() -> None:

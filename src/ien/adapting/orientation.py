@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._files import generator, seeded
+from .._files import digest, generator, seeded
 from .._text import progress_bar
 from ..groups.group import Group
 from ..groups.members import regular_sizes
@@ -86,7 +86,8 @@ def train_orientation(
     Args:
         network: From :func:`orientation_network`; its weights are plain afterwards.
         group: The transformations.
-        images: A tensor (N, C, H, W), or batches. Only small copies are kept in memory.
+        images: A tensor (N, C, H, W), or batches. Only small copies are kept in memory, and an
+            image that comes again counts once.
         steps: Steps of training, with 64 images each.
         seed: Of all random choices.
         progress: Whether to show a bar on a terminal.
@@ -127,18 +128,19 @@ def train_orientation(
 
 
 def _small_copies(images: Images) -> Tensor:
-    """Return all images as small copies (N, C, 64, 64), one batch in memory at a time."""
-    copies = []
+    """Return all different images as small copies (N, C, 64, 64), one batch in memory at a time."""
+    copies: dict[str, Tensor] = {}
     for x in checked_batches(images, BATCH_SIZE):
         check_square(x)
-        copies.append(shrink(x.cpu()))
-    count = sum(len(x) for x in copies)
-    if count < MIN_IMAGES:
+        for copy in shrink(x.cpu()):
+            # an image that comes again would be learnt and held out too
+            copies.setdefault(digest(copy.numpy().tobytes()), copy)
+    if len(copies) < MIN_IMAGES:
         raise ValueError(
-            f"{count} images are too few to learn an orientation from: use {MIN_IMAGES} or more, better "
-            f"thousands; or leave fit() out, and the model's own confidence decides"
+            f"{len(copies)} different images are too few to learn an orientation from: use {MIN_IMAGES} or "
+            f"more, better thousands; or leave fit() out, and the model's own confidence decides"
         )
-    return torch.cat(copies)
+    return torch.stack(list(copies.values()))
 
 
 @torch.no_grad()

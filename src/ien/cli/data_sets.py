@@ -43,8 +43,8 @@ def lines_of_all(folder: Path) -> Iterator[Line]:
     yield from _scale_mnist_lines(folder)
     yield from _tiny_imagenet_lines(folder)
     yield from _stl10_lines(folder)
-    yield from _class_folder_lines(folder)
-    yield from _mask_folder_lines(folder)
+    yield from _folder_lines(folder, class_folders, "pictures by class")
+    yield from _folder_lines(folder, mask_folders, "images and masks")
     yield from clip_lines(folder)
     yield from _embedded_lines()
 
@@ -158,25 +158,16 @@ def _stl10_lines(folder: Path) -> Iterator[Line]:
     yield from _cached_lines("stl10", stl10.cache_name(found, "*"))
 
 
-def _class_folder_lines(folder: Path) -> Iterator[Line]:
-    for name in class_folders.NAMED:
+def _folder_lines(folder: Path, kind: ModuleType, part: str) -> Iterator[Line]:
+    """Look for the data sets that are folders of one kind: class folders, or mask folders."""
+    for name in kind.NAMED:
         try:
-            found = class_folders.find(class_folders.place_in(folder, name))
+            found = kind.find(kind.place_in(folder, name))
         except (ValueError, OSError) as error:
-            yield Line(name, "pictures by class", f"missing: {error}")
+            yield Line(name, part, f"missing: {error}")
             continue
-        yield Line(name, "pictures by class", f"{found} in {found.folder}", True)
-        yield from _cached_lines(name, class_folders.cache_name(name, found, "*", "*"))
-
-
-def _mask_folder_lines(folder: Path) -> Iterator[Line]:
-    for name in mask_folders.NAMED:
-        try:
-            found = mask_folders.find(mask_folders.place_in(folder, name))
-        except (ValueError, OSError) as error:
-            yield Line(name, "images and masks", f"missing: {error}")
-            continue
-        yield Line(name, "images and masks", f"{found} in {found.folder}", True)
+        yield Line(name, part, f"{found} in {found.folder}", True)
+        yield from _cached_lines(name, kind.cache_name(name, found, "*", "*"))
 
 
 def _embedded_lines() -> Iterator[Line]:

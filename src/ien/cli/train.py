@@ -151,9 +151,7 @@ def _summary(config: Config, record: dict[str, Any], run: Path) -> list[str]:
     if code:
         build, again = ", build", f" --model {code}"
     told["model"] = f'ien.load("{run}"{build}): a plain network'
-    if record["accuracy"] is not None:
+    if record["layers"]:  # a vision transformer may have none that returns a map
         told["next"] = f"ien report {run}{again} -o report.html: a page to explore"
-    else:  # the explorer shows predicted classes
-        told["next"] = f"ien measure {run}{again} --out page: how equivariant each layer is"
     width = max(map(len, told))
     return [f"{name:{width}}  {text}" for name, text in told.items()]

@@ -11,6 +11,7 @@
     tiny_imagenet.py    the published folder of Tiny ImageNet
     rot_tim.py          Tiny ImageNet upright; Rot-TIM and R2-TIM, made from it
     stl10.py            the published folder of STL-10
+    picture_files.py    which pictures are held out, and in which order they come
     class_folders.py    a folder of pictures for each class: EuroSAT, UC Merced and others
     mask_folders.py     a folder of images and one of masks, to segment
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import md5
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from .augment import resized
 from .cache import cached, layout_of
 from .dataset import MIN_IMAGE_SIZE, Dataset, NamedClasses
 from .download import published_folder
+from .picture_files import digest_of, shuffled, split
 
 __all__ = [
     "NAMED",
@@ -34,10 +34,6 @@ __all__ = [
 
 NAMED = {"eurosat": 27_000, "uc-merced": 2_100, "pbc-blood-cells": 17_092, "neu-steel": 1_800}
 """Data sets that are found by their name in the data folder, and how many images were published."""
-TEST_SHARE = 5
-"""Without a folder ``test``, one in five images of each class is held out to test."""
-RECIPE = 1
-"""Part of the name of a cached file: raise it when the same sources give other tensors."""
 
 Files = tuple[tuple[Path, int], ...]
 """Picture files, each with its label."""
@@ -180,20 +176,14 @@ def find(folder: str | os.PathLike[str], seed: int = 0) -> ClassFolders:
             kept, held_out = _split(name, of_classes[name], seed)
             train += [(path, label) for path in kept]
             test += [(path, label) for path in held_out]
-    return ClassFolders(
-        folder, classes, _shuffled(train, "train order", seed), _shuffled(test, "test order", seed)
-    )
+    train_order, test_order = _stream("train order", seed), _stream("test order", seed)
+    return ClassFolders(folder, classes, shuffled(train, train_order), shuffled(test, test_order))
 
 
 def cache_name(name: str, found: ClassFolders, seed: int | str, image_size: int | str) -> str:
     """Return the name of the cached file; a seed or size of ``*`` matches any."""
-    digest = md5(f"{RECIPE}".encode(), usedforsecurity=False)
-    # sorted, since the seed decides on the order and on which are held out
-    for path, label in sorted((*found.train, *found.test)):
-        state = path.stat()  # opening every file at every start would take long
-        where = path.relative_to(found.folder).as_posix()
-        digest.update(f"{where} {label} {state.st_size} {state.st_mtime_ns}\n".encode())
-    return f"{name}-seed{seed}-{image_size}px-{digest.hexdigest()}"
+    digest = digest_of(found.folder, (*found.train, *found.test))
+    return f"{name}-seed{seed}-{image_size}px-{digest}"
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
@@ -235,16 +225,7 @@ def _split(name: str, paths: list[Path], seed: int) -> tuple[list[Path], list[Pa
             f"class {name} has only {paths[0]}, and there is no folder test: add pictures, so that one can "
             f"be held out"
         )
-    order = torch.randperm(len(paths), generator=_stream(f"held out of {name}", seed)).tolist()
-    count = max(1, len(paths) // TEST_SHARE)
-    held_out = [paths[k] for k in sorted(order[:count])]
-    kept = [paths[k] for k in sorted(order[count:])]
-    return kept, held_out
-
-
-def _shuffled(files: list[tuple[Path, int]], purpose: str, seed: int) -> Files:
-    order = torch.randperm(len(files), generator=_stream(purpose, seed)).tolist()
-    return tuple(files[k] for k in order)
+    return split(paths, _stream(f"held out of {name}", seed))
 
 
 def _read(title: str, paths: list[Path], shape: tuple[int, int, int]) -> Tensor:

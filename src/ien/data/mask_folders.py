@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import md5
 from pathlib import Path
 
 import numpy
@@ -23,8 +22,19 @@ from .augment import resized
 from .cache import Layout, cached
 from .dataset import MIN_IMAGE_SIZE, Dataset, NamedClasses
 from .download import published_folder
+from .picture_files import digest_of, shuffled, split
 
-__all__ = ["IGNORED", "NAMED", "MaskFolders", "find", "has_masks", "mask_folders", "place_in", "values_of"]
+__all__ = [
+    "IGNORED",
+    "NAMED",
+    "MaskFolders",
+    "cache_name",
+    "find",
+    "has_masks",
+    "mask_folders",
+    "place_in",
+    "values_of",
+]
 
 NAMED = {"nuclei": "dsb2018-nuclei"}
 """Data sets that are found in the data folder → the folder that they are in."""
@@ -32,10 +42,6 @@ IGNORED = 255
 """The class of pixels that do not count: nothing is known of them."""
 MAX_VALUES = 64
 """More values are no classes: a mask that was saved as JPEG, or numbers of single objects."""
-TEST_SHARE = 5
-"""Without a folder ``test``, one in five images is held out to test."""
-RECIPE = 1
-"""Part of the name of a cached file: raise it when the same sources give other tensors."""
 
 Pairs = tuple[tuple[Path, Path], ...]
 """Image files, each with that of its mask."""
@@ -115,7 +121,7 @@ def mask_folders(
         "test_y": (torch.uint8, (len(found.test), image_size, image_size)),
     }
     about = {"seed": seed, "values": values, "ignore": ignore}
-    tensors = cached(_cache_name(name, found, seed, image_size), layout, make, about)
+    tensors = cached(cache_name(name, found, seed, image_size), layout, make, about)
     source = "subset" if name in NAMED else "folder"
     names = tuple(f"mask value {value}" for value in values)
     return NamedClasses(name, source, **tensors, classes=len(values), class_names=names)
@@ -156,7 +162,16 @@ def find(folder: str | os.PathLike[str], seed: int = 0) -> MaskFolders:
         train, test = _pairs(folder / "train"), _pairs(folder / "test")
     else:
         train, test = _split(folder, _pairs(folder / "train"), seed)
-    return MaskFolders(folder, _shuffled(train, "train order", seed), _shuffled(test, "test order", seed))
+    train_order, test_order = _stream("train order", seed), _stream("test order", seed)
+    return MaskFolders(folder, shuffled(train, train_order), shuffled(test, test_order))
+
+
+def cache_name(name: str, found: MaskFolders, seed: int | str, image_size: int | str) -> str:
+    """Return the name of the cached file; a seed or size of ``*`` matches any."""
+    files = []
+    for image, mask in (*found.train, *found.test):
+        files += [(image, "image"), (mask, "mask")]
+    return f"{name}-masks-seed{seed}-{image_size}px-{digest_of(found.folder, files)}"
 
 
 def values_of(masks: Sequence[Path], ignore: int | None = None) -> list[int]:
@@ -213,16 +228,7 @@ def _split(
         raise ValueError(
             f"{folder} has one image and no folder test: add images, so that one can be held out"
         )
-    order = torch.randperm(len(pairs), generator=_stream("held out", seed)).tolist()
-    count = max(1, len(pairs) // TEST_SHARE)
-    held_out = [pairs[k] for k in sorted(order[:count])]
-    kept = [pairs[k] for k in sorted(order[count:])]
-    return kept, held_out
-
-
-def _shuffled(pairs: list[tuple[Path, Path]], purpose: str, seed: int) -> Pairs:
-    order = torch.randperm(len(pairs), generator=_stream(purpose, seed)).tolist()
-    return tuple(pairs[k] for k in order)
+    return split(pairs, _stream("held out", seed))
 
 
 def _read(
@@ -281,16 +287,6 @@ def _nearest(pixels: Tensor, size: int) -> Tensor:
     n = len(pixels)
     places = (2 * torch.arange(size) + 1) * n // (2 * size)
     return pixels[places][:, places]
-
-
-def _cache_name(name: str, found: MaskFolders, seed: int, image_size: int) -> str:
-    hashed = md5(f"{RECIPE}".encode(), usedforsecurity=False)
-    for pair in sorted((*found.train, *found.test)):
-        for path in pair:
-            state = path.stat()
-            where = path.relative_to(found.folder).as_posix()
-            hashed.update(f"{where} {state.st_size} {state.st_mtime_ns}\n".encode())
-    return f"{name}-masks-seed{seed}-{image_size}px-{hashed.hexdigest()}"
 
 
 def _stream(purpose: str, seed: int) -> torch.Generator:

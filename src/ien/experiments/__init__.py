@@ -11,6 +11,7 @@ nuclei.py       cell nuclei to segment
 catalogue.py    all experiments by name
 queue.py        run experiments one after another, and record them
 launch.py       hand experiments to a cluster, a job each
+fitting.py      does a network fit the images: its size, and what it returns
 own_images.py   ``ien train``: a folder of images and a model → a run
 describe.py     what ``ien show`` prints
 tables.py       records beside the paper's numbers

@@ -13,17 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from torch import Tensor, nn
 
 from .._text import nearest
 from ..data import class_folders, mask_folders
-from ..data.dataset import MIN_IMAGE_SIZE
-from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..measuring.image_folder import common_channels, read_square
-from ..measuring.inputs import eval_mode, try_model
 from ..training import (
     ALONE,
     MACHINE,
@@ -36,10 +31,11 @@ from ..training import (
     kind_of,
     run,
 )
-from ..training.folder import FolderConfig, check_scores
+from ..training.folder import FolderConfig
 from ..training.own_model import OWN, OwnNetwork, check_code
 from ..training.run_folder import read_config
-from ..training.segment import SegmentConfig, check_maps
+from ..training.segment import SegmentConfig
+from .fitting import called, check_output, exact_size, takes
 
 __all__ = ["MODELS", "Wanted", "plan_own", "train_own"]
 
@@ -75,8 +71,6 @@ OWN_RATE = 1e-3
 """Highest learning rate of a network of the user's own; ours take 5e-3, which is high."""
 CYCLE_SHARE = 0.8
 """Share of the epochs in which the learning rate rises and falls; the rest polishes."""
-MAX_STEP = 32
-"""Pixels by which a size may change to one that a network takes at all."""
 MIN_TRAIN_IMAGES = 2
 """Of each class, to train on."""
 MIN_TEST_IMAGES = 2
@@ -149,20 +143,20 @@ def plan_own(wanted: Wanted) -> Planned:
     config = _config(wanted, model, found)
     network = kind_of(config).network(config)
     notes = [found.note]
-    if model == OWN and found.channels == 1 and not _takes(network, config):
+    if model == OWN and found.channels == 1 and not takes(network, config):
         colour = changed(config, {"channels": 3})
-        if _takes(network, colour):
+        if takes(network, colour):
             config = colour
-            notes.append(f"the pictures are grey; {_called(config)} is given three equal channels")
+            notes.append(f"the pictures are grey; {called(config)} is given three equal channels")
     # an ordinary CNN need not be exact, but it has to run
-    if wanted.group != NO_GROUP or not _takes(network, config):
-        size, note = _exact_size(network, config, asked=wanted.size)
+    if wanted.group != NO_GROUP or not takes(network, config):
+        size, note = exact_size(network, config, asked=wanted.size)
         config = changed(config, {"image_size": size})
         if note:
             notes.append(note)
     # after the size is known: --set image_size=… is taken at its word
     config = change(config, wanted.settings)
-    _check_output(network, config)
+    check_output(network, config)
     return Planned(config, _name(wanted, config), tuple(notes))
 
 
@@ -306,73 +300,6 @@ def _config(wanted: Wanted, model: str, found: _Images) -> Config:
         values["ignore"] = wanted.ignore
     experiment = f"{_dataset_name(wanted.folder)}/{_row(wanted, model)}"
     return config.of(experiment, PRESET, **values)
-
-
-def _exact_size(network: nn.Module, config: Config, asked: int | None) -> tuple[int, str]:
-    """Return the size nearest to that of a configuration at which quarter turns are exact.
-
-    Returns:
-        The size, and what to tell the user about it.
-    """
-    size = config.data.image_size
-
-    def distance(each: int) -> tuple[int, int]:
-        return abs(each - size), -each  # the larger one if two are equally near: it loses nothing
-
-    near = range(max(MIN_IMAGE_SIZE, size - MAX_STEP), size + MAX_STEP)
-    # a network may refuse a size, as a U-Net does whose pools leave a rest
-    runs = (each for each in sorted(near, key=distance) if _takes(network, config, each))
-    first = next(runs, size)
-    try:
-        diagnosis = doctor(network, (config.data.channels or 3, first, first))
-    except ValueError as error:
-        return size, f"size {size}: whether it is exact is not known ({error})"
-    if not diagnosis.exact and not diagnosis.exact_sizes:
-        return size, ""  # tying the weights says why
-    exact = first
-    if not diagnosis.exact:
-        exact = min(diagnosis.exact_sizes, key=distance)
-    if exact == size:
-        return size, ""
-    why = "you asked for" if asked is not None else "the pictures have"
-    return exact, (
-        f"size {exact}, where {why} {size}: {_called(config)} commutes with quarter turns and "
-        f"flips at {', '.join(map(str, diagnosis.exact_sizes))} (--set image_size={size} keeps it)"
-    )
-
-
-def _check_output(network: nn.Module, config: Config) -> None:
-    """Raise before anything is written if the network does not return what is needed."""
-    x = _some_images(config)
-    with torch.no_grad(), eval_mode(network):
-        output = try_model(network, x)
-    if isinstance(config, SegmentConfig):
-        check_maps(output, tuple(x.shape), config.data.classes, _called(config))
-    else:
-        check_scores(output, len(x), config.data.classes, _called(config))
-
-
-def _takes(network: nn.Module, config: Config, size: int | None = None) -> bool:
-    """Whether a network runs on images like those of a configuration, or of another size."""
-    with torch.no_grad(), eval_mode(network):
-        try:
-            try_model(network, _some_images(config, size))
-        except (ValueError, TypeError, RuntimeError):
-            return False
-    return True
-
-
-def _some_images(config: Config, size: int | None = None) -> Tensor:
-    size = size or config.data.image_size
-    return torch.rand(2, config.data.channels or 3, size, size)
-
-
-def _called(config: Config) -> str:
-    """What the user calls the network."""
-    network = config.network
-    if isinstance(network, OwnNetwork) and network.code:
-        return network.code
-    return network.model
 
 
 def _dataset_name(folder: Path) -> str:

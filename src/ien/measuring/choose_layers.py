@@ -13,10 +13,14 @@ from ..loss.arguments import Arguments
 from ..loss.feature_groups import Spec
 from ..loss.modules import hooked, walk
 
-__all__ = ["choose_layers", "requested_layers"]
+__all__ = ["NoMaps", "choose_layers", "requested_layers"]
 
 MAX_UNCAPTURED_LAYERS = 5
 """How many of the layers that return maps, but cannot be captured, an error names."""
+
+
+class NoMaps(ValueError):
+    """No layer of a model returns a map that can be captured."""
 
 
 @dataclass
@@ -58,7 +62,7 @@ def choose_layers(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) 
         arguments: What the model takes besides these images.
 
     Raises:
-        ValueError: No layer returns a map that can be captured.
+        NoMaps: No layer returns a map that can be captured.
 
     >>> layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
     >>> choose_layers(nn.Sequential(layers), torch.rand(1, 1, 4, 4))
@@ -74,7 +78,7 @@ def choose_layers(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) 
     runs = _run_once(model, modules, x, arguments)
     maps = [name for name, run in runs.items() if run.can_be_captured]
     if not maps:
-        raise ValueError(_why_no_map(runs, has_hidden_layers))
+        raise NoMaps(_why_no_map(runs, has_hidden_layers))
 
     children = _direct_children(modules)
     chosen = [name for name in maps if name in children]

@@ -438,6 +438,8 @@ def _scores_of(output: Any) -> Any:
     """Return the scores inside what models of Hugging Face return; anything else as it is."""
     if isinstance(output, Tensor):
         return output
+    if isinstance(output, Mapping):
+        return output.get("logits", output)
     return getattr(output, "logits", output)
 
 

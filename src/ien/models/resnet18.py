@@ -14,8 +14,14 @@ from .widths import of_largest_size, rounded
 
 __all__ = ["Block", "ResNet18", "resnet18"]
 
-# feature groups of each stage at width 1, by the largest size; 1 is the base net
-NUM_GROUPS = {1: (64, 128, 256, 512), 4: (34, 68, 136, 272), 8: (24, 48, 96, 192)}
+# feature groups of each stage at width 1, by the largest size; 1 is the base net, 4 and 8 are the
+# paper's, and 2, for flip and rot2, has the channels of 4
+NUM_GROUPS = {
+    1: (64, 128, 256, 512),
+    2: (68, 136, 272, 544),
+    4: (34, 68, 136, 272),
+    8: (24, 48, 96, 192),
+}
 STRIDES = (1, 2, 2, 2)  # 65 -> 65, 33, 17, 9: all commute with quarter turns
 
 

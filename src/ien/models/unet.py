@@ -21,7 +21,7 @@ from .widths import of_largest_size, rounded
 __all__ = ["UNet", "unet"]
 
 # feature groups of each level on the way down at width 1, by the largest size; 1 is the base net
-NUM_GROUPS = {1: (32, 64, 128, 256), 4: (8, 16, 32, 64), 8: (6, 12, 24, 48)}
+NUM_GROUPS = {1: (32, 64, 128, 256), 2: (16, 32, 64, 128), 4: (8, 16, 32, 64), 8: (6, 12, 24, 48)}
 DIVISOR = 8  # of the sides of images: three pools halve them
 
 

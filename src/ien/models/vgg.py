@@ -12,9 +12,11 @@ from .widths import of_largest_size, rounded
 
 __all__ = ["VGG", "vgg"]
 
-# feature groups of each layer at width 1, by the largest size; 1 is the base net
+# feature groups of each layer at width 1, by the largest size; 1 is the base net, 4 and 8 are the
+# paper's, and 2, for flip and rot2, has the channels of 4
 NUM_GROUPS = {
     1: (64, 128, 256, 256, 512, 512, 512, 512),
+    2: (72, 144, 288, 288, 576, 576, 576, 576),
     4: (36, 72, 144, 144, 288, 288, 288, 288),
     8: (25, 50, 100, 100, 200, 200, 200, 200),
 }

@@ -34,6 +34,8 @@ class Opened:
     """(N, C, H, W), float32 in [0, 1]."""
     labels: Tensor | None = None
     """Their classes (N,), if known."""
+    masks: Tensor | None = None
+    """The classes of their pixels (N, H, W), if they are to be segmented and these are known."""
     image_names: tuple[str, ...] = ()
     """What to call the images, if not test image 0, 1, …"""
 
@@ -54,7 +56,7 @@ class OpenedRun(Opened):
 
     Its name is the row and what tells it from others, as in ``ien-r4 small seed 1``; its layers are
     those that the paper compares; its images are those of its test set, or for a tracker what it
-    searches in; it has no labels if it does not classify.
+    searches in; it has labels if it classifies, and masks if it segments.
     """
 
     folder: Path
@@ -84,14 +86,22 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
     if read_result(folder) is None:
         raise ValueError(f"{folder} is not finished: go on with ien resume {folder}")
     model = load(folder)
+    if not model.taps:
+        raise ValueError(
+            f"{folder}: no layer of its network returns a map (B, C, H, W), so there are no layers to look "
+            f"at; its accuracy under the group is in {folder / 'result.json'}"
+        )
     record = read(folder / "result.json")
     kind = kind_of(config)
     x, y = kind.examples(config, kind.load(config, data or read_data(folder)["folder"]))
     words = [record.experiment.split("/")[-1], record.preset, f"seed {record.seed}"]
     for field, value in record.changes:
         words.append(f"{field}={value}")
-    if y is not None:
-        y = y[:count]
+    labels, masks = None, None
+    if y is not None and y.ndim == 3:
+        masks = y[:count]
+    elif y is not None:
+        labels = y[:count]
     return OpenedRun(
         folder=folder,
         name=" ".join(words),
@@ -100,7 +110,8 @@ def open_run(folder: Path | str, data: str | None = None, count: int = 1000) -> 
         feature_groups=model.feature_groups,  # type: ignore[arg-type]
         group=next(iter(config.objective.groups)),
         images=to_float(x[:count]),
-        labels=y,
+        labels=labels,
+        masks=masks,
         config=config,
         record=record,
     )

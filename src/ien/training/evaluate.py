@@ -44,6 +44,8 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
         the share of images whose predicted class is the same under all elements; and ``layers``.
     """
     objective = config.objective
+    if not model.taps:
+        return _evaluate_predictions(config, model, x, y)
     taps: Any = (model.taps, model.feature_groups)
     reports = []
     for group in objective.measured_groups:
@@ -80,6 +82,38 @@ def evaluate(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str
         "accuracy_under_group": under_group,
         "agreement": agreement,
         "layers": layers,
+    }
+
+
+def _evaluate_predictions(config: Config, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Measure what :func:`evaluate` does of a network none of whose layers returns a map."""
+    device = next(model.parameters()).device
+    of_views, under_groups, agreements = [], [], []
+    model.eval()
+    for group in config.objective.measured_groups:
+        accuracies = []
+        agree = torch.ones(len(x), dtype=torch.bool)
+        for k in range(len(group)):
+            parts = []
+            with torch.inference_mode():
+                for batch in _batches(x):
+                    g = torch.full((len(batch),), k, device=device)
+                    parts.append(model(group.act(batch.to(device), g)).argmax(1).cpu())
+            predicted = torch.cat(parts)  # (N,)
+            if k == 0:
+                upright = predicted
+            agree &= predicted == upright
+            accuracies.append(float((predicted == y.cpu()).double().mean()))
+        identity, *others = accuracies
+        of_views.append(statistics.mean(others))
+        under_groups.append(statistics.mean(accuracies))
+        agreements.append(float(agree.double().mean()))
+    return {
+        "accuracy": identity,
+        "accuracy_with_copies": (identity + statistics.mean(of_views)) / 2,
+        "accuracy_under_group": statistics.mean(under_groups),
+        "agreement": statistics.mean(agreements),
+        "layers": {},
     }
 
 

@@ -107,11 +107,23 @@ def trainable(
     network = build(config).to(device)
     # before weights are tied: a tied norm is of a class of its own, which torch would not replace
     network = processes.synchronise_norms(network, device)
-    tied = tie_weights(config, network, some.to(device))
-    if not hasattr(network, "taps"):  # not one of ours
+    is_ours = hasattr(network, "taps")
+    try:
+        tied = tie_weights(config, network, some.to(device))
+    except ValueError as error:
+        if is_ours:
+            raise
+        raise ValueError(f"{error}; --group none trains it as it is") from None
+    if not is_ours:
         name_layers(network, next(iter(config.objective.groups)), some.to(device), tied is not None)
-    _check_measurable(config, network, some[:2].to(device))
-    check_target(config, network, some.to(device))
+    if network.taps:
+        _check_measurable(config, network, some[:2].to(device))
+        check_target(config, network, some.to(device))
+    elif config.objective.beta > 0 or config.objective.target is not None:
+        raise ValueError(
+            "no layer of the network returns a map (B, C, H, W), so the loss has nothing to compare: set "
+            "beta=0, and no target"
+        )
     network.train()
     if config.machine.channels_last:
         channels_last(network)

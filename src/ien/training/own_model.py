@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .._files import digest
 from ..groups.group import Group
 from ..loss.capture import capture
-from ..measuring.choose_layers import choose_layers
+from ..measuring.choose_layers import NoMaps, choose_layers
 from ..measuring.inputs import eval_mode
 from ..measuring.measure import measure
 from .fields import setting
@@ -118,7 +118,9 @@ def check_code(network: OwnNetwork, sha256: str, run: Path) -> None:
 def name_layers(network: nn.Module, group: Group, images: Tensor, tied: bool) -> None:
     """Give a network of your own ``taps`` and ``feature_groups``, by which ours are measured.
 
-    A layer of a tied network has feature groups if it is not equivariant channel by channel.
+    An ordinary network none of whose layers returns a map, such as a vision transformer, has none:
+    its predictions are measured alone. A layer of a tied network has feature groups if it is not
+    equivariant channel by channel.
 
     Args:
         network: The network, on its device.
@@ -127,7 +129,12 @@ def name_layers(network: nn.Module, group: Group, images: Tensor, tied: bool) ->
         tied: Whether its weights are tied.
     """
     with eval_mode(network), torch.no_grad():
-        taps = choose_layers(network, images[:2].clone())
+        try:
+            taps = choose_layers(network, images[:2].clone())
+        except NoMaps:
+            if tied:
+                raise
+            taps = []
         with capture(network, taps) as features:
             network(images[:2].clone())
     sizes = dict.fromkeys(taps, 1)

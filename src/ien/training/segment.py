@@ -190,8 +190,8 @@ class Segment(ClassifyFolder):
         return EpochItems(train or config.data.train_images or NUCLEI_TRAIN_IMAGES, "image")
 
     def examples(self, config: Config, data: Dataset) -> tuple[Tensor, Tensor | None]:
-        _, (x, _) = images(config, data)
-        return x, None
+        _, (x, masks) = images(config, data)
+        return x, masks
 
 
 SEGMENT = Segment()

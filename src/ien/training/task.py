@@ -210,7 +210,10 @@ class TaskKind(ABC, Generic[C, D]):
 
     @abstractmethod
     def examples(self, config: C, data: D) -> tuple[Tensor, Tensor | None]:
-        """Return test images (N, C, H, W) to look at, and their labels (N,) if they have any."""
+        """Return test images (N, C, H, W) to look at, and what they show, if it is known.
+
+        That is a label for each image (N,), or a mask (N, H, W).
+        """
 
 
 def kind_named(name: object) -> TaskKind[Any, Any]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +23,7 @@ from tests.helpers.losses import images, net
 from tests.helpers.nets import digit_like_classifier
 from tests.helpers.two_processes import together
 
+ROOT = Path(__file__).parents[3]
 X, Y = torch.rand(12, 1, 9, 9), torch.arange(12) % 3
 
 
@@ -190,3 +195,79 @@ def test_two_processes_share_the_images(tmp_path) -> None:
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert found == [pytest.approx(whole.scalars(), rel=1e-9), 7]
+
+
+SCRIPT = """
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Lightning's own on import
+    import lightning
+
+import ien
+from tests.helpers.nets import digit_like_classifier
+
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+x, y = torch.rand(14, 1, 9, 9, generator=torch.Generator().manual_seed(0)), torch.arange(14) % 3
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = digit_like_classifier()
+
+    def training_step(self, batch, index):
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(self.net(images), labels)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+lightning.seed_everything(0, verbose=False)
+module = Module()
+# 7 batches of 2, so that one process measures more of them than the other
+callback = ien.callbacks.LightningCallback(x, "rot4", module="net", labels=y, batch_size=2)
+trainer = lightning.Trainer(
+    max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", callbacks=[callback], logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    trainer.fit(module, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=7))
+logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+seen = {
+    "epochs": list(callback.reports),
+    "images": callback.reports[2].images,
+    "scalars": callback.reports[2].scalars(),
+    "logged": logged,
+    "alone": ien.measure(module.net, x, "rot4", labels=y, floors=False).scalars(),
+    "told": [str(warning.message) for warning in told if "sync_dist" in str(warning.message)],
+}
+(folder / f"{trainer.global_rank}.json").write_text(json.dumps(seen))
+"""
+# Lightning starts this script once more by itself, for the second process
+
+
+@pytest.mark.slow
+def test_lightnings_own_processes_share_the_images_and_log_the_same_numbers(tmp_path) -> None:
+    pytest.importorskip("lightning", reason="needs lightning: pip install 'ien[lightning]'")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert "distributed_backend=gloo" in done.stderr and "Starting with 2 processes" in done.stderr
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    for seen in (first, second):
+        assert seen["epochs"] == [1, 2] and seen["images"] == 14 and seen["told"] == []
+        assert seen["scalars"] == pytest.approx(first["alone"])
+        assert seen["logged"] == pytest.approx(first["alone"], rel=1e-6)

@@ -85,4 +85,5 @@ class LightningCallback(Callback):  # type: ignore[misc]
             return
         report = self._every_epoch.measure(pl_module.get_submodule(self.module))
         self.reports[epochs] = report
-        pl_module.log_dict(report.scalars())
+        # all processes have the same numbers; said so, as Lightning warns of any others
+        pl_module.log_dict(report.scalars(), sync_dist=True)

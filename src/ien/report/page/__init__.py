@@ -3,6 +3,7 @@
     html.py        fill a template: escaping, style and numbers
     measured.py    the page of one report, which ``ien.measure(...).save(folder)`` writes
     outputs.py     what a model returns: classes, pixels or values, and how far they change
+    pictures.py    images, maps and masks as text that the page's script draws
     explorer.py    what the explorer shows: images and feature maps at all angles and scales
     headline.py    what a page says first: three large numbers and one sentence
     build.py       the page of runs, which ``ien report RUN`` writes

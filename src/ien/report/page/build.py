@@ -20,10 +20,10 @@ from ...measuring.report import Report
 from ..opened import Opened, OpenedRun, open_runs
 from ..palette import colours_of, plain_names
 from ..plots.style import styled
-from ..records import Record
+from ..records import Record, read_field, read_number
 from ..rows import summarise
 from .explorer import SHOWN_IMAGES, SHOWN_MAPS, Exploration, Sweep, explore, groups_of, sweeps_of
-from .headline import compare_runs
+from .headline import Headline, compare_runs, compare_segmenters
 from .html import fill
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ __all__ = [
 
 MAX_BYTES = 10_000_000
 """How large the page may become: browsers open that at once, and it can be sent by mail."""
+
+MAX_SEGMENTED = 32
+"""How many test images curves are measured on if the networks segment: their maps are large."""
 
 Progress = Callable[[str], None]
 
@@ -79,10 +82,12 @@ def write_runs_page(
     """Write the page of finished runs to one file that loads nothing from elsewhere.
 
     Args:
-        folders: Run folders of classifiers that were tested on the same images.
+        folders: Run folders that were tested on the same images, of networks that classify or of
+            networks that segment.
         path: The file to write.
         data: Where their data set is now, if it was moved.
-        measured: How many test images the curves are measured on, at most.
+        measured: How many test images the curves are measured on, at most; no more than 32 for
+            networks that segment.
         progress: Called with a line of text about what is going on.
 
     Returns:
@@ -136,11 +141,13 @@ def _with_equal_images(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
     """Return the runs with as many images as all of them have, which must be the same images."""
     first = runs[0]
     count = min(len(run.images) for run in runs)
+    if first.masks is not None:
+        count = min(count, MAX_SEGMENTED)
     cut = []
     for run in runs:
-        if run.labels is None:
+        if run.labels is None and run.masks is None:
             raise ValueError(
-                f"{run.folder} does not classify, and this page is about classifiers; look at its layers "
+                f"{run.folder} neither classifies nor segments, as this page needs; look at its layers "
                 f"with ien measure {run.folder} --out page, and at trackers with ien plot tracking and ien "
                 f"plot turning"
             )
@@ -152,7 +159,9 @@ def _with_equal_images(runs: Sequence[OpenedRun]) -> list[OpenedRun]:
                 f"{first.folder} on {_tested_on(first.record)}, {run.folder} on {_tested_on(run.record)}; "
                 f"write one page for each"
             )
-        cut.append(replace(run, images=images, labels=run.labels[:count]))
+        labels = None if run.labels is None else run.labels[:count]
+        masks = None if run.masks is None else run.masks[:count]
+        cut.append(replace(run, images=images, labels=labels, masks=masks))
     return cut
 
 
@@ -239,8 +248,10 @@ def _plots(runs: Sequence[OpenedRun], measured: Sequence[tuple[Sweep, Mapping[st
             trained[run.name] = run.folder
     if trained:
         caption = "Loss, accuracy and each layer's term, by epoch; with a target, its multipliers."
+        if runs[0].masks is not None:
+            caption = "Loss and the share of pixels that are right, by epoch; each layer's term, if any."
         plots.append(Plot("Training", caption, _as_address(plot_training(trained, narrow=True))))
-    if len(runs) > 1:
+    if len(runs) > 1 and runs[0].labels is not None:
         rows, names = [], []
         for run in runs:
             rows += summarise([run.record])
@@ -279,7 +290,7 @@ def _page(
         machines[run.record.machine] = None
         if run.record.commit:
             commits[run.record.commit] = None
-    headline = None
+    headline: Headline | None = None
     changed = dict.fromkeys([run.name for run in runs], math.nan)
     if measured is not None:
         sweep, reports = measured
@@ -287,14 +298,23 @@ def _page(
         for name, report in reports.items():
             if report.output is not None:
                 changed[name] = report.output.flip_rate
+    segments = runs[0].masks is not None
+    lines = _lines(runs)
+    elements: dict[str, None] = {}
+    for line in lines:
+        elements |= dict.fromkeys(line["dice"].get("per_element", ()))
+    if segments:
+        headline = compare_segmenters({run.name: run.record for run in runs})
     values: dict[str, Any] = {
         "headline": headline,
         "changed": changed,
+        "segments": segments,
         "made": now(),
         "names": [run.name for run in runs],
         "commits": list(commits),
         "machines": list(machines),
-        "runs": _lines(runs),
+        "runs": lines,
+        "elements": list(elements),
         "layers": list(layers),
         "measured": len(runs[0].images),
         "data": _tested_on(runs[0].record),
@@ -327,6 +347,7 @@ def fitting_page(
             explorer=content.replace("<", "\\u003c"),  # no text in it can end the script element
             left_out=_left_out(exploration, images, maps, remedy),
             kind=exploration.kind,
+            has_masks="mask" in exploration.content["images"][0],
             labelled=exploration.content["images"][0]["label"] is not None,
             scales=len(exploration.content["sweeps"]) > 1,
             changing=exploration.note,
@@ -363,9 +384,24 @@ def _lines(runs: Sequence[OpenedRun]) -> list[dict[str, Any]]:
                 "folder": str(run.folder),
                 "record": run.record,
                 "layers": relative,
+                "dice": _dice(run),
             }
         )
     return lines
+
+
+def _dice(run: OpenedRun) -> dict[str, Any]:
+    """Return what the tables show of a network that segments; nothing for others."""
+    if run.masks is None:
+        return {}
+    content = run.record.content
+    per_element = read_field(content, "dice_per_element", kind=dict)
+    return {
+        "dice": read_number(content, "dice"),
+        "dice_under_group": read_number(content, "dice_under_group"),
+        "consistency": read_number(content, "consistency"),
+        "per_element": {label: read_number(per_element, label) for label in per_element},
+    }
 
 
 def _settings(runs: Sequence[OpenedRun]) -> list[tuple[str, list[str], bool]]:

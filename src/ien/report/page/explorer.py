@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
 
 from ..._text import MODEL_ITSELF
+from ...data.mask_folders import IGNORED
 from ...groups.families import rotation, scale
 from ...groups.group import Group
 from ...groups.similarity import Similarity
@@ -22,9 +20,21 @@ from ...loss.capture import capture
 from ...loss.error import MIN_VARIANCE, image_errors
 from ...loss.feature_groups import pool_layer
 from ...loss.layers import per_layer
+from ...training.segment import dice
 from ..opened import Opened
 from ..palette import colours_of
 from .outputs import Kind, changes, kind_of, output_of
+from .pictures import (
+    MAX_CLASS,
+    MAX_MAP_SIZE,
+    Json,
+    at_most,
+    mask_frames,
+    mask_picture,
+    pack,
+    picture,
+    rounded,
+)
 
 __all__ = [
     "Changes",
@@ -34,14 +44,12 @@ __all__ = [
     "explore",
     "find_changes",
     "groups_of",
-    "pack",
     "sweeps_of",
 ]
 
 NUM_ANGLES = 72  # every 5°
 FACTORS_PER_SIDE = 10  # on each side of 1, besides those of the groups
 SHOWN_IMAGES, SHOWN_MAPS, SHOWN_CLASSES = 10, 4, 10
-MAX_MAP_SIZE, MAX_IMAGE_SIZE = 32, 96  # larger ones are averaged down: this is for looking only
 BATCH = 24
 EIGHTHS = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
 """Angles at which all images are tried, to find those whose prediction changes."""
@@ -50,8 +58,6 @@ MIN_CHANGE = 1e-6
 """Smaller changes are those of rounding."""
 # images and maps of a layer to try where the page would become too large, the most first
 REDUCED_COUNTS = ((10, 4), (8, 4), (7, 4), (6, 4), (6, 3), (6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 1))
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -155,16 +161,26 @@ def explore(
 
     pictures = []
     for i, (index, label) in enumerate(zip(chosen, labels, strict=True)):
-        picture = _picture(x[i]) | {"index": index, "label": label, "opening": found.opening(index)}
+        shown_image = picture(x[i]) | {"index": index, "label": label, "opening": found.opening(index)}
         if runs[0].image_names:
-            picture["name"] = runs[0].image_names[index]
+            shown_image["name"] = runs[0].image_names[index]
+        elif label is None:
+            shown_image["name"] = f"{index} of the test set"
         if found.kind == "classes":
             # all runs show the same classes of an image, so that their bars can be compared
             scores = torch.stack([of_run[i].double().softmax(1) for of_run in outputs])
-            picture["classes"] = _likeliest(scores, label)
+            shown_image["classes"] = _likeliest(scores, label)
             for shown, probabilities in zip(shown_runs, scores, strict=True):
-                shown["images"][i] |= _predictions(probabilities, picture["classes"])
-        pictures.append(picture)
+                shown["images"][i] |= _predictions(probabilities, shown_image["classes"])
+        if found.kind == "pixels":
+            for shown, of_run in zip(shown_runs, outputs, strict=True):
+                shown["images"][i]["mask"] = mask_frames(of_run[i])
+        if runs[0].masks is not None:
+            truth = runs[0].masks[index]  # (H, W)
+            shown_image["mask"] = mask_picture(truth)
+            for shown, of_run in zip(shown_runs, outputs, strict=True):
+                shown["images"][i]["dice"] = _dice(of_run[i], truth, sweeps)
+        pictures.append(shown_image)
 
     content = {
         "kind": found.kind,
@@ -370,21 +386,6 @@ def choose_images(labels: Tensor, count: int) -> list[int]:
     return [*first.values(), *others][:count]
 
 
-def pack(frames: Tensor) -> tuple[str, list[float | None]]:
-    """Compress frames (n, h, w) to 256 steps of their common range; returns the text and the range.
-
-    The text is the base64 of a zlib stream of the differences from frame to frame, modulo 256.
-    """
-    low, high = float(frames.min()), float(frames.max())
-    width = (high - low) or 1.0  # of constant frames
-    scaled = (frames.double() - low) * (255 / width)  # (n, h, w), from 0 to 255
-    steps = scaled.round().to(torch.uint8)
-    steps[1:] = steps[1:] - steps[:-1]  # small, and so they compress well
-    compressed = zlib.compress(steps.numpy().tobytes(), 9)
-    text = base64.b64encode(compressed).decode()
-    return text, [_rounded(low), _rounded(high)]
-
-
 def _steps(groups: Sequence[Group]) -> Iterator[object]:
     """Yield what the elements of all groups are made of."""
     for group in groups:
@@ -425,7 +426,7 @@ def _explore_run(
 ) -> tuple[list[Json], list[Json], list[Tensor]]:
     """Return what the page shows of each layer, of each image, and the outputs of each image.
 
-    Outputs are (elements, …).
+    Outputs are (elements, …): scores of classes, or for maps the class of each pixel.
     """
     y, originals = _forward(run, x)
     chosen = {}  # the maps that vary most
@@ -452,7 +453,7 @@ def _explore_run(
             run, x[i : i + 1], y[i : i + 1], original, variance, output_variance, sweeps, chosen
         )
         if kind_of(y) != "classes":
-            image["changed"] = list(map(_rounded, changed.tolist()))
+            image["changed"] = list(map(rounded, changed.tolist()))
         images.append(image)
         outputs.append(output)
     return layers, images, outputs
@@ -476,7 +477,7 @@ def _explore_image(
         for g in sweep.g.split(BATCH):  # (BATCH,): all at once would need too much memory
             views = sweep.group.act(x.expand(len(g), -1, -1, -1), g)
             output, pooled = _forward(run, views)
-            outputs.append(output)
+            outputs.append(_kept(output))
             y_expanded = y.expand(len(g), *y.shape[1:])
             changed.append(changes(y_expanded, output, sweep.group, g, output_variance))
             for name, h_g in pooled.items():
@@ -485,7 +486,7 @@ def _explore_image(
                 error = image_errors(h, h_g, sweep.group, g) / max(variance[name], MIN_VARIANCE)
                 errors[name].append(error)
                 shown = h_g[:, chosen[name]]  # (elements, maps, H, W)
-                frames[name].append(_at_most(shown, MAX_MAP_SIZE))
+                frames[name].append(at_most(shown, MAX_MAP_SIZE))
 
     image: Json = {"frames": [], "ranges": [], "errors": []}
     for name in original:
@@ -496,7 +497,7 @@ def _explore_image(
             ranges.append(limits)
         image["frames"].append(texts)
         image["ranges"].append(ranges)
-        image["errors"].append(list(map(_rounded, torch.cat(errors[name]).tolist())))
+        image["errors"].append(list(map(rounded, torch.cat(errors[name]).tolist())))
     return image, torch.cat(outputs), torch.cat(changed)
 
 
@@ -512,6 +513,30 @@ def _forward(run: Opened, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     return output, {name: features[name] for name in run.layers}
 
 
+def _kept(output: Tensor) -> Tensor:
+    """Return the predicted masks (B, H, W) of maps, whose scores need much memory; others as is."""
+    if kind_of(output) != "pixels":
+        return output
+    return output.argmax(1).clamp(max=MAX_CLASS).to(torch.uint8)
+
+
+def _dice(predicted: Tensor, truth: Tensor, sweeps: Sequence[Sweep]) -> list[float | None]:
+    """Compare predicted masks (elements, H, W) with the true mask (H, W) under each element.
+
+    Returns the mean over the classes but the background; None where neither mask has any.
+    """
+    views = []
+    for sweep in sweeps:
+        copies = truth.expand(len(sweep.g), -1, -1)  # (elements of the sweep, H, W)
+        views.append(sweep.group.act_on_masks(copies, sweep.g, ignore=IGNORED))
+    truths = torch.cat(views)
+    # the classes that occur; one that neither mask has would not count
+    known = torch.cat([predicted.flatten(), truth[truth != IGNORED]])
+    classes = 1 + max(1, int(known.max()))
+    scores = dice(predicted, truths, classes)  # (elements, classes - 1)
+    return list(map(rounded, scores.nanmean(1).tolist()))
+
+
 def _likeliest(scores: Tensor, label: int | None) -> list[int]:
     """Choose the classes worth a bar: the label, and the likeliest of (runs, elements, classes)."""
     order: list[int] = scores.amax((0, 1)).argsort(descending=True).tolist()
@@ -525,11 +550,11 @@ def _predictions(probabilities: Tensor, classes: list[int]) -> Json:
     best = probabilities.max(1)  # of (elements, classes)
     rows = []
     for row in probabilities[:, classes].tolist():
-        rows.append([_rounded(share, 4) for share in row])
+        rows.append([rounded(share, 4) for share in row])
     return {
         "probabilities": rows,
         "predicted": best.indices.tolist(),
-        "confidence": list(map(_rounded, best.values.tolist())),
+        "confidence": list(map(rounded, best.values.tolist())),
     }
 
 
@@ -543,27 +568,3 @@ def _sweep_content(sweeps: Sequence[Sweep]) -> list[Json]:
         )
         start += len(sweep.values)
     return content
-
-
-def _picture(x: Tensor) -> Json:
-    """Write an image (C, H, W) in [0, 1] as bytes: three channels, or the first one alone."""
-    channels = 3 if len(x) >= 3 else 1
-    x = _at_most(x[:channels][None], MAX_IMAGE_SIZE)[0]
-    pixels = (x.clamp(0, 1) * 255).round().to(torch.uint8)
-    text = base64.b64encode(pixels.numpy().tobytes()).decode()
-    return {"size": list(pixels.shape), "pixels": text}
-
-
-def _at_most(h: Tensor, size: int) -> Tensor:
-    """Average maps (…, H, W) down to at most size × size pixels."""
-    height, width = h.shape[-2:]
-    if height <= size and width <= size:
-        return h
-    return adaptive_avg_pool2d(h, (min(height, size), min(width, size)))
-
-
-def _rounded(value: float, digits: int = 6) -> float | None:
-    """Keep some significant digits, so that the page stays small; None for what is not a number."""
-    if not math.isfinite(value):
-        return None
-    return float(f"{value:.{digits}g}")

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from ..._text import short_count
 from ...measuring.report import Report
+from ..records import Record, read_number
 from .explorer import Sweep
 
-__all__ = ["Headline", "Number", "compare_runs", "describe_model", "share_text"]
+__all__ = ["Headline", "Number", "compare_runs", "compare_segmenters", "describe_model", "share_text"]
 
 
 class Number(NamedTuple):
@@ -72,6 +73,35 @@ def compare_runs(sweep: Sweep, reports: Mapping[str, Report], macs: Mapping[str,
         f"{best} {share_text(changing[best])}"
     )
     return Headline(tuple(numbers), f"{sentence}; {_costs(worst, best, macs)}.")
+
+
+def compare_segmenters(records: Mapping[str, Record]) -> Headline:
+    """Compare the network whose masks change most under its group with the one whose change least.
+
+    Args:
+        records: Name of each run to its record, which holds Dice under every element.
+    """
+
+    def score(name: str, field: str) -> float:
+        return read_number(records[name].content, field)
+
+    # of runs that are equally consistent, the better one is the one with the higher Dice
+    order = sorted(records, key=lambda name: (score(name, "consistency"), score(name, "dice_under_group")))
+    worst, best = order[0], order[-1]
+    numbers = []
+    for field, what in (
+        ("consistency", "Dice between the mask of a moved image and the moved mask of the image"),
+        ("dice_under_group", "Dice with the true masks, over all elements of the group"),
+        ("dice", "Dice with the true masks of the images as they are, not moved"),
+    ):
+        before = f"{score(worst, field):.3f}" if worst != best else ""
+        numbers.append(Number(f"{score(best, field):.3f}", what, before))
+    sentence = f"A mask that moves with its image has a Dice of 1; {best} has {numbers[0].value}"
+    if worst == best:
+        return Headline(tuple(numbers), f"{sentence}.")
+    macs = {name: record.macs for name, record in records.items()}
+    costs = _costs(worst, best, macs)
+    return Headline(tuple(numbers), f"{sentence} and {worst} {numbers[0].before}; {costs}.")
 
 
 def _costs(worst: str, best: str, macs: Mapping[str, float]) -> str:

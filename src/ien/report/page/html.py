@@ -42,6 +42,7 @@ def fill(template: str, script: str | None = None, **values: object) -> str:
         "readable": readable,
         "short_count": short_count,
         "percent": _percent,
+        "score": _score,
         "all_digits": _all_digits,
         "heat": _heat,
     }
@@ -69,6 +70,12 @@ def _percent(share: float) -> str:
     if not math.isfinite(share):
         return "–"
     return f"{100 * share:.2f} %"
+
+
+def _score(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.3f}"
 
 
 def _all_digits(value: float) -> str:

@@ -4,7 +4,8 @@
 const data = JSON.parse(document.getElementById("explorer-data").textContent);
 const find = (id) => document.getElementById(id);
 const state = { image: 0, layer: "", sweep: 0, index: 0, left: 0, right: data.runs.length - 1 };
-const decoded = new Map();  // "run/image/layer" -> maps, each all its frames as bytes; null while it is decoded
+// "run/image/layer" -> maps, each all its frames as bytes; "run/image" -> masks; null while they are decoded
+const decoded = new Map();
 const ROUNDING = 1e-8;  // errors below it are those of rounding
 
 /** A new element with these properties and children. */
@@ -86,15 +87,25 @@ async function unpack(text, frame) {
   return frames;
 }
 
+/** The decoded masks of a model for the image under all elements, or null for now. */
+function masksOf(run) {
+  const key = `${run}/${state.image}`, { size: [height, width], frames } = data.runs[run].images[state.image].mask;
+  return decodedAs(key, () => unpack(frames, height * width));
+}
+
 /** The decoded maps of a layer, or null for now: the page is drawn again when they are there. */
 function framesOf(run, layer) {
-  const key = `${run}/${state.image}/${layer}`;
+  const [height, width] = data.runs[run].layers[layer].stored;
+  const packed = data.runs[run].images[state.image].frames[layer];
+  const unpackAll = () => Promise.all(packed.map((text) => unpack(text, height * width)));
+  return decodedAs(`${run}/${state.image}/${layer}`, unpackAll);
+}
+
+function decodedAs(key, unpacking) {
   if (!decoded.has(key)) {
     decoded.set(key, null);
-    const [height, width] = data.runs[run].layers[layer].stored;
-    const packed = data.runs[run].images[state.image].frames[layer];
-    Promise.all(packed.map((text) => unpack(text, height * width)))
-      .then((maps) => { decoded.set(key, maps); draw(); })
+    unpacking()
+      .then((frames) => { decoded.set(key, frames); draw(); })
       .catch((error) => complain(`The maps could not be unpacked (${error.message}).`));
   }
   return decoded.get(key);
@@ -129,6 +140,28 @@ function paintAligned(canvas, pixels, height, width, matrix) {
   paint(canvas, height, width, (i) => {
     const colour = weights[i] > 0 ? COLOURS[Math.min(255, Math.round(values[i] / weights[i]))] : COLOURS[0];
     return [...colour, Math.round(255 * weights[i])];
+  });
+}
+
+// a byte for the class of each pixel: the background, and colours that colour-blind readers can tell apart
+const CLASSES = [
+  [24, 16, 58], [230, 159, 0], [86, 180, 233], [0, 158, 115], [204, 121, 167], [213, 94, 0], [0, 114, 178], [240, 228, 66],
+];
+const UNKNOWN = 255;
+
+function colourOfClass(index) {
+  if (index === UNKNOWN) return [127, 127, 127, 255];
+  return [...(index === 0 ? CLASSES[0] : CLASSES[1 + (index - 1) % (CLASSES.length - 1)]), 255];
+}
+
+/** Read a mask at the moved place of every pixel, the nearest one; transparent where it shows what left the frame. */
+function paintMask(canvas, pixels, height, width, [a, b, c, d]) {
+  const middleY = (height - 1) / 2, middleX = (width - 1) / 2;
+  paint(canvas, height, width, (i) => {
+    const x = i % width - middleX, y = middleY - Math.floor(i / width);
+    const column = Math.round(middleX + a * x + b * y), row = Math.round(middleY - (c * x + d * y));
+    const inside = row >= 0 && row < height && column >= 0 && column < width;
+    return inside ? colourOfClass(pixels[row * width + column]) : [0, 0, 0, 0];
   });
 }
 
@@ -257,6 +290,28 @@ function drawNumbers(side) {
   if (data.kind === "classes") { drawPrediction(side, seen, at); return; }
   const changed = seen.changed[at], share = data.kind === "pixels" && changed !== null;
   part(side, "changed").textContent = share ? percent(changed) : shortNumber(changed);
+  if (seen.dice) part(side, "dice").textContent = seen.dice[at] === null ? "–" : seen.dice[at].toFixed(3);
+}
+
+/** What a model that segments predicts, and the same moved back: if it is equivariant, that stands still. */
+function drawMasks(side) {
+  if (data.kind !== "pixels") return;
+  const run = data.runs[state[side]], { size: [height, width] } = run.images[state.image].mask;
+  const frames = masksOf(state[side]), { kind, values } = sweep(), value = values[state.index];
+  if (!frames) return;
+  const pixels = frames.subarray(element() * height * width, (element() + 1) * height * width);
+  const name = `Predicted mask of ${run.name}, ${elementName(kind, value)}`;
+  paintMask(part(side, "mask"), pixels, height, width, [1, 0, 0, 1]);
+  paintMask(part(side, "mask-back"), pixels, height, width, matrixOf(kind, value));
+  part(side, "mask").setAttribute("aria-label", name);
+  part(side, "mask-back").setAttribute("aria-label", `${name}, moved back`);
+}
+
+function drawTruth(image, matrix, shown) {
+  if (!image.mask) return;
+  const [height, width] = image.mask.size;
+  paintMask(find("truth"), image.mask.bytes ??= bytesOf(image.mask.pixels), height, width, matrix);
+  find("truth").setAttribute("aria-label", `True mask of ${imageName(image)}, at ${shown}`);
 }
 
 /** The predicted class: wrong if it is not the label or, without one, not that of the original image. */
@@ -324,11 +379,12 @@ function draw() {
   const shown = elementName(kind, kind === "rotation" ? Number(find("slider").value) : value);
   paintImage(find("input"), image, matrixOf(kind, value, true));
   find("input").setAttribute("aria-label", `${imageName(image)}, at ${shown}`);
+  drawTruth(image, matrixOf(kind, value, true), shown);
   find("label").textContent = image.label ?? image.name;
   find("curve-layer").textContent = state.layer;
   find("position").textContent = shown;
   find("slider").setAttribute("aria-valuetext", shown);
-  for (const side of sides()) { drawNumbers(side); drawMaps(side); }
+  for (const side of sides()) { drawNumbers(side); drawMasks(side); drawMaps(side); }
   drawCurve();
 }
 
@@ -421,8 +477,10 @@ async function curveImage() {
 /** The input, the curve and the maps of both models on one canvas. */
 async function viewPicture() {
   const { width, margin, input, map, gap } = PICTURE, style = getComputedStyle(document.body);
-  const rows = sides().length, rowHeight = 2 * map + gap + 84;
-  const canvas = make("canvas", { width, height: margin + 46 + input + 30 + rows * rowHeight + margin });
+  const names = { masks: "predicted mask, and moved back", returned: `maps of ${state.layer}`, aligned: "the same, moved back" };
+  if (data.kind !== "pixels") delete names.masks;
+  const height = Object.keys(names).length * (map + gap) + 74;  // of one model
+  const canvas = make("canvas", { width, height: margin + 46 + input + 30 + sides().length * height + margin });
   const context = canvas.getContext("2d");
   const write = (text, x, y, size, colour = "--ink", weight = 400) => {
     context.font = `${weight} ${size}px system-ui, sans-serif`;
@@ -442,10 +500,9 @@ async function viewPicture() {
     write(run.name, margin, y + 28, 24, run.colour, 600);
     write(sayingOf(side), margin, y + 58, 20, "--muted");
     y += 74;
-    for (const row of ["returned", "aligned"]) {
+    for (const [row, name] of Object.entries(names)) {
       const canvases = [...part(side, row).children];
       canvases.forEach((one, k) => context.drawImage(one, margin + k * (map + gap), y, map, map));
-      const name = row === "returned" ? `maps of ${state.layer}` : "the same, moved back";
       write(name, margin + canvases.length * (map + gap) + 14, y + map / 2 + 6, 20, "--muted");
       y += map + gap;
     }
