@@ -53,3 +53,21 @@ def test_orthonormal_rows_span_the_same_and_drop_what_depends() -> None:
     found = orthonormal(torch.cat([rows, rows.sum(0, keepdim=True)]))
     torch.testing.assert_close(found @ found.T, torch.eye(3, dtype=torch.float64))
     torch.testing.assert_close(rows @ found.T @ found, rows)
+
+
+@pytest.mark.parametrize("strengths", [(1, 1, 1, 1), (3, 2, 2, 1), (2, 2, 1, 1), (4, 3, 2, 1)])
+def test_the_same_space_has_the_same_orthonormal_rows_whatever_its_rows_are(strengths) -> None:
+    numbers = torch.Generator().manual_seed(0)
+    space = torch.linalg.qr(torch.randn(9, 4, generator=numbers, dtype=torch.float64)).Q.T  # (4, 9)
+    rows = torch.tensor(strengths, dtype=torch.float64)[:, None] * space
+    expected = orthonormal(rows)
+    assert torch.allclose(expected @ expected.T, torch.eye(4, dtype=torch.float64))
+    assert torch.allclose(expected.T @ expected, space.T @ space)
+    for _ in range(5):
+        turn = torch.linalg.qr(torch.randn(4, 4, generator=numbers, dtype=torch.float64)).Q
+        # other rows with the same strengths in the same directions, as rounding would choose them
+        assert torch.allclose(orthonormal(turn @ rows), expected, atol=1e-9)
+
+
+def test_no_rows_have_no_orthonormal_ones() -> None:
+    assert orthonormal(torch.zeros(3, 5, dtype=torch.float64)).shape == (0, 5)

@@ -7,11 +7,12 @@ determine all of W. Written as rows, W (places) and c (numbers),
 
     W = c M    and    c = W R,    where W R M = P W is the nearest commuting W to any W.
 
-Three cases, all in :func:`commuting`:
+M would be large and mostly 0. So numbers are first combined by small matrices, and the results are
+copied to places, which are selected by their index. Three cases, all in :func:`commuting`:
 
 - Elements only permute places, as quarter turns do: c are the pixels of one kernel of each orbit,
-  which the others copy, and R takes means over the group. Smooth kernels then lose what is not
-  smooth. No matrix is needed: places are selected by their index.
+  which the others copy, and R takes means over the group. Smooth kernels first lose what is not
+  smooth.
 - An element resamples: kernels are made of the patterns of ``harmonics.py``, which rotate by any
   angle, because resampled pixels could not be rotated back. c are coefficients of patterns, Fourier
   transformed over the orientation of a relative to b, as in steerable CNNs, because Adam learns
@@ -33,7 +34,7 @@ from ..groups.group import Group
 from ..groups.members import member_table, similarities
 from .harmonics import harmonics, orthonormal, smoothing
 
-__all__ = ["VECTOR", "Combined", "Copied", "commuting"]
+__all__ = ["VECTOR", "Kernels", "commuting"]
 
 VECTOR = -2
 """The size of a feature group that is a vector (dx, dy): dx points right, dy points down."""
@@ -42,41 +43,34 @@ Moves = tuple[tuple[int, ...], ...]
 """For each element: which place of an orbit it carries to each place of it."""
 
 
-class Copied(NamedTuple):
-    """Kernels whose places are copies of numbers: W[place] = c[copies[place]].
+class Kernels(NamedTuple):
+    """How kernels follow from numbers: W[place] = (c E)[copies[place]].
 
-    The nearest such numbers are means over the group: c[n] = mean over g of W[orbits[g, n]].
+    And back, for any W: c = (mean over g of W[orbits[g]]) D.
     """
 
     copies: Tensor
-    """The number that each place copies, (places,)."""
+    """The combined number that each place copies, (places,)."""
     orbits: Tensor
-    """The places that elements carry to the first place of each number, (elements, numbers)."""
-    smoothing: Tensor | None
-    """S, (n, n): numbers are smoothed n at a time, c S, before they are copied."""
+    """The places that elements carry to the first copy of each combined number, (elements, all)."""
+    expand: tuple[Tensor, ...] = ()
+    """E: matrices (n, m) that combine numbers n at a time, one after the other."""
+    reduce: tuple[Tensor, ...] = ()
+    """D: matrices (m, n) that do the inverse."""
 
     @property
     def num_numbers(self) -> int:
-        return self.orbits.shape[1]
-
-
-class Combined(NamedTuple):
-    """Kernels whose places combine several numbers: W = c M."""
-
-    expand: Tensor
-    """M, (numbers, places)."""
-    reduce: Tensor
-    """R, (places, numbers): c = W R."""
-
-    @property
-    def num_numbers(self) -> int:
-        return len(self.expand)
+        """How many independent numbers there are."""
+        count = self.orbits.shape[1]
+        for matrix in self.reduce:
+            count = count // matrix.shape[0] * matrix.shape[1]
+        return count
 
 
 @lru_cache(maxsize=256)
 def commuting(
     group: Group, out: int, inner: int, height: int, width: int, smooth: bool, exact: bool = False
-) -> Copied | Combined:
+) -> Kernels:
     """Return the kernels that commute with ``group`` between two feature groups.
 
     Args:
@@ -103,11 +97,12 @@ def commuting(
             return _resampled(group, out, inner, height)
         copied = _copied(group, out, inner, height, width, exact)
         if smooth and height == width > 1:
-            return copied._replace(smoothing=_smoothed_numbers(copied, out * inner, height))
+            matrix = _smoothed_numbers(copied, out * inner, height)
+            return copied._replace(expand=(matrix,), reduce=(matrix,))
         return copied
 
 
-def _copied(group: Group, out: int, inner: int, height: int, width: int, exact: bool) -> Copied:
+def _copied(group: Group, out: int, inner: int, height: int, width: int, exact: bool) -> Kernels:
     """Return the kernels whose places are only permuted: P W = mean over g of ρ_out(g) W ρ_in(g)⁻¹.
 
     So each place of P W holds the mean of its orbit; the first place of an orbit stands for it.
@@ -115,10 +110,10 @@ def _copied(group: Group, out: int, inner: int, height: int, width: int, exact: 
     sources = _sources(group, out, inner, height, width, exact)  # (elements, places)
     first_of_orbit = sources.min(0).values  # (places,)
     firsts, copies = first_of_orbit.unique(return_inverse=True)  # (numbers,), (places,)
-    return Copied(copies, sources[:, firsts], None)
+    return Kernels(copies, sources[:, firsts])
 
 
-def _smoothed_numbers(kernels: Copied, num_kernels: int, size: int) -> Tensor:
+def _smoothed_numbers(kernels: Kernels, num_kernels: int, size: int) -> Tensor:
     """Return S, which takes numbers to those of the nearest smooth kernels.
 
     Copied to all places, smoothed there and averaged over orbits; P commutes with smoothing. If
@@ -153,14 +148,15 @@ def _sources(group: Group, out: int, inner: int, height: int, width: int, exact:
     return torch.cat(moved).flatten(1).round().long()  # (elements, places)
 
 
-def _of_rows(rows: Tensor) -> Combined:
+def _of_rows(rows: Tensor) -> Kernels:
     """Return the combinations of given rows (numbers, places), with orthonormal ones as basis B.
 
     W = c B and c = W Bᵀ, scaled so that numbers and weights have the same root mean square.
     """
     basis = orthonormal(rows)
     ratio = math.sqrt(basis.shape[1] / max(len(basis), 1))  # no bias of a vector commutes
-    return Combined(basis * ratio, basis.T / ratio)
+    places = torch.arange(basis.shape[1], device="cpu")
+    return Kernels(places, places[None], (basis * ratio,), (basis.T / ratio,))
 
 
 def _vector_rows(group: Group, inner: int, height: int, width: int, only_permutes: bool) -> Tensor:
@@ -188,28 +184,40 @@ def _vector_rows(group: Group, inner: int, height: int, width: int, only_permute
     return means.flatten(2).flatten(0, 1)  # (2 * patterns, 2 * inner * h * w)
 
 
-def _resampled(group: Group, out: int, inner: int, size: int) -> Combined:
+def _resampled(group: Group, out: int, inner: int, size: int) -> Kernels:
     """Return the kernels whose elements resample pixels, as combinations of rotated patterns.
 
     For orbits that the group moves in the same way, let B hold the orthonormal rows of one orbit
     and F the Fourier transform over these orbits, which differ by the orientation of a relative to
-    b. Then W = c (F ⊗ B), scaled so that numbers and weights have the same root mean square.
+    b. Then W = c (F ⊗ B), scaled so that numbers and weights have the same root mean square. It is
+    computed in two steps, F ⊗ 1 and then B for each orbit, as F ⊗ B is large.
     """
-    expand = []
+    found = _orbits(group, out, inner)
+    transforms = []  # for all orbits that are moved alike
+    expand = []  # for each orbit
     reduce = []
-    for moves, orbits in _orbits(group, out, inner).items():
+    order: list[int] = []  # the places of all orbits
+    for moves, orbits in found.items():
         basis = _basis(group, moves, size)  # (rows, places of an orbit * h * w)
-        by_place = basis.unflatten(1, (-1, size * size))  # (rows, places of an orbit, h * w)
-        fourier = _fourier(len(orbits))  # (frequencies, orbits)
-        full = basis.new_zeros(len(orbits), len(basis), out * inner, size * size)
-        for orbit, places in enumerate(orbits):
-            for frequency in range(len(orbits)):
-                full[frequency, :, places] = fourier[frequency, orbit] * by_place
-        rows = full.flatten(2).flatten(0, 1)  # (frequencies * rows, out * inner * h * w)
         ratio = math.sqrt(basis.shape[1] / len(basis))
-        expand.append(rows * ratio)
-        reduce.append(rows.T / ratio)
-    return Combined(torch.cat(expand), torch.cat(reduce, 1))
+        one = torch.eye(len(basis), dtype=basis.dtype, device="cpu")
+        transforms.append(torch.kron(_fourier(len(orbits)), one))  # (frequencies * rows, orbits * rows)
+        for places in orbits:
+            expand.append(basis * ratio)
+            reduce.append(basis / ratio)
+            order += places
+    if len(found) == 1:  # all orbits are expanded in the same way
+        expand, reduce = expand[:1], reduce[:1]
+    fourier = torch.block_diag(*transforms)
+    pixels = torch.arange(size * size, device="cpu")
+    source = torch.tensor(order, device="cpu")[:, None] * size**2 + pixels  # (out * inner, h * w)
+    source = source.flatten()  # where each combined number goes
+    return Kernels(
+        copies=source.argsort(),
+        orbits=source[None],
+        expand=(fourier, torch.block_diag(*expand)),
+        reduce=(torch.block_diag(*reduce).T, fourier.T),
+    )
 
 
 def _fourier(count: int) -> Tensor:

@@ -90,7 +90,37 @@ def smoothing(size: int) -> Tensor:
 
 
 def orthonormal(rows: Tensor) -> Tensor:
-    """Return orthonormal rows that span the same space as ``rows``, whose numbers are about 1."""
+    """Return orthonormal rows that span the same space as ``rows``, whose numbers are about 1.
+
+    They are the right singular vectors of the rows, strongest first. Which vectors span directions
+    of equal strength would be left to rounding, and so to the machine and its threads; numbers that
+    are saved must mean the same everywhere, so these are chosen once more.
+    """
     _, strengths, directions = torch.linalg.svd(rows, full_matrices=False)
-    independent = strengths > MIN_STRENGTH * strengths[0].clamp(min=1)  # all may be rounding
-    return directions[independent].contiguous()
+    least = MIN_STRENGTH * strengths[:1].clamp(min=1)  # all may be rounding
+    directions = directions[strengths > least]
+    strengths = strengths[strengths > least]
+    # a new run of equal strengths begins where one is clearly below the one before
+    falls = strengths.diff() < -MIN_STRENGTH * strengths[:1]
+    runs = torch.cat([falls.new_zeros(min(len(strengths), 1)), falls]).cumsum(0)  # (rows,)
+    chosen = [directions[:0]]
+    for run in runs.unique():
+        chosen.append(_chosen_alike(directions[runs == run]))
+    return torch.cat(chosen)
+
+
+def _chosen_alike(rows: Tensor) -> Tensor:
+    """Return orthonormal rows that depend only on the space that orthonormal ``rows`` span.
+
+    The projection P = rowsᵀ rows onto it has no choice in it. Its first longest row is the first
+    one chosen; what remains of P without it gives the next.
+    """
+    projection = rows.T @ rows  # (n, n)
+    chosen = []
+    for _ in range(len(rows)):
+        lengths = projection.diagonal()  # squared: P² = P
+        first_longest = int((lengths > lengths.max() - MIN_STRENGTH).int().argmax())
+        row = projection[first_longest] / lengths[first_longest].sqrt()  # (n,)
+        chosen.append(row)
+        projection = projection - torch.outer(row, row)
+    return torch.stack(chosen)

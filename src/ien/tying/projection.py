@@ -28,12 +28,14 @@ from torch import Tensor
 from ..groups.group import Group
 from ..groups.members import Blocks, channel_table, num_channels
 from ..groups.similarity import permute_pixels
-from .commuting import VECTOR, Combined, Copied, commuting
+from .commuting import VECTOR, Kernels, commuting
 
 __all__ = ["MIN_SHARE", "VECTOR", "Part", "Tie", "cuts", "grouped"]
 
 MIN_SHARE = 1e-6
 """A weight that keeps no more than this share of its norm under projection counts as 0."""
+MAX_COPIED = 2**22
+"""Places of a gradient that are copied at a time: the system is slow to provide a large block."""
 KEPT_MEAN_SHARE = 0.5
 """The share of their mean over pixels that random kernels keep where an element resamples.
 
@@ -55,18 +57,13 @@ class Part(NamedTuple):
     """Members of a feature group in the output."""
     groups_out: int
     """Feature groups in the output."""
-    groups_in: int
-    """Feature groups in the input."""
-    kernels: Copied | Combined
-    """How those between two feature groups follow from numbers; if copied, all of a row at once."""
+    kernels: Kernels
+    """How those from all of its input to one feature group follow from numbers."""
 
     @property
     def num_numbers(self) -> int:
         """How many independent numbers there are."""
-        numbers = self.groups_out * self.kernels.num_numbers
-        if isinstance(self.kernels, Copied):
-            return numbers
-        return numbers * self.groups_in
+        return self.groups_out * self.kernels.num_numbers
 
 
 @dataclass(frozen=True)
@@ -121,15 +118,18 @@ class Tie:
         """Return the independent numbers c = W R of the nearest tied values."""
         if parts is None:
             parts = self.parts(values, values.shape)
+        numbers = self._reduced(values, parts)
+        return numbers.reshape(self._shape(numbers, values))
+
+    def _reduced(self, values: Tensor, parts: Sequence[Part]) -> Tensor:
+        """Return c = W R as (groups out, numbers), or as (1, all numbers) of several parts."""
         weight = self._as_weight(values)
+        if len(parts) == 1:
+            return _reduced(weight, parts[0])
         found = []
         for part in parts:
-            kernels = weight[part.rows, part.columns].flatten(1)  # (O, I * h * w)
-            found.append(_reduced(kernels, part))  # (groups out, groups in * numbers)
-        numbers = found[0]
-        if len(found) > 1:
-            numbers = torch.cat([each.flatten() for each in found])[None]  # (1, all numbers)
-        return numbers.reshape(self._shape(numbers, values))
+            found.append(_reduced(weight[part.rows, part.columns], part).flatten())
+        return torch.cat(found)[None]
 
     def values(self, numbers: Tensor, shape: torch.Size, parts: Sequence[Part] | None = None) -> Tensor:
         """Return the tied values W = c M that have these independent numbers.
@@ -141,20 +141,7 @@ class Tie:
         """
         if parts is None:
             parts = self.parts(numbers, shape)
-        kernels = []
-        first = 0
-        for part in parts:
-            c = numbers
-            if len(parts) > 1:
-                c = numbers.flatten()[first : first + part.num_numbers]
-                first += part.num_numbers
-            kernels.append(_Expand.apply(c, part))  # (O, I * h * w) of the part
-        if len(parts) > 1:
-            rows = []
-            for i in range(0, len(parts), len(self.before)):
-                rows.append(torch.cat(kernels[i : i + len(self.before)], 1))
-            kernels = [torch.cat(rows)]  # (O, I * h * w)
-        return self._from_weight(kernels[0], shape)
+        return _Expand.apply(numbers, self, shape, parts)
 
     def parts(self, like: Tensor, shape: torch.Size) -> list[Part]:
         """Return the parts of a weight between every two sizes, in the order of their numbers.
@@ -173,15 +160,12 @@ class Tie:
             for inner, columns in self.before:
                 kernels = commuting(self.group, out, inner, height, width, smooth, self.exact)
                 members = abs(out)
-                groups_in = columns // inner
-                if isinstance(kernels, Copied):
-                    kernels = _side_by_side(kernels, members, groups_in)
+                kernels = _side_by_side(kernels, members, columns // inner)
                 part = Part(
                     rows=slice(first_row, first_row + rows),
                     columns=slice(first_column, first_column + columns),
                     out=members,
                     groups_out=rows // members,
-                    groups_in=groups_in,
                     kernels=_moved(kernels, like.device, dtype),
                 )
                 found.append(part)
@@ -284,83 +268,92 @@ class _Project(torch.autograd.Function):
 
 
 class _Expand(torch.autograd.Function):
-    """The kernels W = c M of a part, (O, I * h * w), from numbers c; backward multiplies by R."""
+    """The values W = c M that have numbers c; backward multiplies by R."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(numbers: Tensor, part: Part) -> Tensor:
-        kernels = part.kernels
-        if isinstance(kernels, Copied):
-            rows = _smoothed(numbers, kernels).reshape(part.groups_out, -1)  # (groups out, numbers)
-            copies = rows.index_select(1, kernels.copies)  # (groups out, out * I * h * w)
-            return copies.view(part.groups_out * part.out, -1)  # (O, I * h * w)
-        rows = numbers.reshape(part.groups_out * part.groups_in, len(kernels.expand))
-        places = _product(rows, kernels.expand)  # (groups out * groups in, places)
-        places = places.view(part.groups_out, part.groups_in, part.out, -1)
-        places = places.transpose(1, 2)  # (groups out, out, groups in, inner * h * w)
-        return places.reshape(part.groups_out * part.out, -1)  # (O, I * h * w)
+    def forward(numbers: Tensor, tie: Tie, shape: torch.Size, parts: Sequence[Part]) -> Tensor:
+        if len(parts) == 1:
+            return tie._from_weight(_expanded(numbers, parts[0]), shape)
+        each = numbers.flatten().split([part.num_numbers for part in parts])
+        kernels = [_expanded(c, part) for c, part in zip(each, parts, strict=True)]
+        rows = []
+        for i in range(0, len(parts), len(tie.before)):
+            rows.append(torch.cat(kernels[i : i + len(tie.before)], 1))
+        return tie._from_weight(torch.cat(rows), shape)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Part], output: Tensor) -> None:
-        numbers, ctx.part = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        numbers, ctx.tie, _, ctx.parts = inputs
         ctx.shape = numbers.shape
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _reduced(grad, ctx.part).reshape(ctx.shape), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.tie._reduced(grad, ctx.parts).view(ctx.shape), None, None, None
+
+
+def _expanded(numbers: Tensor, part: Part) -> Tensor:
+    """Return the kernels W = c M of a part, (O, I * h * w)."""
+    kernels = part.kernels
+    if not part.num_numbers:  # no bias of a vector commutes
+        return numbers.new_zeros(part.groups_out * part.out, len(kernels.copies) // part.out)
+    rows = _combined(numbers, kernels.expand).reshape(part.groups_out, -1)  # (groups out, combined)
+    copies = rows.index_select(1, kernels.copies)  # (groups out, out * I * h * w)
+    return copies.view(part.groups_out * part.out, -1)  # (O, I * h * w)
 
 
 def _reduced(weight: Tensor, part: Part) -> Tensor:
-    """Return the numbers c = W R, (groups out, groups in * numbers), of kernels (O, I * h * w)."""
-    kernels = part.kernels
-    if isinstance(kernels, Copied):
-        rows = weight.reshape(part.groups_out, -1)  # (groups out, out * I * h * w)
-        moved = rows.index_select(1, kernels.orbits.flatten())  # (groups out, elements * numbers)
-        moved = moved.view(part.groups_out, *kernels.orbits.shape)
-        return _smoothed(moved.mean(1), kernels)  # mean over g of ρ_out(g) W ρ_in(g)⁻¹
-    places = weight.reshape(part.groups_out, part.out, part.groups_in, -1)
-    places = places.transpose(1, 2)  # (groups out, groups in, out, inner * h * w)
-    numbers = _product(places.reshape(-1, len(kernels.reduce)), kernels.reduce)
-    return numbers.view(part.groups_out, -1)
+    """Return the numbers c = W R of kernels (O, I, h, w), (groups out, numbers)."""
+    rows = weight.reshape(part.groups_out, -1)  # (groups out, out * I * h * w)
+    means = _means(rows, part.kernels.orbits)  # (groups out, combined)
+    return _combined(means, part.kernels.reduce).view(part.groups_out, -1)
 
 
-def _smoothed(numbers: Tensor, kernels: Copied) -> Tensor:
-    """Return c S if kernels are smooth, in the shape of c."""
-    if kernels.smoothing is None:
+def _means(rows: Tensor, orbits: Tensor) -> Tensor:
+    """Return the mean over g of ρ_out(g) W ρ_in(g)⁻¹ at the first place of each orbit."""
+    if rows.numel() > MAX_COPIED and len(rows) > 1:
+        halves = [_means(half, orbits) for half in rows.tensor_split(2)]
+        return torch.cat(halves)  # (groups out, combined)
+    moved = rows.index_select(1, orbits.flatten())  # (groups out, elements * combined)
+    if len(orbits) == 1:
+        return moved
+    return moved.view(len(rows), *orbits.shape).mean(1)  # (groups out, combined)
+
+
+def _combined(numbers: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+    """Return numbers times matrices (n, m), n numbers at a time, in the matrices' precision."""
+    if not matrices:
         return numbers
-    together = numbers.reshape(-1, len(kernels.smoothing))  # (all / n, n)
-    return _product(together, kernels.smoothing).view(numbers.shape)
+    device = numbers.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):  # it would round them
+            return _combined(numbers, matrices)
+    result = numbers.to(matrices[0].dtype)
+    for matrix in matrices:
+        result = result.reshape(-1, len(matrix)) @ matrix  # (all / n, m)
+    return result.to(numbers.dtype)
 
 
-def _side_by_side(kernels: Copied, out: int, count: int) -> Copied:
+def _side_by_side(kernels: Kernels, out: int, count: int) -> Kernels:
     """Return the kernels from ``count`` feature groups in a row to one with ``out`` members."""
     group_in = torch.arange(count, device="cpu").view(1, -1, 1)
     copies = kernels.copies.view(out, 1, -1)  # (out, 1, inner * h * w)
-    copies = copies + kernels.num_numbers * group_in  # (out, groups in, inner * h * w)
+    copies = copies + kernels.orbits.shape[1] * group_in  # (out, groups in, inner * h * w)
     places = len(kernels.copies) // out  # of a member
-    member, place = kernels.orbits // places, kernels.orbits % places  # (elements, numbers) both
-    orbits = (member * count * places + place)[:, None] + places * group_in  # (elements, groups in, numbers)
-    return Copied(copies.flatten(), orbits.flatten(1), kernels.smoothing)
+    member, place = kernels.orbits // places, kernels.orbits % places  # (elements, combined) both
+    orbits = (member * count * places + place)[:, None] + places * group_in  # (elements, groups in, combined)
+    return kernels._replace(copies=copies.flatten(), orbits=orbits.flatten(1))
 
 
-def _moved(kernels: Copied | Combined, device: torch.device, dtype: torch.dtype) -> Copied | Combined:
+def _moved(kernels: Kernels, device: torch.device, dtype: torch.dtype) -> Kernels:
     """Return the same kernels on a device, with matrices of this dtype."""
-    if isinstance(kernels, Combined):
-        return Combined(kernels.expand.to(device, dtype), kernels.reduce.to(device, dtype))
-    matrix = kernels.smoothing
-    if matrix is not None:
-        matrix = matrix.to(device, dtype)
-    return Copied(kernels.copies.to(device), kernels.orbits.to(device), matrix)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b as the dtype of ``a``, computed in that of ``b``: autocast would round it."""
-    device = a.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        with torch.autocast(device, enabled=False):
-            return (a.to(b.dtype) @ b).to(a.dtype)
-    return (a.to(b.dtype) @ b).to(a.dtype)
+    return Kernels(
+        kernels.copies.to(device),
+        kernels.orbits.to(device),
+        tuple(matrix.to(device, dtype) for matrix in kernels.expand),
+        tuple(matrix.to(device, dtype) for matrix in kernels.reduce),
+    )
 
 
 def cuts(parts: int, after: Blocks, before: Blocks, group: Group) -> bool:
