@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import ien.data
-from ien.training import ALONE, Config, Processes, Stopped, joined, run
+from ien.training import ALONE, Config, Processes, Stopped, checkpoint, joined, run
 from ien.training import run_folder as folder
 from ien.training.classify import CLASSIFY, ClassifyTask
 from ien.training.loop import take_step, train
@@ -190,7 +190,7 @@ def signalled(processes: Processes, path: Path) -> None:
             toy.at_call(9, toy.loop, "take_step", lambda *a: os.kill(os.getpid(), signal.SIGTERM))
         resumed(processes, path)
     if processes.first:
-        state = folder.load_checkpoint(path / "run 0")
+        state = checkpoint.load_checkpoint(path / "run 0")
         assert (state["epoch"], state["step"]) == (1, 3)
     resumed(processes, path)
 

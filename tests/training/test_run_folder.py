@@ -15,6 +15,7 @@ import torch
 
 import ien
 import ien.data
+from ien.training import checkpoint
 from ien.training import run_folder as folder
 from ien.training.network import build
 from tests.helpers import toy
@@ -150,7 +151,7 @@ def test_a_truncated_checkpoint_is_refused(cut, share) -> None:
 def test_a_checkpoint_with_a_wrong_bit_is_refused(cut) -> None:
     path = cut / "last.pt"
     content = bytearray(path.read_bytes())
-    weights = folder.load_checkpoint(cut)["model"]["conv3.0.weight"]
+    weights = checkpoint.load_checkpoint(cut)["model"]["conv3.0.weight"]
     content[content.index(weights.numpy().tobytes()[:64])] ^= 1
     path.write_bytes(content)
     assert_refused(cut, r"last.pt is truncated or damaged \(wrong checksum")
@@ -169,7 +170,7 @@ class Payload:
 @pytest.mark.parametrize("packed", [True, False], ids=["as torch.save packs it", "bare"])
 def test_code_in_a_checkpoint_is_refused_and_not_executed(cut, tmp_path, packed) -> None:
     proof, path = tmp_path / "executed", cut / "last.pt"
-    state = folder.load_checkpoint(cut)
+    state = checkpoint.load_checkpoint(cut)
     pickle.loads(pickle.dumps(Payload(proof)))
     proof.rmdir()  # it would have worked
     if packed:
@@ -199,7 +200,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_executed(cut, tmp_path, packed)
     ids=["weights", "list", "tensor", "other network", "other optimizer"],
 )
 def test_a_file_of_something_else_is_no_checkpoint(cut, change, match) -> None:
-    torch.save(change(folder.load_checkpoint(cut)), cut / "last.pt")
+    torch.save(change(checkpoint.load_checkpoint(cut)), cut / "last.pt")
     assert_refused(cut, match)
 
 
@@ -236,14 +237,14 @@ def test_a_full_disk_leaves_the_old_checkpoint(cut, monkeypatch, what, failure) 
     before = contents(cut)
     monkeypatch.setattr(what, Mock(side_effect=failure))
     with pytest.raises(OSError, match=r"last.pt could not be written \(.*\); the earlier one, if any, is un"):
-        folder.save_checkpoint(cut, {"epoch": 4})
-    assert contents(cut) == before and folder.load_checkpoint(cut)["epoch"] == 3
+        checkpoint.save_checkpoint(cut, {"epoch": 4})
+    assert contents(cut) == before and checkpoint.load_checkpoint(cut)["epoch"] == 3
 
 
 def train_on_a_small_disk(path: Path) -> None:
     """Files may grow to 40 kB, less than a checkpoint, from the second one on."""
     limit = (40_000, 40_000)
-    toy.at_call(2, folder, "save_checkpoint", lambda *a: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    toy.at_call(2, checkpoint, "save_checkpoint", lambda *a: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     try:
         toy.train(path)
     except OSError as error:
@@ -255,7 +256,7 @@ def test_a_write_that_really_fails_leaves_the_old_checkpoint(tmp_path, finished)
     path = tmp_path / "run"
     assert toy.finish(toy.start(train_on_a_small_disk, path)) == 0
     assert "last.pt could not be written" in (tmp_path / "error.txt").read_text()
-    assert folder.load_checkpoint(path)["epoch"] == 1
+    assert checkpoint.load_checkpoint(path)["epoch"] == 1
     toy.run_in(path)
     assert (path / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 

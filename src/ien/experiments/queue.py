@@ -178,6 +178,7 @@ def resume(
     data: str | None = None,
     processes: Processes = ALONE,
     console: Console | None = None,
+    device: str = "auto",
 ) -> Record:
     """Go on with the run in ``folder``, and record it.
 
@@ -187,8 +188,11 @@ def resume(
         data: Where the data are now, if they were moved since the run began.
         processes: This process among those that share each batch.
         console: Where to say what happens.
+        device: Where to go on; auto: where it ran before.
     """
     config = processes.from_first(partial(read_config, folder))
+    if device != "auto":
+        config = changed(config, {"device": device})
     finished = processes.from_first(partial(read_result, folder)) is not None
     # the name of a finished run, and so its record, says which data it was made with
     if finished or data is None:
