@@ -209,7 +209,7 @@ def _machine() -> str:
 
 
 def _birth(process: int) -> str:
-    """Return when a process began, in clock ticks since the machine started, as far as it is known."""
+    """Return when a process began, in clock ticks since the machine started, if that is known."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:  # not on Linux, or another user's

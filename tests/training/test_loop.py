@@ -5,6 +5,7 @@ import json
 import math
 import random
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from ien._files import generator
 from ien.training import Config, Diverged, Stopped, checkpoint, flat
 from ien.training import run_folder as run_folder
 from ien.training.classify import ClassifyTask
-from ien.training.loop import take_step
+from ien.training.loop import Status, take_step, train
 from ien.training.network import plain_of
 from tests.helpers import toy
 from tests.helpers.shell import invoke
@@ -137,6 +138,51 @@ def test_killed_anywhere_and_resumed_ends_as_if_never_killed(tmp_path, finished,
     assert not (folder / "result.json").exists()
     toy.run_in(folder)
     assert_same_end(folder, finished)
+
+
+EVERY_STEP = 1e-9
+"""Minutes, fewer than a step takes."""
+
+
+@pytest.mark.slow
+def test_a_kill_costs_no_more_than_what_came_after_the_last_checkpoint(tmp_path, finished) -> None:
+    folder = tmp_path / "run"
+    changes = {"checkpoint_minutes": EVERY_STEP}
+    process = toy.start(toy.train, folder, "in a step of the second epoch", changes)
+    assert toy.finish(process) == -signal.SIGKILL
+    state = checkpoint.load_checkpoint(folder)
+    assert (state["epoch"], state["step"]) == (1, 2)  # it was killed in the third
+    toy.run_in(folder)  # with other minutes, which change nothing
+    assert_same_end(folder, finished)
+
+
+class Minutes:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        return time.perf_counter()
+
+
+@pytest.mark.parametrize(
+    ("minutes", "inside"), [(4.0, [4]), (2.0, [2, 4]), (2.5, [3]), (0.0, []), (10.0, [])], ids=str
+)
+def test_checkpoints_are_saved_every_so_many_minutes(tmp_path, monkeypatch, minutes, inside) -> None:
+    """A step takes a minute here, and an epoch six."""
+    clock, saved = Minutes(), []
+    monkeypatch.setattr("ien.training.loop.time", clock)
+    monkeypatch.setattr(checkpoint, "save", lambda folder, some, progress: saved.append(progress[:2]))
+
+    def wait(status: Status) -> None:
+        clock.now += 60
+
+    train(tmp_path, task(epochs=2, cycle_epochs=1, checkpoint_minutes=minutes), wait)
+    assert saved == [*((0, step) for step in inside), (1, 0), *((1, step) for step in inside), (2, 0)]
 
 
 # --- stopped

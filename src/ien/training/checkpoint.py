@@ -95,7 +95,7 @@ def restore(folder: Path, task: Task) -> Progress:
             if task.tied is not None:
                 found, new = state.get("slack", {}), task.tied.state_dict()
                 task.tied.load_state_dict(found)
-                # sums of gradients are there for layers that have had one: it has checked them itself
+                # which sums there are depends on the step: they were checked with the rest
                 _check_like("slack", found, {**new, "sums": ...} if new else new)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             if is_out_of_memory(error):
@@ -185,7 +185,7 @@ def _check_whole(name: str, found: Any, highest: int) -> None:
 
 
 def _load_network(task: Task, state: Mapping[str, Any]) -> None:
-    """Load the weights and the moments of the optimizer, if all of them are built as in this run."""
+    """Load the weights and the moments of the optimizer, if all are built as in this run."""
     optimizer = task.optimizer
     parameters: list[nn.Parameter] = []
     for group in optimizer.param_groups:

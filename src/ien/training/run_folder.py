@@ -296,8 +296,8 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     recorded = (read_result(folder) or {}).get(DIGEST)
     if weights_digest(folder) != recorded and recorded is not None:
         raise ValueError(
-            f"{path} is not as its run wrote it (its SHA-256 is not the one in result.json): delete it and "
-            f"run ien resume {folder}"
+            f"{path} is damaged (its SHA-256 is not the one in result.json): delete it and run ien resume "
+            f"{folder}"
         )
     try:
         return load_file(path)
