@@ -42,7 +42,7 @@ HANDLERS: tuple[Callable[[], request.BaseHandler], ...] = (
     request.HTTPErrorProcessor,
     request.UnknownHandler,
 )
-"""What follows an address. Not http:, file: and ftp:, which the usual ones follow, in redirects too."""
+"""What follows addresses and redirects: https: only. urllib's usual ones follow http: and ftp: too."""
 
 
 @dataclass(frozen=True)
