@@ -108,5 +108,5 @@ def _digest_of(tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name in sorted(tensors):
         # a view of the bytes: nothing is copied
-        total.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy())
+        total.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()

@@ -42,7 +42,7 @@ HANDLERS: tuple[Callable[[], request.BaseHandler], ...] = (
     request.HTTPErrorProcessor,
     request.UnknownHandler,
 )
-"""What follows addresses and redirects: https: only. urllib's usual ones follow http: and ftp: too."""
+"""What follows addresses and redirects, https: only; urllib's own also follow http: and ftp:."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ..training import (
     MACHINE,
     Config,
     Diverged,
+    OutOfMemory,
     Processes,
     Stopped,
     change,
@@ -123,7 +124,7 @@ def run_all(
     """Run each configuration, and record it.
 
     Runs of the preset smoke only show that everything works: they leave no record. A run that
-    diverges does not keep the others from running.
+    diverges, or has too little memory, does not keep the others from running.
 
     Args:
         configs: What to run, in this order.
@@ -139,7 +140,8 @@ def run_all(
 
     Raises:
         Stopped: By Ctrl-C or a polite kill.
-        Diverged: After all others have run, if some of the runs diverged.
+        OutOfMemory: A single run has too little memory.
+        Diverged: After all others have run, if some of the runs diverged or had too little memory.
     """
     if _is_embedded(data):
         data = "embedded"
@@ -148,7 +150,7 @@ def run_all(
         if queue.recorded(config) is None:
             _check_installed(config)
     records = []
-    diverged = 0
+    failed = 0
     for number, config in enumerate(configs, start=1):
         try:
             title = titles[number - 1] if titles else ""
@@ -160,15 +162,18 @@ def run_all(
             if results != Path("results"):
                 where = f" --results {results}"
             raise Stopped(f"{stopped}{where}") from None
-        except Diverged as error:
+        except (Diverged, OutOfMemory) as error:
             if len(configs) == 1:
                 raise
-            # other runs may well converge: a night on the machine should not end with the first
-            diverged += 1
+            # other runs may well succeed: a night on the machine should not end with the first
+            failed += 1
             text = str(error)
         queue.say(f"{number}/{len(configs)} {title or run_name(config, data)}: {text}")
-    if diverged:
-        raise Diverged(f"{diverged} of {len(configs)} runs diverged, see above; the others are finished")
+    if failed:
+        raise Diverged(
+            f"{failed} of {len(configs)} runs diverged or had too little memory, see above; the others are "
+            f"finished"
+        )
     return records
 
 

@@ -58,7 +58,7 @@ def save(folder: Path, task: Task, progress: Progress) -> None:
     """Write everything that it takes to go on."""
     state = {
         **progress._asdict(),
-        "config": _config_digest(folder, task.config),
+        "config": _config_digests(folder, task.config)[0],
         "model": task.network.state_dict(),
         "optimizer": task.optimizer.state_dict(),
         "multipliers": _multipliers(task),
@@ -75,12 +75,12 @@ def restore(folder: Path, task: Task) -> Progress:
     """
     # only the first process looks into the folder
     state, wanted = task.processes.from_first(
-        lambda: (load_checkpoint(folder), _config_digest(folder, task.config))
+        lambda: (load_checkpoint(folder), _config_digests(folder, task.config))
     )
     progress = Progress(0, 0, None, 0.0)
     if state is not None:
         path = folder / "last.pt"
-        if state["config"] != wanted:
+        if state["config"] not in wanted:
             raise ValueError(
                 f"{path} belongs to another run: restore the right one, or delete it to train from the start"
             )
@@ -299,11 +299,16 @@ def _slack(task: Task) -> dict[str, Any]:
     return task.tied.state_dict()
 
 
-def _config_digest(folder: Path, config: Config) -> str:
+def _config_digests(folder: Path, config: Config) -> list[str]:
+    """Return the digests that this run's checkpoints may have: of where it began, and of now."""
+    device = config.machine.device
+    return [_config_digest(config, run_folder.begun_on(folder) or device), _config_digest(config, device)]
+
+
+def _config_digest(config: Config, device: str) -> str:
     """Return a digest of everything that the numbers of a run depend on."""
     content = config.to_json()
-    # a run may go on elsewhere, and save more or less often
-    content["machine"]["device"] = run_folder.begun_on(folder) or config.machine.device
+    content["machine"]["device"] = device
     del content["machine"]["checkpoint_minutes"]
     if config.objective.target is None:
         del content["objective"]["target"]  # so that checkpoints from before there were targets go on
