@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ien._files import file_digest
 from ien.cli.data_sets import DOWNLOADS
 from ien.data import load, mnist, stl10, tiny_imagenet
-from ien.data.download import RemoteFile, md5
+from ien.data.download import RemoteFile
 from tests.helpers.mirror import serving
 from tests.helpers.shell import error_of, invoke
 from tests.helpers.tiny import COUNTS, make_class_folders, make_mnist, make_stl10, make_tiny_imagenet, tree
@@ -103,7 +104,7 @@ def test_digits_are_listed_with_what_is_made_of_them(monkeypatch) -> None:
     published = []
     for file in mnist.FILES:
         path = place / file.name
-        published.append(RemoteFile(file.name, path.stat().st_size, md5(path), ()))
+        published.append(RemoteFile(file.name, path.stat().st_size, file_digest(path), ()))
     monkeypatch.setattr(mnist, "FILES", tuple(published))
     monkeypatch.setattr(mnist, "DIGITS", COUNTS)
     monkeypatch.setattr("ien.data.rot_mnist.TRAIN", 40)

@@ -11,8 +11,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from ien.experiments import names
+from ien.training.checkpoint import _config_digest
+from ien.training.run_folder import read_config
 from tests.helpers.shell import error_of, invoke
 
 SMOKE = ("--preset", "smoke", "--data", "embedded", "--threads", "1")
@@ -142,6 +145,41 @@ def test_a_diverging_run_ends_with_1_and_says_which_loss(monkeypatch) -> None:
     monkeypatch.setattr("ien.training.loop.MAX_TASK_LOSS", 0.0)
     done = invoke(*R4, *SMOKE, code=1)
     assert re.fullmatch(r"error: the task loss became [^\n]+\n", done.stderr)
+
+
+def test_a_run_without_memory_ends_with_1_and_says_what_helps(monkeypatch) -> None:
+    words = "DefaultCPUAllocator: not enough memory: you tried to allocate 5 bytes.\nMore"
+    monkeypatch.setattr("ien.training.loop.take_step", Mock(side_effect=RuntimeError(words)))
+    done = invoke(*R4, *SMOKE, code=1)
+    told = (
+        r"error: out of memory \(Default[^\n]+ 5 bytes.\): use a batch_size below \d+, as in --set [^\n]+\n"
+    )
+    assert re.fullmatch(told, done.stderr)
+    # while the images are read it is not the batch
+    monkeypatch.setattr(sys.modules["ien.training.run"], "_load_in_turn", Mock(side_effect=MemoryError))
+    done = invoke(*R4, *SMOKE, code=1)
+    assert (
+        done.stderr
+        == "error: out of memory (MemoryError): close other programs, or use a machine with more\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["resume", "run"])
+def test_a_run_of_a_gpu_goes_on_without_one(command, stopped, finished) -> None:
+    path = stopped / "config.json"
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda:77"'))
+    # as it would have been saved there
+    state = torch.load(stopped / "last.pt", weights_only=True)
+    config = read_config(stopped)
+    torch.save(state | {"config": _config_digest(config, "cuda:77")}, stopped / "last.pt")
+    arguments = ["resume", stopped] if command == "resume" else [*R4, *SMOKE]
+    remedy = f"ien resume {stopped} --device cpu"
+    assert f"begun on cuda:77, which cannot be used here: go on with {remedy}" in error_of(*arguments)
+    done = invoke(*arguments, "--device", "cpu", columns=200)
+    assert "begun on cuda:77, and now on cpu, which rounds differently" in done.output
+    record = json.loads((stopped / "result.json").read_text())
+    assert record["begun_on"] == "cuda:77" and record["config"]["machine"]["device"] == "cpu"
+    assert (stopped / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
 
 
 def test_ctrl_c_outside_of_training_ends_with_130(monkeypatch) -> None:

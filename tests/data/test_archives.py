@@ -157,7 +157,9 @@ def test_a_killed_attempt_does_not_pass_for_whole_and_is_cleared_away(packed) ->
 
 def test_the_archives_are_the_published_ones() -> None:
     tiny, stl = tiny_imagenet.ARCHIVE, stl10.ARCHIVE
-    assert (tiny.size, tiny.md5) == (248_100_043, "90528d7ca1a48142e341f4ef8d21d0de")
-    assert (stl.size, stl.md5) == (2_640_397_119, "91f7769df0f17e558f3565bffb0c7dfb")
-    assert all(url.endswith("//cs231n.stanford.edu/tiny-imagenet-200.zip") for url in tiny.urls)
-    assert all(url.endswith(".stanford.edu/~acoates/stl10/stl10_binary.tar.gz") for url in stl.urls)
+    assert (tiny.size, tiny.sha256[:8], len(tiny.sha256)) == (248_100_043, "6198c8ae", 64)
+    assert (stl.size, stl.sha256[:8], len(stl.sha256)) == (2_640_397_119, "f31fd992", 64)
+    assert tiny.urls == ("https://cs231n.stanford.edu/tiny-imagenet-200.zip",)
+    for url in stl.urls:
+        assert url.startswith("https://")
+        assert url.endswith(".stanford.edu/~acoates/stl10/stl10_binary.tar.gz")

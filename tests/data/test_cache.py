@@ -60,6 +60,29 @@ def test_a_damaged_file_is_made_again(damage) -> None:
     assert cache_files() == [path] and path.read_bytes() == good
 
 
+def test_a_wrong_bit_anywhere_is_not_served() -> None:
+    cached("name", LAYOUT, made, {"seed": 3})
+    (path,) = cache_files()
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.unlink()  # a new file: the old one is still mapped
+        path.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        assert same(cached("name", LAYOUT, made, {"seed": 3}), made()), place
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused(kind) -> None:
+    cached("name", LAYOUT, made)
+    (path,) = cache_files()
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="is not a regular file"):
+        cached("name", LAYOUT, never)
+
+
 def test_what_does_not_fit_its_layout_is_an_error() -> None:
     with pytest.raises(ValueError, match="does not hold what was written to it"):
         cached("name", LAYOUT, lambda: {"train_x": torch.zeros(3)})

@@ -15,6 +15,7 @@ from ..helpers.mirror import serving
 
 BODY = random.Random(0).randbytes(600_000)
 HALF = len(BODY) // 2
+ROOT = Path(__file__).parents[2]
 WHOLE, PART = "file.gz", "file.gz.part"
 
 
@@ -70,8 +71,8 @@ def test_a_file_is_made_whole_with_as_few_requests_as_possible(
     [
         (WHOLE, b"short", "good", r"file\.gz is not the published file .* move or delete it", b"short"),
         (WHOLE, bytes(len(BODY)), "good", "is not the published file", bytes(len(BODY))),
-        (PART, b"", "wrong", r"sent another file \(wrong md5\)", None),
-        (PART, b"", "chatty", r"sent another file \(wrong md5\)", None),
+        (PART, b"", "wrong", r"sent another file \(wrong sha256\)", None),
+        (PART, b"", "chatty", r"sent another file \(wrong sha256\)", None),
         (PART, b"", "truncated", "ended after 300,000 of 600,000 bytes", BODY[:HALF]),
         (PART, BODY[:HALF], "shifted", "answered 206 to a request for bytes 300000-", BODY[:HALF]),
         (PART, BODY[:HALF], "short", "offers 13 bytes where 600000 are needed", BODY[:HALF]),
@@ -91,12 +92,16 @@ def test_what_fails_leaves_what_is_right(there, content, behaviour, match, left,
     [
         ("file:///etc/hostname", "unknown url type: file"),
         ("ftp:///etc/hostname", "unknown url type: ftp"),
-        ("http://127.0.0.1:1/file.gz", "refused"),  # as without a network
+        ("http://127.0.0.1:1/file.gz", "unknown url type: http"),
+        ("https://127.0.0.1:1/file.gz", "refused"),  # as without a network
     ],
 )
-def test_only_http_is_followed_and_an_error_names_what_to_put_where(url, match, mirror, tmp_path) -> None:
-    file = RemoteFile("file.gz", 5, "0" * 32, (url,))
-    with pytest.raises(ConnectionError, match=rf"{match}.*put into .*: file\.gz \(5 bytes, md5 0{{32}}\)"):
+def test_only_https_is_followed_and_an_error_names_what_to_put_where(
+    url, match, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    file = RemoteFile("file.gz", 5, "0" * 64, (url,))
+    with pytest.raises(ConnectionError, match=rf"{match}.*put into .*: file\.gz \(5 bytes, sha256 0{{64}}\)"):
         download(file, tmp_path)
     assert names_in(tmp_path) == []
 
@@ -106,8 +111,8 @@ def test_one_error_names_all_files_that_no_mirror_has(mirror, tmp_path) -> None:
     with pytest.raises(ConnectionError) as caught:
         download_all(files, tmp_path / "mnist")
     message = str(caught.value)
-    md5 = hashlib.md5(BODY).hexdigest()
-    assert f"put into {tmp_path / 'mnist'}: b (600,000 bytes, md5 {md5}), c (600,000 bytes" in message
+    sha256 = hashlib.sha256(BODY).hexdigest()
+    assert f"put into {tmp_path / 'mnist'}: b (600,000 bytes, sha256 {sha256}), c (600,000 bytes" in message
     assert message.count("404 Not Found") == 2 and " a (" not in message and "\n" not in message
 
 
@@ -124,8 +129,12 @@ def test_killed_half_way_leaves_no_file_and_is_continued(mirror, tmp_path) -> No
     file = mirror.file("stalls")
     code = f"""if True:
         from ien.data.download import RemoteFile, download
-        download({file!r}, {str(tmp_path)!r}, lambda done, total: print(done, flush=True))"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as client:
+        from tests.helpers.mirror import allowing_http
+        with allowing_http():
+            download({file!r}, {str(tmp_path)!r}, lambda done, total: print(done, flush=True))"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as client:
         for line in client.stdout:
             if int(line) >= HALF // 2:
                 break

@@ -1,14 +1,15 @@
 """MNIST from its idx files, and what is said of files that are damaged, missing or from elsewhere."""
 
 import gzip
+import hashlib
 import os
 
 import numpy as np
 import pytest
 import torch
 
+from ien._files import file_digest
 from ien.data import load, mnist
-from ien.data.download import md5
 
 from ..helpers import real
 from ..helpers.tiny import COUNTS, cache_files, idx, tagged_digits, write_gz
@@ -113,7 +114,11 @@ def test_a_changed_source_is_not_served_from_the_cache(name, mnist_folder) -> No
 def test_the_published_files_are_what_the_table_says() -> None:
     for file in mnist.FILES:
         path = real.DATA / "mnist" / file.name
-        assert (path.stat().st_size, md5(path)) == (file.size, file.md5)
+        assert (path.stat().st_size, file_digest(path)) == (file.size, file.sha256)
+    # as they have always been published
+    published = "f68b3c2dcbeaaa9fbdd348bbdeb94873"
+    first = real.DATA / "mnist" / mnist.FILES[0].name
+    assert hashlib.md5(first.read_bytes(), usedforsecurity=False).hexdigest() == published
     x, y = mnist.mnist(real.DATA)
     assert x.shape == (70_000, 1, 28, 28) and int(x.max()) == 255
     assert y[:5].tolist() == [5, 0, 4, 1, 9] and y[60_000:60_005].tolist() == [7, 2, 1, 0, 4]

@@ -7,7 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from unittest.mock import patch
+from urllib import request
 
+from ien.data import download
 from ien.data.download import RemoteFile
 
 
@@ -75,13 +79,18 @@ class Mirror(ThreadingHTTPServer):
         """The file, with one mirror for each behaviour; any other word is a good one."""
         address = f"http://127.0.0.1:{self.server_port}"
         urls = tuple(f"{address}/{behaviour}/{name}" for behaviour in behaviours)
-        return RemoteFile(name, len(self.body), hashlib.md5(self.body).hexdigest(), urls)
+        return RemoteFile(name, len(self.body), hashlib.sha256(self.body).hexdigest(), urls)
+
+
+def allowing_http() -> Any:
+    """Follow http: addresses while a block runs."""
+    return patch.object(download, "HANDLERS", (request.HTTPHandler, *download.HANDLERS))
 
 
 @contextmanager
 def serving(body: bytes) -> Iterator[Mirror]:
-    """A mirror that runs while the block does."""
-    with Mirror(body) as server:
+    """A mirror that runs while the block does, and that may be asked without encryption."""
+    with Mirror(body) as server, allowing_http():
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server

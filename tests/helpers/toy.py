@@ -18,7 +18,7 @@ from torch import nn
 import ien.cli.app
 import ien.data
 from ien.data import Dataset
-from ien.training import ALONE, Config, loop, run, run_folder
+from ien.training import ALONE, Config, checkpoint, loop, run, run_folder
 from ien.training.classify import CLASSIFY, ClassifyTask
 
 
@@ -149,7 +149,7 @@ POINTS: dict[str, tuple[int, Any, str, Callable[..., object]]] = {
     "between metrics and checkpoint": (2, run_folder, "append_metrics", _all),
     "in the middle of writing a checkpoint": (2, torch, "save", _half_a_checkpoint),
     "before a checkpoint is renamed": (3, os, "replace", _nothing),
-    "after the last checkpoint": (3, run_folder, "save_checkpoint", _all),
+    "after the last checkpoint": (3, checkpoint, "save_checkpoint", _all),
     "before the weights are renamed": (5, os, "replace", _nothing),
     "before the result is renamed": (6, os, "replace", _nothing),
 }

@@ -1,4 +1,7 @@
-"""One whole toy run, which many tests compare theirs with."""
+"""One whole toy run, which many tests compare theirs with, and copies of it to spoil."""
+
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +17,17 @@ def finished(tmp_path_factory):
         patch.setitem(ien.data.DATASETS, "toy", toy.DATASETS["toy"])
         toy.run_in(folder)
     return folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    """A finished folder that a test may spoil."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def cut(copied) -> Path:
+    """A folder that was cut after its last checkpoint."""
+    (copied / "result.json").unlink()
+    (copied / "model.safetensors").unlink()
+    return copied

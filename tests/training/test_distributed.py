@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import ien.data
-from ien.training import ALONE, Config, Processes, Stopped, joined, run
+from ien.training import ALONE, Config, Processes, Stopped, checkpoint, joined, run
 from ien.training import run_folder as folder
 from ien.training.classify import CLASSIFY, ClassifyTask
 from ien.training.loop import take_step, train
@@ -190,7 +190,7 @@ def signalled(processes: Processes, path: Path) -> None:
             toy.at_call(9, toy.loop, "take_step", lambda *a: os.kill(os.getpid(), signal.SIGTERM))
         resumed(processes, path)
     if processes.first:
-        state = folder.load_checkpoint(path / "run 0")
+        state = checkpoint.load_checkpoint(path / "run 0")
         assert (state["epoch"], state["step"]) == (1, 3)
     resumed(processes, path)
 
@@ -207,6 +207,36 @@ def test_stopped_and_resumed_ends_as_if_never_stopped(tmp_path, two) -> None:
         names = [name for name in expected if rank == 0 or "running" not in name]
         assert all(torch.equal(weights[name], expected[name]) for name in names)
     assert not (tmp_path / "run 1").exists()
+
+
+def interrupted(processes: Processes, path: Path) -> None:
+    """Each step is saved, as the clock of one process says; both fail in one, and then go on."""
+    mine = path / f"run {processes.rank}"
+    if processes.first:
+        mine.mkdir()
+    minutes = 1e-9 if processes.first else 0.0
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power"):
+        patch.setattr(toy.loop, "take_step", toy.loop.take_step)  # which at_call changes
+        toy.at_call(9, toy.loop, "take_step", fail)
+        config = toy.config(processes=2, checkpoint_minutes=minutes)
+        train(mine, CLASSIFY.prepare(config, toy.dataset(), processes))
+    if processes.first:
+        state = checkpoint.load_checkpoint(mine)
+        assert (state["epoch"], state["step"]) == (1, 2)
+    resumed(processes, path)
+
+
+def fail(*arguments: object) -> None:
+    raise RuntimeError("no power")
+
+
+@pytest.mark.slow
+def test_processes_save_within_an_epoch_and_go_on_to_the_bit(tmp_path, two) -> None:
+    together(interrupted, tmp_path)
+    ours, others = ((path / "run 0/metrics.jsonl").read_bytes() for path in (tmp_path, two))
+    assert ours == others
+    weights, expected = (torch.load(path / "weights 0.pt", weights_only=True) for path in (tmp_path, two))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 def diverging(processes: Processes, path: Path) -> None:

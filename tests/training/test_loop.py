@@ -5,6 +5,7 @@ import json
 import math
 import random
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,10 +19,10 @@ from safetensors.torch import load_file
 
 import ien.data
 from ien._files import generator
-from ien.training import Config, Diverged, Stopped, flat
+from ien.training import Config, Diverged, Stopped, checkpoint, flat
 from ien.training import run_folder as run_folder
 from ien.training.classify import ClassifyTask
-from ien.training.loop import take_step
+from ien.training.loop import Status, take_step, train
 from ien.training.network import plain_of
 from tests.helpers import toy
 from tests.helpers.shell import invoke
@@ -43,7 +44,7 @@ def assert_same_end(folder: Path, other: Path) -> None:
     weights, others = load_file(folder / "model.safetensors"), load_file(other / "model.safetensors")
     assert weights.keys() == others.keys()
     assert all(torch.equal(weights[name], others[name]) for name in weights)
-    state, expected = run_folder.load_checkpoint(folder), run_folder.load_checkpoint(other)
+    state, expected = checkpoint.load_checkpoint(folder), checkpoint.load_checkpoint(other)
     assert state["epoch"] == expected["epoch"]
     for index, moments in expected["optimizer"]["state"].items():
         assert all(torch.equal(value, state["optimizer"]["state"][index][k]) for k, value in moments.items())
@@ -139,6 +140,52 @@ def test_killed_anywhere_and_resumed_ends_as_if_never_killed(tmp_path, finished,
     assert_same_end(folder, finished)
 
 
+EVERY_STEP = 1e-9
+"""Minutes, fewer than a step takes."""
+
+
+@pytest.mark.slow
+def test_a_kill_costs_no_more_than_what_came_after_the_last_checkpoint(tmp_path, finished) -> None:
+    folder = tmp_path / "run"
+    changes = {"checkpoint_minutes": EVERY_STEP}
+    process = toy.start(toy.train, folder, "in a step of the second epoch", changes)
+    assert toy.finish(process) == -signal.SIGKILL
+    state = checkpoint.load_checkpoint(folder)
+    assert (state["epoch"], state["step"]) == (1, 2)  # it was killed in the third
+    toy.run_in(folder)  # with other minutes, which change nothing
+    assert_same_end(folder, finished)
+
+
+class Minutes:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        return time.perf_counter()
+
+
+@pytest.mark.parametrize(
+    ("minutes", "inside"), [(4.0, [4]), (2.0, [2, 4]), (2.5, [3]), (0.0, []), (10.0, [])], ids=str
+)
+def test_checkpoints_are_saved_every_so_many_minutes(tmp_path, monkeypatch, minutes, inside) -> None:
+    """A step takes a minute here, and an epoch six."""
+    clock, saved = Minutes(), []
+    monkeypatch.setattr("ien.training.loop.time", clock)
+    monkeypatch.setattr(checkpoint, "save", lambda folder, some, progress: saved.append(progress[:2]))
+
+    def wait(status: Status) -> None:
+        if status.step < status.steps:  # the end of an epoch is reported after it is saved
+            clock.now += 60
+
+    train(tmp_path, task(epochs=2, cycle_epochs=1, checkpoint_minutes=minutes), wait)
+    assert saved == [*((0, step) for step in inside), (1, 0), *((1, step) for step in inside), (2, 0)]
+
+
 # --- stopped
 
 
@@ -166,7 +213,7 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, finished, 
     assert f"resume with: {command}" in output
     if len(signals) == 1:
         assert output.splitlines()[-1] == f"stopped; resume with: {command}"
-    state = run_folder.load_checkpoint(folder)
+    state = checkpoint.load_checkpoint(folder)
     assert (state["epoch"], state["step"]) == (1, step)
     assert len(run_folder.read_metrics(folder)) == 1
     invoke(*command.split()[1:])
@@ -222,7 +269,7 @@ def test_a_bad_loss_keeps_checkpoint_and_metrics_of_the_last_epoch(
         trained(tmp_path)
     good, bad = ((path / "metrics.jsonl").read_text().splitlines() for path in (finished, tmp_path))
     assert bad == good[:1]
-    state = run_folder.load_checkpoint(tmp_path)
+    state = checkpoint.load_checkpoint(tmp_path)
     assert (state["epoch"], state["step"]) == (1, 0)
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
@@ -234,7 +281,7 @@ def test_weights_that_the_last_step_spoils_are_not_saved(tmp_path, monkeypatch) 
     after_step(12, spoil, monkeypatch)  # the last step of the second epoch; its loss is finite
     with pytest.raises(Diverged, match=r"the weight conv2.0.weight became nan in step 6 of epoch 2"):
         trained(tmp_path)
-    assert run_folder.load_checkpoint(tmp_path)["epoch"] == len(run_folder.read_metrics(tmp_path)) == 1
+    assert checkpoint.load_checkpoint(tmp_path)["epoch"] == len(run_folder.read_metrics(tmp_path)) == 1
 
 
 # --- layouts and precisions
@@ -305,31 +352,29 @@ def test_multipliers_are_in_metrics_and_checkpoints_and_resume_to_the_bit(tmp_pa
     settings = {**TARGET, "epochs": 2, "cycle_epochs": 1, "max_lr": 1e-3}
     whole = trained(tmp_path / "whole", **settings)
     stopped_at(24, monkeypatch, tmp_path / "cut", **settings)  # after some have moved
-    state = run_folder.load_checkpoint(tmp_path / "cut")
+    state = checkpoint.load_checkpoint(tmp_path / "cut")
     assert state["multipliers"]["steps"] == 24 and state["multipliers"]["names"][0] == "rot4 conv1"
     resumed = trained(tmp_path / "cut", **settings)
     cut, uncut = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("cut", "whole"))
     assert cut == uncut
     toy.assert_same(whole.network, resumed.network)
-    states = [run_folder.load_checkpoint(tmp_path / name)["multipliers"] for name in ("cut", "whole")]
+    states = [checkpoint.load_checkpoint(tmp_path / name)["multipliers"] for name in ("cut", "whole")]
     assert all(torch.equal(states[0][name], states[1][name]) for name in ("logs", "means"))
     first, last = run_folder.read_metrics(tmp_path / "whole")
     assert list(first["multipliers"]) == list(first["terms"])
     assert first["multipliers"] != last["multipliers"]
     # the checkpoint of a run with other layers, or of none, does not pass for this one
     del state["multipliers"]
-    run_folder.save_checkpoint(tmp_path / "cut", state)
-    with pytest.raises(
-        ValueError, match=r"does not fit this network \(these are the multipliers of no layer"
-    ):
+    checkpoint.save_checkpoint(tmp_path / "cut", state)
+    with pytest.raises(ValueError, match=r"does not fit this run \(these are the multipliers of no layer"):
         trained(tmp_path / "cut", **settings)
 
 
 def test_checkpoints_from_before_multipliers_go_on(tmp_path, monkeypatch) -> None:
     stopped_at(2, monkeypatch, tmp_path, **SHORT)
-    state = run_folder.load_checkpoint(tmp_path)
+    state = checkpoint.load_checkpoint(tmp_path)
     assert state.pop("multipliers") == {}
-    run_folder.save_checkpoint(tmp_path, state)
+    checkpoint.save_checkpoint(tmp_path, state)
     trained(tmp_path, **SHORT)
     (metrics,) = run_folder.read_metrics(tmp_path)
     assert "multipliers" not in metrics
@@ -349,7 +394,7 @@ def test_stopped_anywhere_and_resumed_ends_as_if_never_stopped(settings, tmp_pat
     whole = trained(tmp_path / "whole", **settings)
     stopped_at(2, monkeypatch, tmp_path / "cut", **settings)
     stopped_at(6, monkeypatch, tmp_path / "cut", **settings)  # of those left: in the second epoch
-    state = run_folder.load_checkpoint(tmp_path / "cut")
+    state = checkpoint.load_checkpoint(tmp_path / "cut")
     assert (state["epoch"], state["step"]) == (1, 2)
     resumed = trained(tmp_path / "cut", **settings)
     cut, uncut = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("cut", "whole"))

@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import nn
 
 import ien
-from ien.training import Stopped, run, run_folder
+from ien.training import Stopped, checkpoint, run, run_folder
 from ien.training.network import build
 from ien.tying.tied import count_parameters
 from tests.helpers import toy
@@ -43,7 +43,7 @@ def test_a_tied_run_keeps_plain_weights_and_a_checkpoint_of_what_trains(tmp_path
     assert {name: weight.shape for name, weight in weights.items()} == {
         name: weight.shape for name, weight in never.state_dict().items()
     }
-    trained = run_folder.load_checkpoint(tmp_path)["model"]
+    trained = checkpoint.load_checkpoint(tmp_path)["model"]
     assert any(".original" in name for name in trained)
     assert record["parameters"] == count_parameters(never) > 3 * record["trained_parameters"]
     network = ien.load(tmp_path)
@@ -112,6 +112,6 @@ def test_an_interrupt_while_testing_says_how_to_go_on(tmp_path, monkeypatch) -> 
     with monkeypatch.context() as patch, pytest.raises(Stopped, match=str(tmp_path)):
         patch.setattr("ien.training.classify.evaluate", Mock(side_effect=KeyboardInterrupt))
         run_in(tmp_path, **SHORT)
-    assert run_folder.load_checkpoint(tmp_path)["epoch"] == 1
+    assert checkpoint.load_checkpoint(tmp_path)["epoch"] == 1
     run_in(tmp_path, **SHORT)
     assert (tmp_path / "model.safetensors").exists()

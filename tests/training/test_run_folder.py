@@ -1,52 +1,23 @@
 """The run folder: what is refused and what then stays as it was, and what comes out of it again."""
 
-import errno
 import json
 import os
-import pickle
-import resource
-import shutil
 from pathlib import Path
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import ien
 import ien.data
+import ien.training
+from ien.training import checkpoint, loop
 from ien.training import run_folder as folder
 from ien.training.network import build
 from tests.helpers import toy
+from tests.helpers.refused import assert_refused, contents
 
 pytestmark = pytest.mark.usefixtures("toy_data")
-
-
-@pytest.fixture
-def copied(finished, tmp_path) -> Path:
-    """A finished folder that a test may spoil."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-@pytest.fixture
-def cut(copied) -> Path:
-    """A folder that was cut after its last checkpoint."""
-    (copied / "result.json").unlink()
-    (copied / "model.safetensors").unlink()
-    return copied
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"}
-
-
-def assert_refused(path: Path, match: str, **changes: Any) -> None:
-    """One line that names the file, and nothing in the folder is changed."""
-    before = contents(path)
-    with pytest.raises(ValueError, match=match) as caught:
-        toy.run_in(path, **changes)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
-    assert contents(path) == before
 
 
 # --- the folder as a whole
@@ -82,6 +53,141 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_pa
     with pytest.raises(ValueError, match=f"device '{device}' cannot be used here .*; use cpu"):
         toy.run_in(tmp_path / "run", device=device)
     assert contents(tmp_path / "run") == {}
+
+
+def begin_on_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a folder say that its run was begun on a GPU, where there is none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = path / "config.json"
+    text = config.read_text()
+    assert '"device": "cpu"' in text
+    config.write_text(text.replace('"device": "cpu"', '"device": "cuda:77"'))
+
+
+def test_a_run_of_a_gpu_that_is_not_here_names_the_command_that_works(cut, finished, monkeypatch) -> None:
+    begin_on_a_gpu(cut, monkeypatch)
+    (cut / "last.pt").unlink()
+    told = r"was begun on cuda:77, which cannot be used here: go on with ien resume \S+ --device cpu, or"
+    assert_refused(cut, told, device="auto")
+    record = toy.run_in(cut, device="cpu")
+    assert record["begun_on"] == "cuda:77" and record["config"]["machine"]["device"] == "cpu"
+    assert folder.begun_on(cut) == "cuda:77" and folder.read_config(cut).machine.device == "cpu"
+    assert (cut / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+
+
+def test_a_run_that_moved_goes_on_from_its_checkpoint_and_back(tmp_path, monkeypatch) -> None:
+    data = dict.fromkeys(("folder", "name", "source", "train", "test", "digest"))
+    folder.create(tmp_path, toy.config(), data)
+    begin_on_a_gpu(tmp_path, monkeypatch)
+    monkeypatch.setattr(folder, "_device", lambda name: name)  # there is one for a while
+    gpu = folder.create(tmp_path, toy.config(device="auto"), data)
+    assert gpu.machine.device == "cuda:77" and folder.begun_on(tmp_path) is None
+    before, _ = checkpoint._config_digests(tmp_path, gpu)
+    cpu = folder.create(tmp_path, toy.config(device="cpu"), data)
+    assert cpu.machine.device == "cpu" and checkpoint._config_digests(tmp_path, cpu)[0] == before
+    # and from then on without being told
+    assert folder.create(tmp_path, toy.config(device="auto"), data) == cpu
+    assert folder.create(tmp_path, toy.config(device="cuda:77"), data) == gpu
+    assert folder.begun_on(tmp_path) == "cuda:77"
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "metrics.jsonl", "result.json", "model.safetensors", ".lock"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_refused(copied, name, kind) -> None:
+    if name in ("metrics.jsonl", ".lock"):
+        (copied / "result.json").unlink()
+    path = copied / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(
+        ValueError, match=rf"{name} is not a regular file but a pipe, a device or a folder: move"
+    ):
+        if name in ("config.json", "model.safetensors"):
+            ien.load(copied)
+        else:
+            toy.run_in(copied)
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "result.json"])
+def test_huge_files_are_refused_before_they_are_read(copied, name) -> None:
+    if name == "metrics.jsonl":
+        (copied / "result.json").unlink()
+    with open(copied / name, "r+b") as file:
+        file.truncate(10**10)  # sparse: takes no space
+    with pytest.raises(ValueError, match=rf"{name} has more than 67,108,864 bytes"):
+        if name == "config.json":
+            ien.load(copied)
+        else:
+            toy.run_in(copied)
+
+
+@pytest.mark.parametrize("name", ["config.json", "last.pt", "result.json", "model.safetensors"])
+def test_a_file_that_may_not_be_read_is_never_to_be_deleted(copied, name, monkeypatch) -> None:
+    if name == "last.pt":
+        (copied / "result.json").unlink()
+    open_file = open
+
+    def deny(path, *arguments, **options):
+        if Path(str(path)).name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", deny)
+    monkeypatch.setattr("io.open", deny)
+    with pytest.raises(PermissionError, match=name) as caught:
+        if name == "last.pt":
+            toy.run_in(copied)
+        else:
+            ien.load(copied)
+    assert "delete" not in str(caught.value)
+
+
+def test_leftovers_of_killed_processes_are_cleared_by_whoever_has_the_lock(cut) -> None:
+    (cut / ".ien-00000000-1-1-0123abcd.part").mkdir()  # of another machine
+    (cut / ".ien-00000000-1-1-0123abcd.part" / "last.pt").write_text("half of")
+    (cut / ".last.pt.123.part").write_text("of an older version")
+    (cut / ".tmpXy12Zw").write_text("of safetensors")
+    with folder.lock(cut):
+        assert {path.name for path in cut.iterdir()} == {"config.json", "last.pt", "metrics.jsonl", ".lock"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: not enough memory: you tried"
+        ),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 5 bytes"
+        ),
+    ],
+    ids=["python", "gpu", "cpu", "cpu, posix"],
+)
+def test_out_of_memory_is_one_line_and_loses_nothing(tmp_path, finished, error, monkeypatch) -> None:
+    path = tmp_path / "run"
+
+    def spend(*arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "take_step", loop.take_step)  # put back afterwards
+        toy.at_call(9, loop, "take_step", spend)
+        with pytest.raises(ien.training.OutOfMemory) as caught:
+            toy.run_in(path)
+    told = str(caught.value)
+    assert "\n" not in told and told.startswith("out of memory (")
+    assert told.endswith(
+        f"use a batch_size below 16, as in --set batch_size=8; {path} keeps what was saved before"
+    )
+    toy.run_in(path)
+    assert (path / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 
 
 def test_one_process_at_a_time_holds_a_folder(cut) -> None:
@@ -137,77 +243,7 @@ def test_a_folder_without_configuration_cannot_be_loaded(tmp_path) -> None:
         ien.load(tmp_path)
 
 
-# --- last.pt and metrics.jsonl
-
-
-@pytest.mark.parametrize("share", [0, 0.3, 0.999])
-def test_a_truncated_checkpoint_is_refused(cut, share) -> None:
-    path = cut / "last.pt"
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    assert_refused(cut, r"last.pt is truncated or damaged .*: delete it to train from the start, or restore")
-
-
-def test_a_checkpoint_with_a_wrong_bit_is_refused(cut) -> None:
-    path = cut / "last.pt"
-    content = bytearray(path.read_bytes())
-    weights = folder.load_checkpoint(cut)["model"]["conv3.0.weight"]
-    content[content.index(weights.numpy().tobytes()[:64])] ^= 1
-    path.write_bytes(content)
-    assert_refused(cut, r"last.pt is truncated or damaged \(wrong checksum")
-
-
-class Payload:
-    """Unpickling it makes a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.parametrize("packed", [True, False], ids=["as torch.save packs it", "bare"])
-def test_code_in_a_checkpoint_is_refused_and_not_executed(cut, tmp_path, packed) -> None:
-    proof, path = tmp_path / "executed", cut / "last.pt"
-    state = folder.load_checkpoint(cut)
-    pickle.loads(pickle.dumps(Payload(proof)))
-    proof.rmdir()  # it would have worked
-    if packed:
-        torch.save(state | {"extra": Payload(proof)}, path)
-    else:
-        path.write_bytes(pickle.dumps(Payload(proof)))
-    what = "something other than tensors and numbers, and was not loaded" if packed else "damaged"
-    assert_refused(cut, f"last.pt .*{what}.*: delete it to train from the start")
-    assert not proof.exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda state: {"weights": torch.ones(2)}, "last.pt is not a checkpoint of ien: delete it"),
-        (lambda state: [1, 2], "last.pt is not a checkpoint of ien: delete it"),
-        (lambda state: torch.ones(3), "last.pt is not a checkpoint of ien: delete it"),
-        (
-            lambda state: state | {"model": build(toy.config(width=1 / 8)).state_dict()},
-            r"last.pt does not fit this network \(.*\): delete it to train from the start",
-        ),
-        (
-            lambda state: state | {"optimizer": {"state": {}, "param_groups": []}},
-            "last.pt does not fit this network",
-        ),
-    ],
-    ids=["weights", "list", "tensor", "other network", "other optimizer"],
-)
-def test_a_file_of_something_else_is_no_checkpoint(cut, change, match) -> None:
-    torch.save(change(folder.load_checkpoint(cut)), cut / "last.pt")
-    assert_refused(cut, match)
-
-
-def test_the_checkpoint_of_another_run_is_refused(cut, tmp_path) -> None:
-    other = tmp_path / "other"
-    toy.trained(other, seed=2, epochs=1, cycle_epochs=1)
-    shutil.copy(other / "last.pt", cut)
-    assert_refused(cut, "last.pt belongs to another run: restore the right one, or delete it")
+# --- metrics.jsonl
 
 
 def test_missing_lines_of_metrics_are_noticed(cut) -> None:
@@ -220,44 +256,6 @@ def test_the_advice_to_delete_the_checkpoint_works(cut, finished) -> None:
     (cut / "last.pt").unlink()
     toy.run_in(cut)
     assert (cut / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
-
-
-# --- a full disk
-
-
-FULL = OSError(errno.ENOSPC, "No space left on device")
-FULL_FOR_TORCH = RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
-
-
-@pytest.mark.parametrize(
-    ("what", "failure"), [("os.replace", FULL), ("torch.save", FULL_FOR_TORCH)], ids=["replace", "save"]
-)
-def test_a_full_disk_leaves_the_old_checkpoint(cut, monkeypatch, what, failure) -> None:
-    before = contents(cut)
-    monkeypatch.setattr(what, Mock(side_effect=failure))
-    with pytest.raises(OSError, match=r"last.pt could not be written \(.*\); the earlier one, if any, is un"):
-        folder.save_checkpoint(cut, {"epoch": 4})
-    assert contents(cut) == before and folder.load_checkpoint(cut)["epoch"] == 3
-
-
-def train_on_a_small_disk(path: Path) -> None:
-    """Files may grow to 40 kB, less than a checkpoint, from the second one on."""
-    limit = (40_000, 40_000)
-    toy.at_call(2, folder, "save_checkpoint", lambda *a: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-    try:
-        toy.train(path)
-    except OSError as error:
-        (path.parent / "error.txt").write_text(str(error))
-
-
-@pytest.mark.slow
-def test_a_write_that_really_fails_leaves_the_old_checkpoint(tmp_path, finished) -> None:
-    path = tmp_path / "run"
-    assert toy.finish(toy.start(train_on_a_small_disk, path)) == 0
-    assert "last.pt could not be written" in (tmp_path / "error.txt").read_text()
-    assert folder.load_checkpoint(path)["epoch"] == 1
-    toy.run_in(path)
-    assert (path / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 
 
 # --- what comes out again
@@ -284,7 +282,39 @@ def test_damaged_weights_name_the_remedy_which_works(copied, share) -> None:
     assert weights.read_bytes() == whole
 
 
+def without_digest(path: Path) -> None:
+    """Make a record like those from before weights had a digest."""
+    record = json.loads((path / "result.json").read_text())
+    assert len(record.pop("weights_sha256")) == 64
+    (path / "result.json").write_text(json.dumps(record))
+
+
+def test_a_wrong_bit_in_the_weights_is_noticed_and_the_remedy_works(copied) -> None:
+    weights = copied / "model.safetensors"
+    whole = weights.read_bytes()
+    for place in (20, len(whole) // 2, len(whole) - 1):  # in the header, and in numbers
+        spoilt = bytearray(whole)
+        spoilt[place] ^= 1
+        weights.write_bytes(spoilt)
+        with pytest.raises(
+            ValueError, match=r"damaged \(its SHA-256 is not .* in result.json\): delete it and"
+        ):
+            ien.load(copied)
+    weights.unlink()
+    toy.run_in(copied)
+    assert weights.read_bytes() == whole
+    ien.load(copied)
+
+
+def test_weights_of_older_records_load_without_a_digest(copied) -> None:
+    without_digest(copied)
+    network = ien.load(copied)
+    for name, weight in load_file(copied / "model.safetensors").items():
+        assert torch.equal(network.state_dict()[name], weight)
+
+
 def test_weights_of_another_network_are_refused(copied) -> None:
+    without_digest(copied)
     folder.save_weights(copied, build(toy.config(width=1 / 8)))
     match = r"model.safetensors does not fit the network of config.json"
     with pytest.raises(ValueError, match=match) as caught:

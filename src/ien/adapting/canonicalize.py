@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._files import replace_file
+from .._files import write_tensors
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..groups.members import permutes_members
@@ -105,15 +105,10 @@ class Canonicalize(nn.Module):
         Raises:
             ValueError: Nothing was fitted.
         """
-        from safetensors.torch import save_file
-
         if self.network is None:
             raise ValueError("there is nothing to save: call fit(images) first")
         described = {"group": str(self.group), "accuracy": self.accuracy}
-        tensors = {name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}
-        replace_file(
-            Path(path), lambda temporary: save_file(tensors, temporary, {KEY: json.dumps(described)})
-        )
+        write_tensors(Path(path), self.network.state_dict(), {KEY: json.dumps(described)})
 
     @classmethod
     def load(cls, model: nn.Module, path: str | PathLike[str], outputs: Kinds = "scores") -> Canonicalize:

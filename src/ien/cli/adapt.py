@@ -154,14 +154,11 @@ def _made(
         upright = Canonicalize(model, group).fit(folder, steps, seed)
         upright.save(out)
         return upright, f'wrote {out}: use ien.Canonicalize.load(model, "{out}")'
-    from safetensors.torch import save_file
-
-    from .._files import replace_file
+    from .._files import write_tensors
 
     named = layer_names(layers) or ()
     adapted = adapt_model(model, folder, group, minutes, layers=named, seed=seed, folder=resume)
-    tensors = {name: tensor.contiguous() for name, tensor in adapted.state_dict().items()}
-    replace_file(out, lambda path: save_file(tensors, path))
+    write_tensors(out, adapted.state_dict())
     return adapted, f"wrote {out}: weights for the same model, under the same names"
 
 

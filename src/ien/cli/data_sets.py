@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .._files import file_digest
 from ..data import (
     class_folders,
     digits,
@@ -19,7 +20,7 @@ from ..data import (
     tiny_imagenet,
 )
 from ..data.cache import cache_folder
-from ..data.download import RemoteFile, md5
+from ..data.download import RemoteFile
 from .clips import Line, clip_lines
 
 __all__ = ["ARCHIVES", "DOWNLOADS", "data_sets", "lines_of_all", "mnist_folder", "size_text"]
@@ -213,6 +214,6 @@ def _state(file: RemoteFile, path: Path) -> str:
     # the size first: it is known at once, and the checksum of a large file takes a while
     if size != file.size:
         return f"damaged: {size:,} bytes instead of {file.size:,}"
-    if md5(path) != file.md5:
-        return f"damaged: its md5 is not {file.md5}"
+    if file_digest(path) != file.sha256:
+        return f"damaged: its sha256 is not {file.sha256}"
     return "found"

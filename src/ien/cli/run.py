@@ -261,18 +261,23 @@ def resume(
     data: MovedData = None,
     results: Results = Path("results"),
     model: OwnModel = None,
+    device: Annotated[
+        str, typer.Option(help="Go on elsewhere: cpu, cuda or mps.", show_default="as before")
+    ] = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Resume a run that was stopped or killed. It ends as if it had never stopped, bit for bit.
 
     Example: ien resume runs/rot-mnist/ien-r4/small-seed1
+
+    Example: ien resume runs/rot-mnist/ien-r4/small-seed1 --device cpu
     """
     with resume_hint(), own_model(model, [folder]):
         from ..experiments.queue import resume as resume_run
         from ..training import joined
 
         with joined() as processes:
-            resume_run(folder, results, data, processes)
+            resume_run(folder, results, data, processes, device=device)
 
 
 def table(
@@ -363,17 +368,20 @@ def demo(
 
 @contextmanager
 def resume_hint() -> Iterator[None]:
-    """Say how to go on after Ctrl-C, and end a diverging run with exit code 1."""
-    from ..training import Diverged, Stopped
+    """Say how to go on after Ctrl-C; a run that diverges or lacks memory ends with exit code 1."""
+    from ..training import Diverged, OutOfMemory, Stopped
+    from ..training.memory import memory_errors
 
     try:
-        yield
+        # in a run, where the same error says what helps, it has become one of these before
+        with memory_errors(lambda: "close other programs, or use a machine with more"):
+            yield
     except Stopped as stopped:
         fail(f"stopped; resume with: ien resume {stopped}", INTERRUPTED)
     except KeyboardInterrupt:
         # no run folder to resume yet; or a demo, which the same command takes up again
         fail("stopped; the same command resumes from the last checkpoint", INTERRUPTED)
-    except Diverged as error:
+    except (Diverged, OutOfMemory) as error:
         fail(f"error: {error}", 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -10,12 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._files import whole_or_nothing
+from .._files import check_regular, write_tensors
 
 __all__ = ["cache_folder", "cached", "layout_of"]
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Name of a tensor → its dtype and shape."""
+DIGEST = "sha256"
+"""The key of a file's metadata with the digest of its tensors."""
 
 
 def cache_folder() -> Path:
@@ -44,8 +47,8 @@ def cached(
 ) -> dict[str, Tensor]:
     """Return the tensors kept under ``name``; make and write them first if they are not there.
 
-    Pages are read when they are used. Writing to a tensor changes neither the file nor another
-    process.
+    The file holds the SHA-256 of its tensors, which is checked here: damaged ones are made again.
+    Writing to a tensor changes neither the file nor another process.
 
     Args:
         name: The name of the file, which should change with everything that the tensors depend on.
@@ -54,7 +57,7 @@ def cached(
         about: What they are, kept in the same file as JSON.
     """
     path = cache_folder() / f"{name}.safetensors"
-    metadata = None
+    metadata = {}
     if about:
         # one text, since safetensors does not keep the order of several
         metadata = {"about": json.dumps(about)}
@@ -68,37 +71,42 @@ def cached(
     return found
 
 
-def _mapped(path: Path, layout: Layout, metadata: dict[str, str] | None) -> dict[str, Tensor] | None:
+def _mapped(path: Path, layout: Layout, metadata: Mapping[str, str]) -> dict[str, Tensor] | None:
     """Map the file into memory; None if it is missing, damaged or holds something else."""
     from safetensors import SafetensorError, safe_open
 
     tensors = {}
     found = {}
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:  # checks the header against the size of the file
             for key in file.keys():
                 tensor = file.get_tensor(key)
                 tensors[key] = tensor
                 found[key] = (tensor.dtype, tuple(tensor.shape))
-            described = file.metadata() or None
+            described = file.metadata() or {}
     except (FileNotFoundError, NotADirectoryError, SafetensorError):
         return None  # missing or damaged: made again
-    if found != dict(layout) or described != metadata:
+    if found != dict(layout) or described != {**metadata, DIGEST: _digest_of(tensors)}:
         return None
     return tensors
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    contiguous = {key: tensor.contiguous() for key, tensor in tensors.items()}
+def _write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_or_nothing(path) as temporary:
-            save_file(contiguous, temporary, metadata)
-    except (OSError, SafetensorError) as error:
+        write_tensors(path, tensors, {**metadata, DIGEST: _digest_of(tensors)})
+    except OSError as error:
         raise OSError(
             f"cannot write the cache {path} ({error}): "
             f"set IEN_CACHE to a folder that is writable and has space"
         ) from None
+
+
+def _digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of the numbers in all tensors, in the order of their names."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        # a view of the bytes: nothing is copied
+        total.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()

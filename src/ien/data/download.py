@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import shutil
 import tarfile
@@ -17,6 +16,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from urllib import request
 from urllib.error import HTTPError, URLError
 
+from .._files import file_digest
+
 __all__ = [
     "RemoteFile",
     "by_hand",
@@ -24,7 +25,6 @@ __all__ = [
     "download",
     "download_all",
     "how_to_get",
-    "md5",
     "published_folder",
     "unpacking",
 ]
@@ -34,6 +34,16 @@ TIMEOUT = 20.0
 DAMAGE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 """What a damaged archive raises; RuntimeError is zipfile's word for an encrypted member."""
 
+HANDLERS: tuple[Callable[[], request.BaseHandler], ...] = (
+    request.ProxyHandler,
+    request.HTTPSHandler,
+    request.HTTPDefaultErrorHandler,
+    request.HTTPRedirectHandler,
+    request.HTTPErrorProcessor,
+    request.UnknownHandler,
+)
+"""What follows addresses and redirects, https: only; urllib's own also follow http: and ftp:."""
+
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -42,9 +52,9 @@ class RemoteFile:
     name: str
     size: int
     """Bytes."""
-    md5: str
+    sha256: str
     urls: tuple[str, ...]
-    """Mirrors, http or https, in the order in which they are tried."""
+    """Mirrors, https, in the order in which they are tried."""
 
 
 def download(
@@ -53,7 +63,7 @@ def download(
     """Download a file into ``folder``, unless it is there.
 
     A download that is cut short stays as ``<name>.part`` and is continued by the next call. A file
-    that is there with another size or md5 is an error, and is left alone.
+    that is there with another size or SHA-256 is an error, and is left alone.
 
     Args:
         file: What to download.
@@ -111,7 +121,7 @@ def download_all(
 
 def by_hand(files: Sequence[RemoteFile], folder: Path) -> str:
     """Say what to do without a network."""
-    names = [f"{file.name} ({file.size:,} bytes, md5 {file.md5})" for file in files]
+    names = [f"{file.name} ({file.size:,} bytes, sha256 {file.sha256})" for file in files]
     listed = ", ".join(names)
     return f"put into {folder}: {listed}"
 
@@ -132,15 +142,6 @@ def published_folder(folder: str | os.PathLike[str], name: str) -> Path:
     if folder.name == name and not inside.exists():
         return folder
     return inside
-
-
-def md5(path: Path) -> str:
-    """Return the md5 of a file, as hexadecimal digits."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -190,12 +191,12 @@ def _check(file: RemoteFile, path: Path) -> None:
     found = "not a file"
     if path.is_file():
         size = path.stat().st_size
-        digest = md5(path)
-        if (size, digest) == (file.size, file.md5):
+        digest = file_digest(path)
+        if (size, digest) == (file.size, file.sha256):
             return
-        found = f"{size:,} bytes, md5 {digest}"
+        found = f"{size:,} bytes, sha256 {digest}"
     raise ValueError(
-        f"{path} is not the published file ({found}; published: {file.size:,} bytes, md5 {file.md5}): "
+        f"{path} is not the published file ({found}; published: {file.size:,} bytes, sha256 {file.sha256}): "
         f"move or delete it and run this again"
     )
 
@@ -213,11 +214,11 @@ def _download(file: RemoteFile, path: Path, report: Callable[[RemoteFile, int], 
             except _MirrorFailed as error:
                 problems.append(f"{url}: {error}")
                 break
-            if part.stat().st_size == file.size and md5(part) == file.md5:
+            if part.stat().st_size == file.size and file_digest(part) == file.sha256:
                 os.replace(part, path)
                 return []
             part.unlink()
-            problems.append(f"{url}: sent another file (wrong md5)")
+            problems.append(f"{url}: sent another file (wrong sha256)")
     return problems
 
 
@@ -261,7 +262,7 @@ def _first_byte(response: HTTPResponse, asked: int) -> int:
 
 def _open(url: str, start: int) -> HTTPResponse:
     """Ask a mirror for a file, from byte ``start``."""
-    # identity: a server that compresses again would change size and md5
+    # identity: a server that compresses again would change size and digest
     headers = {"User-Agent": "ien", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -279,17 +280,8 @@ def _open(url: str, start: int) -> HTTPResponse:
 
 
 def _opener() -> request.OpenerDirector:
-    # the default opener also follows file: and ftp: addresses, redirects to ftp: included
     opener = request.OpenerDirector()
-    for handler in (
-        request.ProxyHandler,
-        request.HTTPHandler,
-        request.HTTPSHandler,
-        request.HTTPDefaultErrorHandler,
-        request.HTTPRedirectHandler,
-        request.HTTPErrorProcessor,
-        request.UnknownHandler,
-    ):
+    for handler in HANDLERS:
         opener.add_handler(handler())
     return opener
 

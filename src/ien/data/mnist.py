@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .download import RemoteFile, md5
+from .._files import file_digest
+from .download import RemoteFile
 
 __all__ = ["FILES", "digests", "find", "mnist", "read_idx"]
 
@@ -25,16 +26,32 @@ MIRRORS = (
 )
 
 
-def _published(name: str, size: int, md5: str) -> RemoteFile:
+def _published(name: str, size: int, sha256: str) -> RemoteFile:
     urls = tuple(mirror + name for mirror in MIRRORS)
-    return RemoteFile(name, size, md5, urls)
+    return RemoteFile(name, size, sha256, urls)
 
 
 FILES = (
-    _published("train-images-idx3-ubyte.gz", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-    _published("train-labels-idx1-ubyte.gz", 28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
-    _published("t10k-images-idx3-ubyte.gz", 1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
-    _published("t10k-labels-idx1-ubyte.gz", 4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+    _published(
+        "train-images-idx3-ubyte.gz",
+        9_912_422,
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    _published(
+        "train-labels-idx1-ubyte.gz",
+        28_881,
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    _published(
+        "t10k-images-idx3-ubyte.gz",
+        1_648_877,
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+    _published(
+        "t10k-labels-idx1-ubyte.gz",
+        4_542,
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
 )
 DIGITS = {
     "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
@@ -81,9 +98,9 @@ def find(folder: str | os.PathLike[str]) -> Path:
 
 
 def digests(folder: str | os.PathLike[str]) -> str:
-    """Return the md5 of all four files in a row, to name what is made from them."""
+    """Return the SHA-256 of all four files in a row, to name what is made from them."""
     place = find(folder)
-    return "".join(md5(place / file.name) for file in FILES)
+    return "".join(file_digest(place / file.name) for file in FILES)
 
 
 def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Tensor:

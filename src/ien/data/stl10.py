@@ -26,10 +26,11 @@ FOLDER = "stl10_binary"
 ARCHIVE = RemoteFile(
     f"{FOLDER}.tar.gz",
     2_640_397_119,
-    "91f7769df0f17e558f3565bffb0c7dfb",
+    # as TensorFlow Datasets has it
+    "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
     (
         "https://cs.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
     ),
 )
 TRAIN, TEST = 5_000, 8_000

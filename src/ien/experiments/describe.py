@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from .._files import read_bounded
 from ..report import read
 from ..training import MACHINE, Config, differences, entries, flat, kind_of
 from ..training.network import build, count_views, objective_of, plain_of
@@ -70,7 +71,7 @@ def _state(folder: Path, config: Config) -> str:
     epochs = 0
     if metrics.exists():
         # a line per epoch; counted, not parsed: the run may be writing the last one just now
-        epochs = metrics.read_bytes().count(b"\n")
+        epochs = read_bounded(metrics).count(b"\n")
     return f"not finished, {epochs} of {config.schedule.epochs} epochs done: go on with ien resume {folder}"
 
 

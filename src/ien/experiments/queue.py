@@ -24,6 +24,7 @@ from ..training import (
     MACHINE,
     Config,
     Diverged,
+    OutOfMemory,
     Processes,
     Stopped,
     change,
@@ -134,7 +135,7 @@ def run_all(
     """Run each configuration, and record it.
 
     Runs of the preset smoke only show that everything works: they leave no record. A run that
-    diverges does not keep the others from running.
+    diverges, or has too little memory, does not keep the others from running.
 
     Args:
         configs: What to run, in this order.
@@ -150,7 +151,8 @@ def run_all(
 
     Raises:
         Stopped: By Ctrl-C or a polite kill.
-        Diverged: After all others have run, if some of the runs diverged.
+        OutOfMemory: A single run has too little memory.
+        Diverged: After all others have run, if some of the runs diverged or had too little memory.
     """
     if _is_embedded(data):
         data = "embedded"
@@ -159,7 +161,7 @@ def run_all(
         if queue.recorded(config) is None:
             _check_installed(config)
     records = []
-    diverged = 0
+    failed = 0
     for number, config in enumerate(configs, start=1):
         try:
             title = titles[number - 1] if titles else ""
@@ -171,15 +173,18 @@ def run_all(
             if results != Path("results"):
                 where = f" --results {results}"
             raise Stopped(f"{stopped}{where}") from None
-        except Diverged as error:
+        except (Diverged, OutOfMemory) as error:
             if len(configs) == 1:
                 raise
-            # other runs may well converge: a night on the machine should not end with the first
-            diverged += 1
+            # other runs may well succeed: a night on the machine should not end with the first
+            failed += 1
             text = str(error)
         queue.say(f"{number}/{len(configs)} {title or run_name(config, data)}: {text}")
-    if diverged:
-        raise Diverged(f"{diverged} of {len(configs)} runs diverged, see above; the others are finished")
+    if failed:
+        raise Diverged(
+            f"{failed} of {len(configs)} runs diverged or had too little memory, see above; the others are "
+            f"finished"
+        )
     return records
 
 
@@ -189,6 +194,7 @@ def resume(
     data: str | None = None,
     processes: Processes = ALONE,
     console: Console | None = None,
+    device: str = "auto",
 ) -> Record:
     """Go on with the run in ``folder``, and record it.
 
@@ -198,8 +204,11 @@ def resume(
         data: Where the data are now, if they were moved since the run began.
         processes: This process among those that share each batch.
         console: Where to say what happens.
+        device: Where to go on; auto: where it ran before.
     """
     config = processes.from_first(partial(read_config, folder))
+    if device != "auto":
+        config = changed(config, {"device": device})
     finished = processes.from_first(partial(read_result, folder)) is not None
     # the name of a finished run, and so its record, says which data it was made with
     if finished or data is None:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from .._files import read_bounded
 from ..groups.families import group as parse_group
 
 __all__ = [
@@ -131,7 +132,7 @@ def read(path: Path | str) -> Record:
     """
     path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bounded(path).decode())
     except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested too deeply
         raise damaged(path, error) from None
     if not isinstance(content, dict) or "format" not in content:

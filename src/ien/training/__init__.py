@@ -8,8 +8,10 @@ overrides.py     ``--set field=value`` applied to a configuration
 distributed.py   several processes that share each batch
 task.py          what the loop trains, and what a run asks of a kind of tasks
 schedule.py      the length of an epoch, and the learning rate of every step
+memory.py        out of memory, in one line
 network.py       network, equivariance loss and optimizer of a configuration
 run_folder.py    the files that a run leaves behind
+checkpoint.py    what it takes to go on: written, read, and checked before anyone does
 evaluate.py      accuracy, equivariance errors and cost of a trained network
 classify.py      images to classify, as a task
 folder.py        a folder of your own pictures to classify, as a task
@@ -30,6 +32,7 @@ from .distributed import Processes as Processes
 from .distributed import joined as joined
 from .loop import Diverged as Diverged
 from .loop import Stopped as Stopped
+from .memory import OutOfMemory as OutOfMemory
 from .overrides import change as change
 from .run import load as load
 from .run import run as run

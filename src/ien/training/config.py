@@ -31,7 +31,7 @@ C = TypeVar("C", bound="Config")
 DIGIT_NETS = ("cnn3", "sesn-vector", "sesn-scalar", "dss", "ss-cnn", "ss-cnn-published")
 """Networks that see a digit at one of two sizes."""
 DIGIT_SIZES = (28, 56)
-MACHINE = ("device", "threads", "workers", "processes", "channels_last")
+MACHINE = ("device", "threads", "workers", "processes", "channels_last", "checkpoint_minutes")
 """Fields that say how a run is computed and not what it is: they change rounding, time and, with
 several processes, what a BatchNorm sees."""
 SHORT_NAMES = {"optimizer": "algorithm", "schedule": "shape"}

@@ -78,7 +78,13 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Say whether the flag is set in any process."""
-        return bool(self.sum(torch.tensor(float(flag))))
+        (found,) = self.any_of(flag)
+        return found
+
+    def any_of(self, *flags: bool) -> list[bool]:
+        """Say of each flag whether it is set in any process."""
+        total = self.sum(torch.tensor(flags, dtype=torch.float32))
+        return [count > 0 for count in total.tolist()]
 
     def wait(self) -> None:
         """Wait until all processes are here."""

@@ -7,7 +7,6 @@ stopped ends with the same weights as one that was not.
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import threading
@@ -22,9 +21,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._files import digest, seed_of
-from . import run_folder
-from .config import Config
+from .._files import seed_of
+from . import checkpoint, run_folder
+from .checkpoint import Progress
 from .schedule import learning_rate
 from .task import Task
 
@@ -72,24 +71,12 @@ class Trained(NamedTuple):
     """Items of all steps, each counted as often as the network sees it."""
 
 
-class _Progress(NamedTuple):
-    """How far a run is."""
-
-    epoch: int
-    """Epochs done."""
-    step: int
-    """Steps done of the next one."""
-    sums: Tensor | None
-    """Its sums so far, as :func:`take_step` returns them."""
-    seconds: float
-    """The time that all of it took."""
-
-
 def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda status: None) -> Trained:
     """Train, or go on from the checkpoint in the run folder.
 
     Args:
-        folder: The run folder, which gets a checkpoint and a line of metrics after every epoch.
+        folder: The run folder, which gets a checkpoint and a line of metrics after every epoch, and
+            further checkpoints every ``checkpoint_minutes``.
         task: What to train.
         report: Called with a status after every step.
 
@@ -99,28 +86,19 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
     """
     config, processes = task.config, task.processes
     network, steps, epochs = task.network, task.steps, config.schedule.epochs
-    epoch, step, sums, seconds_before = _restore(folder, task)
+    epoch, step, sums, seconds_before = checkpoint.restore(folder, task)
+    clock = _Clock(config.machine.checkpoint_minutes)
     pace = _Pace(task.items * (epochs - epoch) - task.items * step // steps)
 
     def save(metrics: dict[str, Any] | None = None) -> None:
         # metrics first: if the checkpoint is not written, its epoch and this line come again
+        clock.restart()
         _check_weights(network, f"step {step or steps} of epoch {epoch + (step > 0)}", folder)
         if not processes.first:
             return
         if metrics is not None:
             run_folder.append_metrics(folder, metrics)
-        state: dict[str, Any] = {
-            "epoch": epoch,
-            "step": step,
-            "sums": sums,
-            "config": _config_digest(config),
-            "model": network.state_dict(),
-            "optimizer": task.optimizer.state_dict(),
-            "multipliers": _multipliers(task),
-            "slack": _slack(task),
-            "seconds": seconds_before + pace.seconds,
-        }
-        run_folder.save_checkpoint(folder, state)
+        checkpoint.save(folder, task, Progress(epoch, step, sums, seconds_before + pace.seconds))
 
     # closing() ends the processes that decode frames, also after an error
     with _stop_requests() as stop, closing(task.batches(epoch, step)) as batches:
@@ -137,9 +115,12 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
                 pace.seen += int(values[-1])
                 if step < steps:
                     report(Status(epoch + 1, epochs, step, steps, *pace(), losses, None, task.unit))
-                    # a signal reaches one process before another: they stop after the same step
-                    if processes.any(bool(stop)):
+                    # a signal reaches one process before another, and so does the time: all of them
+                    # save or stop after the same step
+                    stopping, due = processes.any_of(bool(stop), clock.due)
+                    if stopping or due:
                         save()
+                    if stopping:
                         raise Stopped(folder)
             assert sums is not None
             metrics = _metrics(task, epoch + 1, sums)
@@ -238,62 +219,21 @@ def _metrics(task: Task, epoch: int, sums: Tensor) -> dict[str, Any]:
     return metrics
 
 
-def _multipliers(task: Task) -> dict[str, Any]:
-    """Return those of the equivariance loss for a checkpoint; empty without targets."""
-    if task.objective is None:
-        return {}
-    return task.objective.state_dict()
+class _Clock:
+    """Says when the next checkpoint is due."""
 
+    def __init__(self, minutes: float) -> None:
+        self.seconds = 60 * minutes
+        self.restart()
 
-def _slack(task: Task) -> dict[str, Any]:
-    """Return what a network with slack has heard, for a checkpoint; empty for any other."""
-    if task.tied is None:
-        return {}
-    return task.tied.state_dict()
+    def restart(self) -> None:
+        """Count from now on."""
+        self.started = time.monotonic()
 
-
-def _restore(folder: Path, task: Task) -> _Progress:
-    """Load the checkpoint into the task, if there is one, and say how far the run is."""
-    state = task.processes.from_first(lambda: run_folder.load_checkpoint(folder))
-    progress = _Progress(0, 0, None, 0.0)
-    if state is not None:
-        _check_config(folder, task, state)
-        try:
-            task.network.load_state_dict(state["model"])
-            task.optimizer.load_state_dict(state["optimizer"])
-            if task.objective is not None:
-                # checkpoints of runs without targets may be older than multipliers
-                task.objective.load_state_dict(state.get("multipliers", {}))
-            if task.tied is not None:
-                task.tied.load_state_dict(state.get("slack", {}))
-        except (RuntimeError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"{folder / 'last.pt'} does not fit this network ({reason}): delete it to train from "
-                f"the start"
-            ) from None
-        progress = _Progress(state["epoch"], state["step"], state["sums"], state["seconds"])
-    # lines after the checkpoint are of epochs that come again
-    if task.processes.first:
-        run_folder.cut_metrics(folder, progress.epoch)
-    return progress
-
-
-def _check_config(folder: Path, task: Task, state: dict[str, Any]) -> None:
-    if state["config"] != _config_digest(task.config):
-        raise ValueError(
-            f"{folder / 'last.pt'} belongs to another run: restore the right one, or delete it to train from "
-            f"the start"
-        )
-
-
-def _config_digest(config: Config) -> str:
-    content = config.to_json()
-    if config.objective.target is None:
-        del content["objective"]["target"]  # so that checkpoints from before there were targets go on
-    if config.objective.slack == "0":
-        del content["objective"]["slack"]
-    return digest(json.dumps(content, sort_keys=True).encode())
+    @property
+    def due(self) -> bool:
+        """Whether the minutes are over; never if there are none."""
+        return 0 < self.seconds <= time.monotonic() - self.started
 
 
 class _Pace:

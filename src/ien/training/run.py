@@ -21,6 +21,7 @@ from . import run_folder
 from .config import Config, changed
 from .distributed import ALONE, Processes
 from .loop import Stopped, Trained, train
+from .memory import memory_errors
 from .network import create
 from .own_model import OWN, OwnNetwork
 from .progress import ignore, shown
@@ -130,11 +131,15 @@ def run(
     locked: Any = nullcontext()
     if processes.first:
         locked = run_folder.lock(folder)
-    with locked, _resumable(folder, config):
+    with locked, _resumable(folder, config), memory_errors(partial(_memory_advice, folder, config)):
         config = processes.from_first(lambda: run_folder.create(folder, config, described))
         title = title or f"{config.experiment} {config.preset} seed {config.seed}"
+        moved_from = processes.from_first(lambda: run_folder.begun_on(folder))
         if processes.first:
             _compare_versions(folder, title, console)
+            if moved_from is not None:
+                now = config.machine.device
+                console.print(f"{title}: begun on {moved_from}, and now on {now}, which rounds differently")
         # the number that the folder was begun with: another one rounds differently
         torch.set_num_threads(config.machine.threads or torch.get_num_threads())
         if weights is None:
@@ -157,11 +162,13 @@ def run(
                 "data": {name: described[name] for name in RECORDED_DATA if name in described},
                 "versions": run_folder.versions(),
                 "machine": _machine(config),
+                **({} if moved_from is None else {"begun_on": moved_from}),
                 "commit": commit,
                 "seconds": round(trained.seconds, 1),
                 "images_seen": trained.images_seen,
                 **kind.test(folder, config, network, dataset, say),
                 "trained_parameters": count_parameters(network),
+                run_folder.DIGEST: run_folder.weights_digest(folder),
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
             run_folder.write_json(folder / "result.json", record)
@@ -226,6 +233,15 @@ def _resumable(folder: Path, config: Config) -> Iterator[None]:
         if config.weights_of or not (folder / "config.json").exists():
             raise
         raise Stopped(folder) from None
+
+
+def _memory_advice(folder: Path, config: Config) -> str:
+    """Say what helps a run that has too little memory."""
+    size = config.schedule.batch_size
+    advice = f"use a batch_size below {size}, as in --set batch_size={max(2, size // 2)}"
+    if (folder / "last.pt").exists():
+        advice += f"; {folder} keeps what was saved before"
+    return advice
 
 
 def _compare_versions(folder: Path, title: str, console: Console) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import platform
-import zipfile
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,16 +16,17 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from .._files import replace_file
+from .._files import check_regular, file_digest, read_bounded, replace_file, write_tensors
 from .config import Config, differences
 from .task import config_from_json
 
 __all__ = [
+    "DIGEST",
     "FORMAT",
     "append_metrics",
+    "begun_on",
     "create",
     "cut_metrics",
-    "load_checkpoint",
     "load_weights",
     "lock",
     "read_config",
@@ -34,17 +34,20 @@ __all__ = [
     "read_metrics",
     "read_result",
     "read_versions",
-    "save_checkpoint",
     "save_weights",
     "versions",
+    "weights_digest",
     "write_json",
 ]
 
 FORMAT = 3
 """Of config.json and result.json."""
+DIGEST = "weights_sha256"
+"""The field of a record with the SHA-256 of its weights."""
+MAY_CHANGE = ("device", "checkpoint_minutes")
+"""Fields that may change in the course of a run."""
 # what a file must have to be taken for one of ours
 DATA_FIELDS = {"folder", "name", "source", "train", "test", "digest"}
-CHECKPOINT_FIELDS = {"model", "optimizer", "epoch", "step", "sums", "config", "seconds"}
 _THREADS = torch.get_num_threads()  # now, before a run sets its own
 
 
@@ -58,6 +61,7 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
     Args:
         folder: The run folder, which may exist.
         config: The configuration; device and threads that it leaves open are taken from the folder.
+            Another device than the folder's is fine: the run goes on there.
         data: What describes the data; the digest must be that of the folder.
 
     Returns:
@@ -67,11 +71,11 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
         return _start(folder, config, data)
     found = read_config(folder)
     settled = _with_machine(config, found.machine.device, found.machine.threads)
-    changes = differences(found, settled)
-    if changes:
-        listed = []
-        for name, (was, asked) in changes.items():
+    listed = []
+    for name, (was, asked) in differences(found, settled).items():
+        if name not in MAY_CHANGE:
             listed.append(f"{name} {was!r}, now {asked!r}")
+    if listed:
         raise ValueError(f"{folder} holds another run ({', '.join(listed)}): choose another --out")
     there = read_data(folder)
     if there["digest"] != data["digest"]:
@@ -79,7 +83,36 @@ def create(folder: Path, config: Config, data: dict[str, Any]) -> Config:
             f"{folder} was begun on other data ({there['source']} from {there['folder']}, now "
             f"{data['source']} from {data['folder']}): give its --data, or choose another --out"
         )
-    return found
+    _move(folder, found.machine.device, settled)
+    return settled
+
+
+def _move(folder: Path, was: str, config: Config) -> None:
+    """See to it that the device of a run can be used, which may be another one than before."""
+    device = config.machine.device
+    try:
+        _device(device)
+    except ValueError:
+        if device != was:
+            raise
+        raise ValueError(
+            f"{folder} was begun on {was}, which cannot be used here: go on with ien resume {folder} "
+            f"--device cpu, or where there is one"
+        ) from None
+    if device != was:
+        content = json.loads(read_bounded(folder / "config.json"))
+        content["config"]["machine"]["device"] = device
+        content.setdefault("begun_on", was)
+        write_json(folder / "config.json", content)
+
+
+def begun_on(folder: Path) -> str | None:
+    """Return the device that a run was begun on, if it is another one now."""
+    path = folder / "config.json"
+    if not path.exists():
+        return None
+    device: str | None = json.loads(read_bounded(path)).get("begun_on")
+    return device
 
 
 def _start(folder: Path, config: Config, data: dict[str, Any]) -> Config:
@@ -120,8 +153,9 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
     path = folder / "config.json"
     if not path.exists():
         raise FileNotFoundError(f"{folder} is not a run folder: it has no config.json (ien run makes one)")
+    text = read_bounded(path)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(text)
         version = content["format"]
         data = content["data"]
         if version != FORMAT:
@@ -158,7 +192,7 @@ def versions() -> dict[str, str]:
 
 def read_versions(folder: Path) -> dict[str, str]:
     """Read with which versions the run was begun."""
-    versions: dict[str, str] = json.loads((folder / "config.json").read_text())["versions"]
+    versions: dict[str, str] = json.loads(read_bounded(folder / "config.json"))["versions"]
     return versions
 
 
@@ -166,7 +200,10 @@ def read_versions(folder: Path) -> dict[str, str]:
 def lock(folder: Path) -> Iterator[None]:
     """Hold the folder for one process at a time; a process that is killed gives it back."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as file:
+    path = folder / ".lock"
+    if path.exists():
+        check_regular(path)
+    with open(path, "a") as file:
         try:
             import fcntl
 
@@ -175,9 +212,18 @@ def lock(folder: Path) -> Iterator[None]:
             raise ValueError(f"{folder} is in use by another process: wait for it, or stop it") from None
         except (ModuleNotFoundError, OSError):  # Windows and some network drives have no such locks
             pass
-        for leftover in folder.glob(".*.part"):  # half-written by a process that was killed
-            leftover.unlink()
+        _clear(folder)
         yield
+
+
+def _clear(folder: Path) -> None:
+    """Remove what processes that were killed have left half-written; whoever calls has the lock."""
+    for pattern in (".*.part", ".tmp??????"):  # the second: safetensors', when it wrote beside the weights
+        for leftover in folder.glob(pattern):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink()
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -186,8 +232,11 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     # without its weights a run is not finished: they are made again from the checkpoint
     if not path.exists() or not (folder / "model.safetensors").exists():
         return None
+    text = read_bounded(path)
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
+        record = json.loads(text)
+        if not isinstance(record, dict):
+            raise ValueError("it is no record")
         return record
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run ien resume {folder}") from None
@@ -207,7 +256,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in read_bounded(path).splitlines()]
 
 
 def cut_metrics(folder: Path, epochs: int) -> None:
@@ -215,7 +264,7 @@ def cut_metrics(folder: Path, epochs: int) -> None:
     path = folder / "metrics.jsonl"
     lines = []
     if path.exists():
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_bounded(path).splitlines(keepends=True)
     if len(lines) < epochs:
         raise ValueError(
             f"{path} has {len(lines)} lines for the {epochs} epochs of last.pt: restore it, or "
@@ -225,46 +274,14 @@ def cut_metrics(folder: Path, epochs: int) -> None:
         replace_file(path, lambda temporary: temporary.write_bytes(b"".join(lines[:epochs])))
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write everything that it takes to go on."""
-    replace_file(folder / "last.pt", lambda temporary: torch.save(state, temporary))
-
-
-def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Read what :func:`save_checkpoint` wrote; None before the first one.
-
-    Code in the file is refused: a checkpoint may come from someone else.
-    """
-    path = folder / "last.pt"
-    if not path.exists():
-        return None
-    remedy = "delete it to train from the start, or restore it"
-    try:
-        # torch reads a file with a wrong bit without a word: the checksums of the archive tell
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-            if damaged is not None:
-                raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"{path} holds something other than tensors and numbers, and was not loaded: {remedy}"
-        ) from None
-    except Exception as error:  # a damaged file can provoke anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} is truncated or damaged ({reason}): {remedy}") from None
-    if not isinstance(state, dict) or not CHECKPOINT_FIELDS <= set(state):
-        raise ValueError(f"{path} is not a checkpoint of ien: {remedy}")
-    return state
-
-
 def save_weights(folder: Path, model: nn.Module) -> None:
     """Write the weights of the trained network."""
-    from safetensors.torch import save_file
+    write_tensors(folder / "model.safetensors", model.state_dict())
 
-    # safetensors refuses tensors in other memory layouts, such as channels_last
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    replace_file(folder / "model.safetensors", lambda temporary: save_file(tensors, temporary))
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of the file of weights, for the record."""
+    return file_digest(folder / "model.safetensors")
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
@@ -275,6 +292,13 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     path = folder / "model.safetensors"
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no trained model yet: finish it with ien resume {folder}")
+    # older records have no digest
+    recorded = (read_result(folder) or {}).get(DIGEST)
+    if weights_digest(folder) != recorded and recorded is not None:
+        raise ValueError(
+            f"{path} is damaged (its SHA-256 is not the one in result.json): delete it and run ien resume "
+            f"{folder}"
+        )
     try:
         return load_file(path)
     except SafetensorError as error:

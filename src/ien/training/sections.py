@@ -380,6 +380,13 @@ class Machine(Section):
         False, "Memory layout in training; faster on some CPUs and most GPUs, rounds differently."
     )
     compile: bool = setting(False, "torch.compile each block; pays off in long runs only.")
+    checkpoint_minutes: float = setting(
+        10.0,
+        "Save a checkpoint at least this often, within an epoch too; 0: only after each epoch. Does not "
+        "change what is computed.",
+        low=0,
+        high=MAX_COUNT,
+    )
 
 
 def _weighted(text: str) -> dict[Group, float]:

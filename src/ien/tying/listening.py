@@ -167,6 +167,10 @@ class Listener:
         expected = self.state_dict()
         if state.keys() != expected.keys() or state["squares"].keys() != expected["squares"].keys():
             raise ValueError("this state belongs to a model with other layers, or to another version")
+        for name, total in state["sums"].items():
+            free = self.remainders[name].free
+            if total.shape != free.shape or total.dtype != torch.float32 or not total.isfinite().all():
+                raise ValueError(f"this state has no sum of gradients for {name}, but something else")
         vars(self).update(copy.deepcopy(dict(state)))
         for name, total in self.sums.items():
             self.sums[name] = total.to(self.remainders[name].free.device)

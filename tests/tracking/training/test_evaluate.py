@@ -27,7 +27,7 @@ from ien.tracking.training import evaluate
 from ien.tracking.training.evaluate import search_crops, track_tests, update_cost
 from ien.tracking.training.pairs import load_batches, make_pairs
 from ien.tracking.training.task import TRACK_TARGETS
-from ien.training import ALONE, Stopped, loop, run, run_folder
+from ien.training import ALONE, Stopped, checkpoint, loop, run, run_folder
 from ien.training.loop import take_step, train
 from tests.helpers import toy, toy_clips
 from tests.helpers.blob import Pixels
@@ -68,7 +68,7 @@ def test_stopped_and_resumed_a_run_ends_as_if_never_stopped(tmp_path, finished, 
         patch.setattr(loop, "take_step", step)
         with pytest.raises(Stopped):
             train(tmp_path, TRACK_TARGETS.prepare(config, toy_clips.clips(), ALONE))
-    state = run_folder.load_checkpoint(tmp_path)
+    state = checkpoint.load_checkpoint(tmp_path)
     assert state is not None and (state["epoch"], state["step"]) == (1, 1)
     network, *_ = train(tmp_path, TRACK_TARGETS.prepare(config, toy_clips.clips(), ALONE))
     weights = load_file(finished[0] / "model.safetensors")

@@ -147,6 +147,7 @@ def write(
         raise FileExistsError(f"{place} exists already: move or delete it, or write to another folder")
 
     digits = max(4, len(str(len(clip))))
+    place.parent.mkdir(parents=True, exist_ok=True)
     with whole_or_nothing(place) as part:
         images = part / "img"
         images.mkdir(parents=True)
