@@ -86,8 +86,8 @@ def test_a_finished_run_is_not_repeated_and_loads_as_a_plain_module(finished, mo
 
 
 @pytest.mark.slow
-def test_a_steerable_run_loads_as_a_plain_net_without_its_library(tmp_path) -> None:
-    pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
+def test_a_steerable_run_trains_and_loads_as_a_plain_net_without_e2cnn(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "e2cnn", None)
     settings = {"model": "e2cnn-cnn6", "beta": 0.0, **SHORT}
     record = run_in(tmp_path / "run", **settings)
     network = toy.trained(tmp_path / "run", **settings).network

@@ -132,7 +132,7 @@ class Network(Section):
 
     @property
     def steerable(self) -> bool:
-        """Whether it is built with e2cnn, and exported to a plain network to be tested."""
+        """Whether it is steerable, and exported to a plain network to be tested."""
         return self.plain_model != self.model
 
     @property
