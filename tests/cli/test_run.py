@@ -107,6 +107,8 @@ def test_show_of_a_run_tells_how_far_it_is(stopped, finished) -> None:
         ("run rot-mnist/ien-r4 --precision half", "float32 or bf16; got 'half'"),
         ("run rot-mnist/e2cnn --precision bf16", "e2cnn-cnn6 does not support precision=bf16"),
         ("run rot-mnist/ien-r4 --seeds 1-", "write seeds as 1, 1-3 or 1,2,5; got '1-'"),
+        ("run rot-mnist/ien-r4 --seeds 1-99999999999", "at most 1000 seeds at a time; got '1-99999999999'"),
+        (f"run rot-mnist/ien-r4 --seeds 1-{10**30}", "at most 1000 seeds at a time"),
         ("run rot-mnist/ien-r4 --seeds 3-1", "got '3-1'"),
         ("run rot-mnist/ien-r4 --seeds 1,x", "got '1,x'"),
         ("run rot-mnist/ien-r4 --set group=rot", "rot4xflip"),

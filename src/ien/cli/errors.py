@@ -9,10 +9,14 @@ from typing import NoReturn
 
 import typer
 
+from .._text import printable
+
 __all__ = ["Failed", "fail", "one_line_errors"]
 
 USER_ERROR = 2
 """Exit code for bad input, as for an unknown option."""
+MAX_LINE = 2000
+"""A longer message is cut in the middle, in characters."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -53,4 +57,7 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
 def fail(message: str, code: int) -> NoReturn:
     """End the command with this line on standard error and this exit code."""
     # messages of torch may have many lines; whoever reads a log should find one
-    raise Failed(" ".join(message.splitlines()), code) from None
+    line = printable(" ".join(message.splitlines()))
+    if len(line) > MAX_LINE:  # what was given may be long; what to do about it stands at the end
+        line = f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
+    raise Failed(line, code) from None

@@ -21,8 +21,10 @@ from torch import Tensor
 from .similarity import Mode, Similarity, check_sides, permute_pixels, resample, valid_pixels
 from .targets import fits, move_angles, move_boxes, move_mask, move_points, move_vectors
 
-__all__ = ["Action", "BlackBox", "Element", "Group", "random_order", "unchanged"]
+__all__ = ["MAX_ELEMENTS", "Action", "BlackBox", "Element", "Group", "random_order", "unchanged"]
 
+MAX_ELEMENTS = 1024
+"""A larger group is a typing error: its elements could not be told apart on any image."""
 MAX_LISTED_ELEMENTS = 12
 """A longer group shows only some of its elements when it is printed."""
 INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -78,6 +80,11 @@ class Group:
         """Every ``a∘b``, ``b`` acting first, ordered by ``a``; equal products are kept once."""
         if not isinstance(other, Group):
             return NotImplemented
+        if len(self) * len(other) > MAX_ELEMENTS:
+            raise ValueError(
+                f"a group can have at most {MAX_ELEMENTS} elements; {self} times {other} has "
+                f"{len(self)} × {len(other)}"
+            )
         products: dict[Element, None] = {}
         for a in self.elements:
             for b in other.elements:

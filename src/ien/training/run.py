@@ -130,7 +130,7 @@ def run(
     locked: Any = nullcontext()
     if processes.first:
         locked = run_folder.lock(folder)
-    with locked, _resumable(folder, config):
+    with _no_folder_if_refused(folder, processes), locked, _resumable(folder, config):
         config = processes.from_first(lambda: run_folder.create(folder, config, described))
         title = title or f"{config.experiment} {config.preset} seed {config.seed}"
         if processes.first:
@@ -214,6 +214,27 @@ def _load_in_turn(config: Config, folder: str | None, processes: Processes) -> A
     if processes.first:
         processes.wait()
     return dataset
+
+
+@contextmanager
+def _no_folder_if_refused(folder: Path, processes: Processes) -> Iterator[None]:
+    """Leave nothing behind if a run is refused before its first checkpoint, as for bad settings."""
+    made = []  # the folders that this run makes, the innermost first
+    for path in (folder, *folder.parents):
+        if path.exists():
+            break
+        made.append(path)
+    try:
+        yield
+    except (ValueError, KeyError, ModuleNotFoundError):
+        if processes.first and made:
+            found = {path.name for path in folder.glob("*")}
+            if found <= {"config.json", ".lock"}:
+                for name in found:
+                    (folder / name).unlink()
+                for path in made:
+                    path.rmdir()
+        raise
 
 
 @contextmanager
