@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -15,6 +16,8 @@ __all__ = ["Failed", "fail", "one_line_errors"]
 
 USER_ERROR = 2
 """Exit code for bad input, as for an unknown option."""
+PIPE_CLOSED = 141
+"""Exit code when nobody reads the output any more: 128 + SIGPIPE, as shells have it."""
 MAX_LINE = 2000
 """A longer message is cut in the middle, in characters."""
 INTERRUPTED = 130
@@ -41,10 +44,15 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
     user_errors: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, ModuleNotFoundError, *also)
     try:
         yield
-    except (BrokenPipeError, typer.Exit):
-        # the first: whoever reads our output, such as head, has seen enough; the second, a
-        # RuntimeError, is how typer ends a command
-        raise
+    except BrokenPipeError:
+        # whoever reads our output, such as head, has seen enough: end without a word, like cat
+        _stop_writing()
+        raise typer.Exit(PIPE_CLOSED) from None
+    except typer.Exit:
+        raise  # a RuntimeError, by which typer ends a command
+    except SystemExit as error:
+        # no command of ours does this, but the code of a model may, and 0 would pass for success
+        fail(f"error: the code of the model called sys.exit({error.code!r}) while it ran", USER_ERROR)
     except user_errors as error:
         if os.environ.get("IEN_TRACEBACK"):
             raise
@@ -52,6 +60,17 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
         if isinstance(error, KeyError):  # str() would put quotes around its message
             message = str(error.args[0])
         fail(f"error: {message}", USER_ERROR)
+
+
+def _stop_writing() -> None:
+    """Send what is left in the buffer nowhere, so that Python does not complain at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):  # standard output is no file, as in a notebook
+        pass
+    finally:
+        os.close(nowhere)
 
 
 def fail(message: str, code: int) -> NoReturn:

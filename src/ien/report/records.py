@@ -144,8 +144,8 @@ def read(path: Path | str) -> Record:
         raise ValueError(f"{path} is not the record of a run (it has no format number): move it elsewhere")
     if content["format"] != FORMAT:
         raise ValueError(
-            f"{path} has format {short_repr(content['format'])} and this version of ien reads format {FORMAT}: "
-            f"update ien, or delete the file and run its row again"
+            f"{path} has format {short_repr(content['format'])} and this version of ien reads format "
+            f"{FORMAT}: update ien, or delete the file and run its row again"
         )
     try:
         return _record(path, content)
@@ -184,7 +184,8 @@ def read_field(content: Json, *names: str, kind: type[T]) -> T:
         if not isinstance(value, Mapping) or name not in value:
             raise ValueError(f"it has no {'.'.join(names)}")
         value = value[name]
-    if not isinstance(value, kind) or isinstance(value, bool):  # True would pass for an int
+    is_wrong = not isinstance(value, kind)
+    if is_wrong or (kind is int and isinstance(value, bool)):  # True would pass for an int
         raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {short_repr(value)}")
     return value
 
