@@ -32,6 +32,7 @@ __all__ = [
     "short_count",
     "short_repr",
     "to_install",
+    "type_name",
     "without_nan",
 ]
 
@@ -63,6 +64,20 @@ def nearest(name: str, known: Collection[str], limit: int = MAX_LISTED_NAMES) ->
     if len(listed) < len(known):
         listed.append(f"… ({len(known)} in all)")
     return f"choose from {', '.join(listed)}"
+
+
+def type_name(value: object) -> str:
+    """Name the type of a value, with its article.
+
+    >>> type_name([1]), type_name(None)
+    ('a list', 'None')
+    """
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if name == "ndarray":
+        return "a numpy array (torch.from_numpy converts it)"
+    return f"a {name}"
 
 
 def short_repr(value: object) -> str:

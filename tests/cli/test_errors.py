@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ien.cli.errors import Failed, fail, one_line_errors
+from ien.cli.errors import Failed, fail, one_line_errors, refuse_exits
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_block_may_exit_as_it_likes() -> None:
 
 def test_a_model_that_calls_sys_exit_does_not_end_the_command_with_success() -> None:
     for code in (0, None, 5):
-        with pytest.raises(Failed) as caught, one_line_errors():
+        with pytest.raises(Failed) as caught, refuse_exits():
             sys.exit(code)
         assert caught.value.exit_code == 2
         assert caught.value.message == f"error: the code of the model called sys.exit({code}) while it ran"

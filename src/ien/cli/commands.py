@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .errors import Failed, one_line_errors
+from .errors import Failed, one_line_errors, refuse_exits
 
 __all__ = ["Commands"]
 
@@ -66,13 +66,13 @@ class _Group(TyperGroup):
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        with _printed_errors():
+        with _printed_errors(), refuse_exits():
             return super().invoke(ctx)
 
 
 @contextmanager
 def _printed_errors() -> Iterator[None]:
-    """Print the line of a user error once the command has ended, so ``--quiet`` does not hide it."""
+    """Print the line of a user error after the command has ended: ``--quiet`` does not hide it."""
     try:
         with one_line_errors():
             yield

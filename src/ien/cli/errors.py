@@ -12,7 +12,7 @@ import typer
 
 from .._text import printable
 
-__all__ = ["Failed", "fail", "one_line_errors"]
+__all__ = ["Failed", "fail", "one_line_errors", "refuse_exits"]
 
 USER_ERROR = 2
 """Exit code for bad input, as for an unknown option."""
@@ -50,9 +50,6 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
         raise typer.Exit(PIPE_CLOSED) from None
     except typer.Exit:
         raise  # a RuntimeError, by which typer ends a command
-    except SystemExit as error:
-        # no command of ours does this, but the code of a model may, and 0 would pass for success
-        fail(f"error: the code of the model called sys.exit({error.code!r}) while it ran", USER_ERROR)
     except user_errors as error:
         if os.environ.get("IEN_TRACEBACK"):
             raise
@@ -60,6 +57,18 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
         if isinstance(error, KeyError):  # str() would put quotes around its message
             message = str(error.args[0])
         fail(f"error: {message}", USER_ERROR)
+
+
+@contextmanager
+def refuse_exits() -> Iterator[None]:
+    """End a command with exit code 2 if code inside calls sys.exit, whose 0 would mean success.
+
+    No command of ours does; the code of a model may.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        fail(f"error: the code of the model called sys.exit({error.code!r}) while it ran", USER_ERROR)
 
 
 def _stop_writing() -> None:
