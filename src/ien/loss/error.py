@@ -75,9 +75,9 @@ def mean_error(
         # before the error: the order in the graph decides how gradients add up, to the last bit
         variance = full_precision(h).var(unbiased=False).clamp(min=MIN_VARIANCE)
 
+    drawn: list[int] = []
     if is_traced():  # which elements are drawn is not known
         every_pixel = not group._resamples
-        drawn = []
     else:
         drawn = sorted(set(g.tolist()))
         coverage = group.coverage((h.shape[2], h.shape[3]))
@@ -86,7 +86,8 @@ def mean_error(
         # one mean over the whole batch
         error = F.mse_loss(full_precision(h_g), _transformed(h, group, g, permuted))
     else:
-        check_pixels(h, group, drawn, layer)
+        if not is_traced():
+            check_pixels(h, group, drawn, layer)
         error = image_errors(h, h_g, group, g, permuted).mean()
     if variance is None:
         return error
