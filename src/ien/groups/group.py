@@ -499,7 +499,7 @@ class _Planned(NamedTuple):
     """Where a resampled pixel is read; the identity for elements that do not resample."""
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _plan(group: Group, inverse: bool) -> list[_Planned]:
     """Plan what each element does to pixels, for a trace that sees only the result."""
     identity = Similarity().matrix

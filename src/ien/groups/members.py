@@ -96,7 +96,7 @@ def permute_members(h: Tensor, g: Tensor, group: Group, blocks: Blocks) -> Tenso
     return _PermuteChannels.apply(h, source.to(h.device))
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constant_table(group: Group, blocks: tuple[tuple[int, int], ...]) -> Tensor:
     """:func:`channel_table`, for a trace that sees only the result."""
     return channel_table(group, blocks)

@@ -184,8 +184,8 @@ def read_field(content: Json, *names: str, kind: type[T]) -> T:
         if not isinstance(value, Mapping) or name not in value:
             raise ValueError(f"it has no {'.'.join(names)}")
         value = value[name]
-    is_wrong = not isinstance(value, kind)
-    if is_wrong or (kind is int and isinstance(value, bool)):  # True would pass for an int
+    # True would pass for an int
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {short_repr(value)}")
     return value
 
