@@ -54,7 +54,7 @@ clean:
 # and the rest: what the tests compare with, a browser driver, linters
 .venv/ready: .venv/demo
 	@echo "Adding what the tests need to .venv: another 0.7 GB, once."
-	@$(INSTALL) -e ".[dev,steerable,plots,track]"
+	@$(INSTALL) -e ".[dev,plots,track]"
 	@touch $@
 
 # and the documentation: mkdocs and what it reads docstrings with

@@ -148,6 +148,6 @@ def test_extras_that_messages_name_exist():
     named = set()
     for path in Path(ien.__file__).parent.rglob("*.py"):
         named |= set(re.findall(r"""to_install\(["'](\w+)["']""", path.read_text()))
-    assert named >= {"plots", "track", "steerable", "lightning"}
+    assert named >= {"plots", "track", "lightning"}
     for extra in named:
         assert re.search(rf"^{extra} = \[", text, re.MULTILINE), extra

@@ -6,6 +6,8 @@ import difflib
 import importlib.metadata
 import json
 import math
+import reprlib
+import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -25,9 +27,12 @@ __all__ = [
     "markdown_table",
     "nearest",
     "number",
+    "printable",
     "progress_bar",
     "short_count",
+    "short_repr",
     "to_install",
+    "type_name",
     "without_nan",
 ]
 
@@ -59,6 +64,49 @@ def nearest(name: str, known: Collection[str], limit: int = MAX_LISTED_NAMES) ->
     if len(listed) < len(known):
         listed.append(f"… ({len(known)} in all)")
     return f"choose from {', '.join(listed)}"
+
+
+def type_name(value: object) -> str:
+    """Name the type of a value, with its article.
+
+    >>> type_name([1]), type_name(None)
+    ('a list', 'None')
+    """
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if name == "ndarray":
+        return "a numpy array (torch.from_numpy converts it)"
+    return f"a {name}"
+
+
+def short_repr(value: object) -> str:
+    """Return ``repr``, cut where it is long or deep: a file may hold anything.
+
+    >>> short_repr("rot4"), short_repr([[[[[1]]]]]), len(short_repr(10**4000)) < 100
+    ("'rot4'", '[[[[...]]]]', True)
+    """
+    shortener = reprlib.Repr()
+    shortener.maxlevel = 4
+    shortener.maxstring = shortener.maxother = shortener.maxlong = 80
+    return shortener.repr(value)
+
+
+def printable(text: str) -> str:
+    r"""Return text with control characters written out, which could move or retitle a terminal.
+
+    >>> printable("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\n'
+    """
+    if text.isprintable():
+        return text
+    shown = []
+    for character in text:
+        # categories C*: controls, and marks that reverse the direction of the text after them
+        if unicodedata.category(character).startswith("C") and character not in "\n\t":
+            character = character.encode("unicode_escape").decode("ascii")
+        shown.append(character)
+    return "".join(shown)
 
 
 def to_install(extra: str, *packages: str) -> str:

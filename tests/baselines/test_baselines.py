@@ -1,7 +1,6 @@
 """What holds of every baseline by name: gradients, states, seeds, taps, and errors."""
 
 import copy
-import sys
 from fractions import Fraction
 
 import pytest
@@ -21,8 +20,6 @@ SCALES = [name for name in BASELINES if not name.startswith("e2cnn")]
 
 @pytest.fixture(params=BASELINES)
 def name(request) -> str:
-    if request.param.startswith("e2cnn"):
-        pytest.importorskip("e2cnn")
     return request.param
 
 
@@ -116,14 +113,6 @@ def test_modes_agree_where_the_statistics_do(scale_net) -> None:
         for norm in norms:
             norm.running_var.mul_((norm.seen - 1) / norm.seen)  # of the batch itself
         assert torch.allclose(net.eval()(x), trained, atol=1e-3 * trained.abs().max().item())
-
-
-def test_without_e2cnn_the_extra_is_named(monkeypatch) -> None:
-    pytest.importorskip("e2cnn")
-    create("e2cnn-cnn6", width=1 / 8)  # also when all bases are known
-    monkeypatch.setitem(sys.modules, "e2cnn.gspaces", None)
-    with pytest.raises(ModuleNotFoundError, match=r"need e2cnn: pip install"):
-        create("e2cnn-cnn6", width=1 / 8)
 
 
 @pytest.mark.parametrize(

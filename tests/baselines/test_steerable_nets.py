@@ -15,8 +15,6 @@ from ien import baselines, models
 from ien.baselines.steerable_layers import SteerableConv2d
 from tests.helpers.exports import check_export
 
-pytest.importorskip("e2cnn")
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SIZES = {"cnn6": 28, "resnet18": 17, "vgg": 32}

@@ -1,8 +1,12 @@
 """User errors end in one line; errors of the program keep their traceback."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from ien.cli.errors import Failed, fail, one_line_errors
+from ien.cli.errors import Failed, fail, one_line_errors, refuse_exits
 
 
 @pytest.mark.parametrize(
@@ -25,7 +29,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(error, more, line, monkeypatch
         raise error
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), TypeError("a bug"), BrokenPipeError()])
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), TypeError("a bug")])
 def test_other_errors_pass_through(error) -> None:
     with pytest.raises(type(error)) as caught, one_line_errors():
         raise error
@@ -36,3 +40,43 @@ def test_a_block_may_exit_as_it_likes() -> None:
     with pytest.raises(Failed) as caught, one_line_errors(RuntimeError):
         fail("stopped", 130)
     assert (caught.value.exit_code, caught.value.message) == (130, "stopped")
+
+
+def test_a_model_that_calls_sys_exit_does_not_end_the_command_with_success() -> None:
+    for code in (0, None, 5):
+        with pytest.raises(Failed) as caught, refuse_exits():
+            sys.exit(code)
+        assert caught.value.exit_code == 2
+        assert caught.value.message == f"error: the code of the model called sys.exit({code}) while it ran"
+
+
+def test_control_characters_of_a_message_are_written_out_and_long_ones_cut() -> None:
+    with pytest.raises(Failed) as caught:
+        fail("error: \x1b]0;title\x07", 2)
+    assert caught.value.message == r"error: \x1b]0;title\x07"
+    with pytest.raises(Failed) as caught:
+        fail(f"error: {'9' * 100_000}: use cpu", 2)
+    assert len(caught.value.message) < 2100
+    assert caught.value.message.startswith("error: 999") and caught.value.message.endswith("9: use cpu")
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly() -> None:
+    command = [sys.executable, "-m", "ien", "list"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()  # as head does
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), said) == (141, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"]], ids=" ".join)
+def test_a_full_disk_behind_the_output_is_one_line(words) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ien", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: [Errno 28] No space left on device\n"

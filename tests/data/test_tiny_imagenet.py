@@ -98,6 +98,12 @@ def test_a_damaged_image_is_named(damage, match, place) -> None:
     assert cache_files() == []
 
 
+def test_an_image_that_unpacks_to_gigabytes_is_refused(place, monkeypatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match=r"is refused \(.*4096 pixels.*\): scale it down or remove it"):
+        load("rot-tim", place, classes=CLASSES)
+
+
 def test_without_pillow_the_extra_is_named(place, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ModuleNotFoundError, match=r"needs pillow: pip install"):

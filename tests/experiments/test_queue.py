@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -160,10 +159,3 @@ def test_a_changed_row_has_a_name_a_record_and_a_label_of_its_own() -> None:
     assert record["changes"]["beta"] == record["config"]["objective"]["beta"] == 0.3
     table = shell.invoke("table", "rot-mnist", columns=200).output
     assert "(beta=0.3, cycle_epochs=1, epochs=1," in table and "(cycle_epochs=1, epochs=1," in table
-
-
-def test_a_missing_library_is_told_before_the_first_run(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "e2cnn", None)
-    said = run("rot-mnist/cnn", "rot-mnist/e2cnn", code=2).stderr
-    assert said.startswith("error: rot-mnist/e2cnn needs e2cnn: pip install ") and said.count("\n") == 1
-    assert not Path("runs").exists()

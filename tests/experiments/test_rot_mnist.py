@@ -82,8 +82,6 @@ def smoke(tmp_path_factory) -> Path:
 
 
 def run_smoke(row: str, smoke: Path) -> str:
-    if row == "e2cnn":
-        pytest.importorskip("e2cnn", reason="the steerable baseline: pip install 'ien[steerable]'")
     options = ("--preset", "smoke", "--data", "embedded", "--threads", "1", "--out", smoke / "runs")
     return invoke("run", f"rot-mnist/{row}", *options, "--results", smoke / "results", columns=300).output
 

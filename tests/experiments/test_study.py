@@ -189,8 +189,6 @@ def noise(monkeypatch) -> None:
 
 def finished(name: str, folder: Path) -> Path:
     """The run folder of a row at the preset smoke, at once where there is one."""
-    if "e2cnn" in name:
-        pytest.importorskip("e2cnn", reason="the steerable baseline: pip install 'ien[steerable]'")
     configs = plan([name], "smoke", [1], ["test_images=16"], machine={"threads": 1})
     run_all(configs, folder, folder / "results", "embedded", console=Console(file=io.StringIO()))
     return folder / run_name(configs[0], "embedded")

@@ -135,8 +135,6 @@ def noise(monkeypatch) -> None:
 
 def finished(name: str, folder: Path) -> dict[str, Any]:
     """The record of a row at the preset smoke, at once where there is one."""
-    if "e2cnn" in name:
-        pytest.importorskip("e2cnn", reason="the steerable baseline: pip install 'ien[steerable]'")
     configs = plan([name], "smoke", [1], ["test_images=8"], machine={"threads": 1})
     run_all(configs, folder, folder / "results", "anywhere", console=Console(file=io.StringIO()))
     return json.loads((folder / run_name(configs[0], "anywhere") / "result.json").read_text())

@@ -152,8 +152,6 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", distinct("rot-tim/*", "r2-tim/*"))
 def test_every_row_runs(name, folder) -> None:
-    if "e2cnn" in name:
-        pytest.importorskip("e2cnn", reason="the steerable baseline needs pip install 'ien[steerable]'")
     invoke("run", name, "--preset", "smoke", "--data", folder, "--threads", "1", "--out", folder / "runs")
     run = folder / "runs" / name / "smoke-seed1"
     record = json.loads((run / "result.json").read_text())

@@ -104,7 +104,6 @@ def test_what_the_sources_do_not_say_is_told() -> None:
 
 
 def test_the_parameters_that_the_deviations_name_are_counted() -> None:
-    pytest.importorskip("e2cnn", reason="the steerable baseline needs pip install 'ien[steerable]'")
     told = " ".join(deviations("tracking/re-siamfc"))
     for row in ("siamfc", "re-siamfc"):
         net = network(config(f"tracking/{row}", "paper"))
@@ -154,8 +153,6 @@ def smoke(tmp_path_factory) -> Path:
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("name", distinct("tracking/*"))
 def test_every_row_runs(name, smoke) -> None:
-    if name == "tracking/re-siamfc":
-        pytest.importorskip("e2cnn", reason="the steerable baseline needs pip install 'ien[steerable]'")
     options = ("--preset", "smoke", "--threads", "1", "--out", smoke / "runs")
     done = invoke("run", name, *options, "--set", "workers=0", columns=300)
     run = smoke / "runs" / name / "smoke-seed1"

@@ -1,7 +1,9 @@
 """Capture against forward passes written by hand, on nets that were not written for it."""
 
 import copy
+import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+import ien
 from ien import capture
 from ien.loss.modules import walk
 from tests.helpers.blocks import BasicBlock
@@ -589,3 +592,29 @@ def test_parametrizations_of_weights_are_no_layers() -> None:
             with capture(model, name):
                 pass
     assert all(not module._forward_hooks for module in model.modules())
+
+
+def test_one_model_in_two_threads_is_told_and_two_models_are_fine() -> None:
+    """Both passes are inside their blocks at the same time, by a barrier and not by chance."""
+    both = threading.Barrier(2, timeout=60)
+
+    class Meeting(nn.Conv2d):
+        def forward(self, x):
+            both.wait()  # the hooks of both threads are in place
+            h = super().forward(x)
+            both.wait()
+            return h
+
+    def run(model) -> object:
+        try:
+            return ien.EquivarianceLoss("rot4", ["0"], 4)(model, torch.rand(2, 1, 5, 5)).loss
+        except RuntimeError as error:
+            return str(error)
+
+    one = nn.Sequential(Meeting(1, 4, 3))
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(run, [one, one]))
+        assert any("layer '0' ran 2 times in one forward pass" in str(text) for text in said)
+        losses = list(pool.map(run, [one, copy.deepcopy(one)]))
+    assert all(isinstance(loss, torch.Tensor) and loss.isfinite() for loss in losses)
+    assert not one[0]._forward_hooks

@@ -463,3 +463,26 @@ def test_two_processes_give_the_gradient_of_the_whole_batch(tmp_path) -> None:
     together(save_gradients, tmp_path)
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt", weights_only=True), gradients())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_images_that_are_not_finite_are_named(value) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+    x = torch.rand(8, 1, 9, 9)
+    for i in range(1, 8):
+        x[i, 0, 4, i] = value
+    for options in ({}, {"target": 0.1}):
+        objective = ien.EquivarianceLoss("rot4", ["1"], 4, **options)
+        before = objective.state_dict()
+        with pytest.raises(
+            ValueError, match=r"^7 of 8 images hold NaN or .*: mend or drop x\[1, 2, 3, 4, 5, …\]"
+        ):
+            objective(net, x)
+        assert objective.state_dict() == before
+
+
+def test_weights_that_diverged_are_left_to_the_training_loop() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+    with torch.no_grad():
+        net[0].weight.fill_(float("nan"))
+    assert ien.EquivarianceLoss("rot4", ["1"], 4)(net, torch.rand(2, 1, 9, 9)).loss.isnan()

@@ -68,6 +68,16 @@ def test_a_file_that_is_no_record_is_named_with_the_remedy(tmp_path, text, messa
         ({"layers__conv1": "x"}, "conv1 should be of type dict; it is 'x'"),
         ({"layers__conv1__raw": "x"}, "raw should be a number; it is 'x'"),
         ({"images_seen": "many"}, "images_seen should be a number; it is 'many'"),
+        ({"macs": 10**400}, "macs is larger than any number in floating point: 1000"),
+        ({"parameters": 10**400}, r"parameters should be from 0 to 2\^63; it is 1000"),
+        ({"layers__conv1__per_element": 5}, "per_element should be of type dict; it is 5"),
+        ({"config": []}, r"config should be of type dict; it is \[\]"),
+        ({"config__group": "rot99999999"}, "a group can have at most 1024 elements; got rot99999999"),
+        ({"config__measured": "rot99999999"}, "a group can have at most 1024 elements"),
+        ({"config__width": True}, "width should be a number; it is True"),
+        ({"config__feature_groups": "many"}, "feature groups are written as"),
+        ({"versions": None}, "versions should be of type dict; it is None"),
+        ({"machine": [[[[[[]]]]]] * 1000}, r"machine should be of type str; it is \[\[\[\["),
         ({"finished": "yesterday"}, "is damaged .*yesterday"),
         ({"finished": "2026-11-16T02:00:00"}, "finished should name a time zone"),
     ],
@@ -78,6 +88,14 @@ def test_a_damaged_record_says_what_is_wrong(tmp_path, fields, message) -> None:
     path.write_text(json.dumps(content(**fields)))
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))} .*{message}"):
         read(path)
+
+
+def test_escape_sequences_in_a_record_are_shown_as_text(tmp_path) -> None:
+    made = content(machine="\x1b]0;title\x07 and \u202eback", config__note="a\x9bb")
+    made["versions"] = {"\x1b[2J": "1"}
+    (record,) = collect(write_records(tmp_path, made))
+    assert record.machine == r"\x1b]0;title\x07 and \u202eback"
+    assert record.config["note"] == r"a\x9bb" and record.versions == {r"\x1b[2J": "1"}
 
 
 def test_no_records_names_the_folder_and_the_command(tmp_path) -> None:

@@ -10,7 +10,6 @@ from ien.baselines.steerable_layers import SteerableConv2d
 from ien.tracking.siamfc_network import SiamFC, respond, respond_all
 from tests.helpers.exports import check_export
 
-pytest.importorskip("e2cnn")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 V1, V2 = "alexnet-v1", "alexnet-v2"

@@ -121,6 +121,26 @@ def test_a_file_without_a_whole_frame_is_an_error(tmp_path, video, damage, messa
 
 
 @needs_av
+def test_a_title_in_another_encoding_does_no_harm(tmp_path, clip) -> None:
+    import av
+
+    path = tmp_path / "x.mp4"
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = "TITLE OF IT"
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.height, stream.width = clip.frame(0).shape[:2]
+        stream.pix_fmt = "yuv420p"
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(clip.frame(0), format="rgb24")))
+        container.mux(stream.encode())
+    whole = path.read_bytes()
+    assert whole.count(b"TITLE OF IT") == 1
+    path.write_bytes(whole.replace(b"TITLE OF IT", b"T\xcfTLE \xff\xfe IT"))
+    with pytest.raises(UnicodeDecodeError):  # what av does by itself
+        av.open(str(path))
+    assert len(list(footage(path))) == 1
+
+
+@needs_av
 def test_sound_alone_is_no_video(tmp_path) -> None:
     import av
 

@@ -60,12 +60,33 @@ def test_json_loses_no_bit_and_fields_that_it_lacks_keep_their_default() -> None
         ({"objective": {"betta": 1}}, r"unknown field objective.betta; did you mean beta"),
         ({"objective": 3}, r"objective must be a section with fields of its own; got 3"),
         ({"objective": {"beta": "1"}}, r"beta must be a number"),
+        ({"seed": 10**400}, r"seed must be 0 to 9.22337e\+18; got 1000"),
+        ({"objective": {"beta": 10**400}}, r"beta must be a number such as 0.3 or 1/8; got 1000"),
+        ({"objective": {"action": []}}, r"action must be pooled or regular; got \[\]"),
+        ({"data": []}, r"data must be a section with fields of its own; got \[\]"),
+        ({"data": {"dataset": 5}}, r"dataset must be text; got 5"),
+        ({"task": []}, r"there is no task \[\]"),
         ({"task": "guess"}, r"there is no task 'guess'; choose from classify, folder, segment, tracking"),
     ],
 )
 def test_json_that_is_no_configuration_is_refused(content, match) -> None:
     with pytest.raises(ValueError, match=match):
         config_from_json({"task": "classify", "experiment": "a/b", "preset": "small", **content})
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ([], r"config must be a section with fields of its own; got \[\]"),
+        ("x", r"config must be a section .*; got 'x'"),
+        (None, r"config must be a section .*; got None"),
+        ({"task": "classify"}, r"no experiment"),
+        ({"task": "classify", "experiment": "a/b"}, r"no preset"),
+    ],
+)
+def test_what_is_no_section_at_all_is_refused(content, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        config_from_json(content)
 
 
 def test_differences_name_both_values() -> None:

@@ -86,8 +86,8 @@ def test_a_finished_run_is_not_repeated_and_loads_as_a_plain_module(finished, mo
 
 
 @pytest.mark.slow
-def test_a_steerable_run_loads_as_a_plain_net_without_its_library(tmp_path) -> None:
-    pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
+def test_a_steerable_run_trains_and_loads_as_a_plain_net_without_e2cnn(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "e2cnn", None)
     settings = {"model": "e2cnn-cnn6", "beta": 0.0, **SHORT}
     record = run_in(tmp_path / "run", **settings)
     network = toy.trained(tmp_path / "run", **settings).network
@@ -115,3 +115,25 @@ def test_an_interrupt_while_testing_says_how_to_go_on(tmp_path, monkeypatch) -> 
     assert checkpoint.load_checkpoint(tmp_path)["epoch"] == 1
     run_in(tmp_path, **SHORT)
     assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path, monkeypatch) -> None:
+    def refuse(*arguments):
+        raise ValueError("the images are too small for this network")
+
+    monkeypatch.setattr("ien.training.classify.trainable", refuse)
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path / "runs" / "row" / "one", tmp_path / "there" / "two"):
+        with pytest.raises(ValueError, match="too small"):
+            run_in(folder, **SHORT)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_folder_that_was_there_is_left_alone_when_a_run_is_refused(tmp_path, monkeypatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr("ien.training.classify.evaluate", Mock(side_effect=KeyboardInterrupt))
+        run_in(tmp_path / "run", **SHORT)
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    with pytest.raises(ValueError, match="another run"):
+        run_in(tmp_path / "run", epochs=2, cycle_epochs=1)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before

@@ -1,6 +1,7 @@
 """The networks we compare with: equivariant by construction, and called like the plain ones.
 
-    steerable_layers.py    layers that commute with rotations and flips, with kernels from e2cnn
+    steerable_basis.py     the kernels that commute with rotations and flips, in closed form
+    steerable_layers.py    layers that learn combinations of these kernels
     steerable_nets.py      the steerable twins of cnn6, resnet18 and vgg
     sesn_layers.py         SESN: convolutions with the same kernels at several scales
     sesn_nets.py           the SESN twins of cnn3 and wide_resnet
@@ -94,7 +95,6 @@ def create(name: str, **options: Any) -> nn.Module:
 
     Raises:
         ValueError: There is no such baseline, or an option is out of range.
-        ModuleNotFoundError: The steerable ones need e2cnn.
 
     To make a network of your own equivariant, do not start from these: use
     ``ien.make_equivariant``, or the loss.

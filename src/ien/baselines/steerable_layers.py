@@ -6,43 +6,27 @@ fields, a kernel commutes with the group if, for every element g,
     κ(g x) = ρ_out(g) κ(x) ρ_in(g)⁻¹
 
 where ρ permutes the members (on an image it is the identity). The kernels that satisfy this form a
-linear space. e2cnn samples a basis κ_1 … κ_n of it, and a layer learns the weights w of
+linear space with the basis κ_1 … κ_n of ``steerable_basis.py``, and a layer learns the weights w of
 
     κ = Σ_b w_b κ_b
 """
 
 from __future__ import annotations
 
-import importlib
-import math
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._text import to_install
 from ..groups.families import group as parse_group
 from ..groups.families import reflection, rotation
 from ..groups.group import Group
 from ..loss.feature_groups import FeatureGroups
+from .steerable_basis import E2CNN_DEFAULT, Functions, steerable_basis
 
-__all__ = [
-    "E2CNN_DEFAULT",
-    "E2CNN_WIDE",
-    "FieldNorm",
-    "Functions",
-    "SteerableConv2d",
-    "Symmetry",
-    "library",
-    "steer",
-]
+__all__ = ["FieldNorm", "SteerableConv2d", "Symmetry", "steer"]
 
 
 class Symmetry(NamedTuple):
@@ -84,23 +68,8 @@ class Symmetry(NamedTuple):
         return self.rotations * (1 + self.flips)
 
 
-class Functions(NamedTuple):
-    """Which functions the kernels are made of; None leaves it to e2cnn."""
-
-    cutoff: float | None = None
-    """The highest frequency on a ring, for each pixel of its radius."""
-    sigma: float | None = None
-    """The width of the rings, in pixels."""
-
-
-E2CNN_DEFAULT = Functions()
-"""6 functions for a 3×3 filter."""
-E2CNN_WIDE = Functions(cutoff=math.pi, sigma=0.45)
-"""8 functions for a 3×3 filter, as in e2cnn's wide residual nets."""
-
-
 class SteerableConv2d(nn.Module):
-    """A convolution from fields to fields whose kernels are combinations of e2cnn's basis.
+    """A convolution from fields to fields whose kernels are combinations of a basis.
 
     Every forward pass expands the kernels, so the state does not depend on the mode.
 
@@ -135,18 +104,19 @@ class SteerableConv2d(nn.Module):
         symmetry = group
         if not isinstance(symmetry, Symmetry):
             symmetry = Symmetry.of(symmetry)
-        with library():  # even if the basis is cached: a missing e2cnn should always be reported
-            basis, scale = _basis(symmetry, kernel_size, from_image, functions, torch.get_default_dtype())
+        basis, deviations = steerable_basis(
+            symmetry.rotations, symmetry.flips, kernel_size, from_image, functions
+        )
         self.stride = stride
         self.padding = padding
         self.shape = basis.shape[1:]  # (members out, members in, k, k)
         weight = torch.randn(after, before, len(basis))
-        self.weight = nn.Parameter(weight * scale.to(weight.device) / before**0.5)
+        self.weight = nn.Parameter(weight * deviations.to(weight) / before**0.5)
         self.bias = None
         if bias:
             self.bias = nn.Parameter(torch.zeros(after))  # one for each field
         flat = basis.flatten(1)  # (n, members out * members in * k * k)
-        self.register_buffer("basis", flat.to(weight.device, copy=True), persistent=False)
+        self.register_buffer("basis", flat.to(weight, copy=True), persistent=False)
 
     def kernel(self) -> Tensor:
         """Return the weight of the plain convolution that does the same."""
@@ -257,99 +227,3 @@ def _steered(
 
 def _fields(channels: int, members: int) -> int:
     return FeatureGroups.of(members).num_groups(channels)
-
-
-@lru_cache(maxsize=64)
-def _basis(
-    symmetry: Symmetry, kernel_size: int, from_image: bool, functions: Functions, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Sample the basis between two fields, and the initial scale of each of its functions.
-
-    ``dtype`` is torch's default, in which e2cnn samples: it is an argument for the sake of the
-    cache.
-
-    Returns:
-        The basis (n, members out, members in, k, k) and the scales (n,).
-    """
-    with torch.device("cpu"), library() as (gspaces, steerable):
-        if symmetry.flips:
-            space = gspaces.FlipRot2dOnR2(symmetry.rotations)
-        else:
-            space = gspaces.Rot2dOnR2(symmetry.rotations)
-        source = space.trivial_repr if from_image else space.regular_repr
-        conv = steerable.R2Conv(
-            steerable.FieldType(space, [source]),
-            steerable.FieldType(space, [space.regular_repr]),
-            kernel_size,
-            frequencies_cutoff=functions.cutoff,
-            sigma=functions.sigma,
-            bias=False,
-            initialize=False,
-            recompute=True,  # e2cnn's own cache would share one tensor between all layers and dtypes
-        )
-        (block,) = conv.basisexpansion._modules.values()  # children() needs a hash, which new numpy breaks
-        scale = _he_scale(conv.basisexpansion.get_basis_info())
-        basis = block.sampled_basis.detach()  # (n, members out, members in, k * k)
-        basis = basis.unflatten(-1, (kernel_size, kernel_size))  # (n, members out, members in, k, k)
-
-        # e2cnn lists all rotations, then all flips; our groups have each rotation's flip beside it
-        order = torch.arange(symmetry.members).view(-1, symmetry.rotations)  # (1 or 2, rotations)
-        order = order.T.flatten()  # (members,)
-        basis = basis[:, order]
-        if not from_image:
-            basis = basis[:, :, order]
-        return basis, scale
-
-
-def _he_scale(functions: Any) -> Tensor:
-    """Generalised He initialisation: each output irrep hears each kind of input irrep equally loud.
-
-    A function that leads from input irreps of kind i to output irrep o starts with the deviation
-
-        1 / √(functions from i to o  ·  kinds of input irreps that lead to o)
-    """
-    paths = []
-    for function in functions:
-        paths.append((function["in_irrep"], function["out_irreps_position"]))
-    functions_on = Counter(paths)
-    kinds_into = Counter(out for _, out in functions_on)
-    deviations = []
-    for path in paths:
-        deviations.append((functions_on[path] * kinds_into[path[1]]) ** -0.5)
-    return torch.tensor(deviations)
-
-
-def to_install_e2cnn() -> str:
-    """Return the command that installs e2cnn, with what it imports without saying so."""
-    return to_install("steerable", "e2cnn==0.2.3", "scipy", '"numpy<2.3"')
-
-
-@contextmanager
-def library() -> Iterator[tuple[Any, Any]]:
-    """Import ``e2cnn.gspaces`` and ``e2cnn.nn``, quietly and with the numpy they expect."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # e2cnn is older than the torch and numpy it meets
-        try:
-            gspaces: Any = importlib.import_module("e2cnn.gspaces")
-            steerable: Any = importlib.import_module("e2cnn.nn")
-            utils: Any = importlib.import_module("e2cnn.kernels.utils")
-        except ImportError as error:
-            raise ModuleNotFoundError(f"steerable nets need e2cnn: {to_install_e2cnn()}") from error
-        before = utils.np
-        utils.np = _OlderNumpy()
-        try:
-            yield gspaces, steerable
-        finally:
-            utils.np = before
-
-
-class _OlderNumpy:
-    """numpy with ``copy=False`` as before 2.0: copy only if needed. Flips fail without it."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(numpy, name)
-
-    def array(self, value: Any, copy: bool = True) -> Any:
-        if copy:
-            return numpy.array(value)
-        return numpy.asarray(value)

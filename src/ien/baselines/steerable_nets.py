@@ -1,8 +1,7 @@
 """Steerable twins of the models: same blocks and channels, exactly equivariant.
 
 For quarter turns and flips they are exact; for the rotations between as exact as the pixels allow.
-They need e2cnn, and training them takes longer than training a plain net, since kernels are
-expanded in every pass.
+Training them takes longer than training a plain net, since kernels are expanded in every pass.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from ..models.resnet18 import ResNet18, resnet18
 from ..models.resnet18 import num_groups as resnet18_fields
 from ..models.vgg import VGG, vgg
 from ..models.vgg import num_groups as vgg_fields
-from .steerable_layers import E2CNN_DEFAULT, E2CNN_WIDE, FieldNorm, SteerableConv2d, Symmetry, steer
+from .steerable_basis import E2CNN_DEFAULT, E2CNN_WIDE
+from .steerable_layers import FieldNorm, SteerableConv2d, Symmetry, steer
 
 __all__ = [
     "SteerableCNN6",

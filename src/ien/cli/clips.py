@@ -10,6 +10,7 @@ import numpy as np
 
 from .._text import progress_bar
 from ..tracking.data.clips import Clip, otb
+from ..tracking.data.frames import read_lines
 from ..tracking.data.rot_otb import rotated, write
 
 __all__ = ["Line", "clip_lines", "write_rotating"]
@@ -82,8 +83,11 @@ def clip_lines(folder: Path) -> Iterator[Line]:
 
     listed = folder / "got10k" / "train" / "list.txt"
     if listed.is_file():  # it has thousands of sequences: they are counted, not read
-        count = len(listed.read_text(encoding="utf-8-sig").split())
-        yield Line("got10k", f"{count:,} sequences", f"named in {listed}", True)
+        try:
+            count = len(read_lines(listed))
+            yield Line("got10k", f"{count:,} sequences", f"named in {listed}", True)
+        except ValueError as error:
+            yield Line("got10k", "sequences", str(error))
     else:
         yield Line(
             "got10k", "sequences", f"missing: no {listed} (and <name>/00000001.jpg …, groundtruth.txt)"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .errors import Failed, one_line_errors
+from .errors import Failed, one_line_errors, refuse_exits
 
 __all__ = ["Commands"]
 
@@ -60,14 +61,24 @@ class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain_flags(super().get_params(ctx))
 
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with _printed_errors():  # --help is printed here, and the output may be full
+            return super().make_context(*arguments, **settings)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with one_line_errors():
-                return super().invoke(ctx)
-        except Failed as failed:
-            # here, after the command has ended, so that --quiet hides it no longer
-            typer.echo(failed.message, err=True)
-            raise typer.Exit(failed.exit_code) from None
+        with _printed_errors(), refuse_exits():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printed_errors() -> Iterator[None]:
+    """Print the line of a user error after the command has ended: ``--quiet`` does not hide it."""
+    try:
+        with one_line_errors():
+            yield
+    except Failed as failed:
+        typer.echo(failed.message, err=True)
+        raise typer.Exit(failed.exit_code) from None
 
 
 def _joined_lines(text: str | None) -> str:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
 
-__all__ = ["Failed", "fail", "one_line_errors"]
+from .._text import printable
+
+__all__ = ["Failed", "fail", "one_line_errors", "refuse_exits"]
 
 USER_ERROR = 2
 """Exit code for bad input, as for an unknown option."""
+PIPE_CLOSED = 141
+"""Exit code when nobody reads the output any more: 128 + SIGPIPE, as shells have it."""
+MAX_LINE = 2000
+"""A longer message is cut in the middle, in characters."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -37,10 +44,12 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
     user_errors: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, ModuleNotFoundError, *also)
     try:
         yield
-    except (BrokenPipeError, typer.Exit):
-        # the first: whoever reads our output, such as head, has seen enough; the second, a
-        # RuntimeError, is how typer ends a command
-        raise
+    except BrokenPipeError:
+        # whoever reads our output, such as head, has seen enough: end without a word, like cat
+        _stop_writing()
+        raise typer.Exit(PIPE_CLOSED) from None
+    except typer.Exit:
+        raise  # a RuntimeError, by which typer ends a command
     except user_errors as error:
         if os.environ.get("IEN_TRACEBACK"):
             raise
@@ -50,7 +59,33 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
         fail(f"error: {message}", USER_ERROR)
 
 
+@contextmanager
+def refuse_exits() -> Iterator[None]:
+    """End a command with exit code 2 if code inside calls sys.exit, whose 0 would mean success.
+
+    No command of ours does; the code of a model may.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        fail(f"error: the code of the model called sys.exit({error.code!r}) while it ran", USER_ERROR)
+
+
+def _stop_writing() -> None:
+    """Send what is left in the buffer nowhere, so that Python does not complain at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):  # standard output is no file, as in a notebook
+        pass
+    finally:
+        os.close(nowhere)
+
+
 def fail(message: str, code: int) -> NoReturn:
     """End the command with this line on standard error and this exit code."""
     # messages of torch may have many lines; whoever reads a log should find one
-    raise Failed(" ".join(message.splitlines()), code) from None
+    line = printable(" ".join(message.splitlines()))
+    if len(line) > MAX_LINE:  # what was given may be long; what to do about it stands at the end
+        line = f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
+    raise Failed(line, code) from None

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["demo", "list_", "resume", "resume_hint", "run", "show", "status", "table"]
 
+MAX_SEEDS = 1000
+"""How many seeds a range may have: more is a typing error."""
+
 Preset = Annotated[
     str,
     typer.Option(help="Size: paper (for a GPU), small (minutes on two cores), demo, or smoke (seconds)."),
@@ -400,6 +403,8 @@ def _read_seeds(text: str) -> list[int]:
         last = int(match[2] or first)
         if last < first:
             raise ValueError(f"write seeds as 1, 1-3 or 1,2,5; got {text!r}")
+        if last - first >= MAX_SEEDS:
+            raise ValueError(f"--seed takes at most {MAX_SEEDS} seeds at a time; got {text!r}")
         for seed in range(first, last + 1):
             if seed not in seeds:
                 seeds.append(seed)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .._text import to_install
+from ..measuring.image_folder import opened
 from .download import RemoteFile, check_path, how_to_get, published_folder, unpacking
 
 __all__ = ["ARCHIVE", "TinyImageNet", "find", "need_pillow", "place_in", "read_images", "unpack"]
@@ -213,13 +214,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> np.ndarray[Any, Any]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as file:
-            pixels = np.asarray(file.convert("RGB"))  # (H, W, 3)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as an image ({error}): replace it") from None
+    with opened(path) as file:
+        pixels = np.asarray(file.convert("RGB"))  # (H, W, 3)
     height, width, _ = pixels.shape
     if (height, width) != (SIZE, SIZE):
         raise ValueError(

@@ -128,7 +128,7 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     try:
         network = build(config)
     except (ModuleNotFoundError, NotGiven) as error:
-        # steerable networks need e2cnn, others code of the user's; all else can be shown without
+        # the network is code of the user's; all else can be shown without
         return [f"unknown: {error}"]
     kind = kind_of(config)
     plain = plain_of(network)

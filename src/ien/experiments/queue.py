@@ -6,7 +6,6 @@ which they go, and the records below ``results``.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ..baselines.steerable_layers import to_install_e2cnn
 from ..data import data_folder
 from ..report import read
 from ..training import (
@@ -158,8 +156,7 @@ def run_all(
         data = "embedded"
     queue = _Queue(results, data, processes, console or Console(), runs)
     for config in configs:  # what would stop the last run is said before the first
-        if queue.recorded(config) is None:
-            _check_installed(config)
+        queue.recorded(config)
     records = []
     failed = 0
     for number, config in enumerate(configs, start=1):
@@ -339,11 +336,6 @@ def _read_record(path: Path, config: Config, data: str | None) -> Record | None:
         )
     content: Record = json.loads(path.read_text())
     return content
-
-
-def _check_installed(config: Config) -> None:
-    if config.network.steerable and importlib.util.find_spec("e2cnn") is None:
-        raise ModuleNotFoundError(f"{config.experiment} needs e2cnn: {to_install_e2cnn()}")
 
 
 def _check_resumable(folder: Path, config: Config, data: str, processes: Processes) -> None:

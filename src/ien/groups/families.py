@@ -10,14 +10,16 @@ from numbers import Integral
 from operator import mul
 from typing import Literal
 
-from .._text import nearest
-from .group import Action, BlackBox, Element, Group, unchanged
+from .._text import nearest, short_repr
+from .group import MAX_ELEMENTS, Action, BlackBox, Element, Group, unchanged
 from .similarity import Similarity
 
 __all__ = ["custom", "group", "reflection", "rotation", "scale"]
 
 EXAMPLES = ("rot4", "rot8", "flip", "vflip", "scale0.7")
 """What a name that cannot be read may have meant."""
+MAX_TEXT = 1000
+"""The longest text of a group that is read, in characters."""
 MIN_FACTOR, MAX_FACTOR = 1e-30, 1e30
 """Scale factors beyond these would overflow the coordinates of pixels."""
 
@@ -38,7 +40,7 @@ def rotation(n: int) -> Group:
         The group ``rot<n>``, the identity first, then by rising angle.
 
     Raises:
-        ValueError: ``n`` is not a whole number of at least 1.
+        ValueError: ``n`` is not a whole number from 1 to 1024.
 
     >>> rotation(8).labels[1]
     '45°'
@@ -46,6 +48,8 @@ def rotation(n: int) -> Group:
     if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
         raise ValueError(f"rotation(n) needs a whole number of rotations, at least 1; got {n!r}")
     n = int(n)
+    if n > MAX_ELEMENTS:
+        raise ValueError(f"a group can have at most {MAX_ELEMENTS} elements; got rot{short_repr(n)}")
     turns = [Fraction(k, n) for k in range(1, n)]
     return _group_of(f"rot{n}", [Similarity(turn=turn) for turn in turns])
 
@@ -106,6 +110,8 @@ def scale(factors: float | Iterable[float]) -> Group:
                 f"got {value!r} among {values}"
             )
     kept = [value for value in dict.fromkeys(values) if value != 1]  # each once, in their order
+    if len(kept) >= MAX_ELEMENTS:
+        raise ValueError(f"a group can have at most {MAX_ELEMENTS} elements; got {len(kept)} scale factors")
     if not kept:
         raise ValueError(f"scale needs a factor other than 1 (the identity is always there); got {values}")
     steps, texts = [], []
@@ -191,6 +197,8 @@ def group(text: str | Group) -> Group:
         return text
     if not isinstance(text, str):
         raise TypeError(f"a group is written as text such as rot4xflip; got {text!r}")
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"a group is written as text such as rot4xflip; got {len(text)} characters")
     factors = [_parse(part, text) for part in text.strip().lower().split("x")]
     return reduce(mul, factors)
 

@@ -13,16 +13,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import ClassVar, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from .similarity import Mode, Similarity, check_sides, permute_pixels, resample, valid_pixels
+from .._text import type_name
+from .similarity import (
+    ROUNDING,
+    Matrix,
+    Mode,
+    Similarity,
+    check_sides,
+    permute_pixels,
+    permute_quarters,
+    resample,
+    resample_by_matrix,
+    valid_pixels,
+)
 from .targets import fits, move_angles, move_boxes, move_mask, move_points, move_vectors
 
-__all__ = ["Action", "BlackBox", "Element", "Group", "random_order", "unchanged"]
+__all__ = ["MAX_ELEMENTS", "Action", "BlackBox", "Element", "Group", "is_traced", "random_order", "unchanged"]
 
+MAX_ELEMENTS = 1024
+"""A larger group is a typing error: its elements could not be told apart on any image."""
 MAX_LISTED_ELEMENTS = 12
 """A longer group shows only some of its elements when it is printed."""
 INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -78,6 +92,11 @@ class Group:
         """Every ``a∘b``, ``b`` acting first, ordered by ``a``; equal products are kept once."""
         if not isinstance(other, Group):
             return NotImplemented
+        if len(self) * len(other) > MAX_ELEMENTS:
+            raise ValueError(
+                f"a group can have at most {MAX_ELEMENTS} elements; {self} times {other} has "
+                f"{len(self)} × {len(other)}"
+            )
         products: dict[Element, None] = {}
         for a in self.elements:
             for b in other.elements:
@@ -317,6 +336,10 @@ class Group:
             A bool mask (B, 1, H, W), or None if every pixel of every image is valid.
         """
         height, width = h.shape[-2:]
+        if is_traced():
+            # a mean over neighbours is 1 only if all of them lie in the map
+            ones = torch.ones(len(h), 1, height, width, dtype=torch.float64, device=h.device)
+            return self.act(ones, g) > 1 - ROUNDING  # (B, 1, H, W)
         elements, place = self._indices(h, g).unique(return_inverse=True)
         masks = []
         for i in elements.tolist():
@@ -335,6 +358,11 @@ class Group:
         for element in self.elements:
             shares.append(_coverage(_similarities(element), *size))
         return tuple(shares)
+
+    @property
+    def _resamples(self) -> bool:
+        """Whether an element resamples pixels; can be asked in a trace, unlike ``exact``."""
+        return any(step.resamples for step in _plan(self, False))
 
     def _similarity(self, i: int) -> Similarity:
         """Element ``i`` as one similarity."""
@@ -370,8 +398,7 @@ class Group:
 
     def _indices(self, x: Tensor, g: Tensor) -> Tensor:
         """Check that ``g`` holds one element for each image of ``x``, and return it on the CPU."""
-        if x.ndim != 4:
-            raise ValueError(f"group {self} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
+        _check_maps(self, x)
         return self._check_elements(len(x), g)
 
     def _check_elements(self, count: int, g: Tensor) -> Tensor:
@@ -391,6 +418,8 @@ class Group:
     def _apply(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
         if mode not in get_args(Mode):
             raise ValueError(f"mode is one of {', '.join(get_args(Mode))}; got {mode!r}")
+        if is_traced():
+            return self._apply_traced(x, g, inverse, mode, on_features)
         g = self._indices(x, g)
         runs = _runs(g)
         if len(runs) == len(g.unique()):  # each element in one run, as sample() draws them
@@ -403,6 +432,31 @@ class Group:
             result = result.index_select(0, order.argsort().to(x.device))
         if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
             result = result.contiguous(memory_format=torch.channels_last)
+        return result
+
+    def _apply_traced(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
+        """Transform images without looking at the values of ``g``, which a trace does not know.
+
+        Every element that permutes pixels acts on all images and ``where`` selects, which
+        torch.compile fuses into one kernel; whatever resamples does so in one ``grid_sample``.
+        """
+        _check_maps(self, x)
+        g = torch.as_tensor(g, device=x.device)
+        result = x
+        plan = _plan(self, inverse)
+        if self._resamples:
+            result = resample_by_matrix(x, [step.matrix for step in plan], g, mode)
+        for i, step in enumerate(plan):
+            if step.resamples:
+                continue
+            moved = x
+            if step.is_similarity:
+                moved = permute_quarters(x, step.quarters, step.flip)
+            else:
+                for own in self.elements[i]:
+                    moved = _take_step(own, moved, mode, on_features)
+            chosen = (g == i).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
+            result = torch.where(chosen, moved, result)
         return result
 
     def _apply_to_runs(
@@ -432,6 +486,41 @@ class Group:
             for k, part in zip(resampled, done.split(lengths), strict=True):
                 parts[k] = part
         return torch.cat(parts)
+
+
+class _Planned(NamedTuple):
+    """What an element does to pixels, in plain numbers: torch.compile cannot trace fractions."""
+
+    is_similarity: bool
+    resamples: bool
+    quarters: int
+    flip: bool
+    matrix: Matrix
+    """Where a resampled pixel is read; the identity for elements that do not resample."""
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _plan(group: Group, inverse: bool) -> list[_Planned]:
+    """Plan what each element does to pixels, for a trace that sees only the result."""
+    identity = Similarity().matrix
+    plan = []
+    for i, steps in enumerate(group.elements):
+        if not inverse and any(isinstance(step, BlackBox) for step in steps):
+            plan.append(_Planned(False, False, 0, False, identity))
+            continue
+        step = group._similarity(i)
+        if inverse:
+            step = step.inverse
+        if step.exact:
+            plan.append(_Planned(True, False, int(4 * step.turn), step.flip, identity))
+        else:
+            plan.append(_Planned(True, True, 0, step.flip, step.inverse.matrix))
+    return plan
+
+
+def is_traced() -> bool:
+    """Whether torch.compile, or a transform of torch.func such as vmap, runs this code."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def random_order(n: int, generator: torch.Generator | None) -> Tensor:
@@ -472,6 +561,13 @@ def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: 
     if result.shape != x.shape:
         raise ValueError(f"{needed}; it returned {tuple(result.shape)}")
     return result
+
+
+def _check_maps(group: Group, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"group {group} acts on tensors (B, C, H, W); got {type_name(x)}")
+    if x.ndim != 4:
+        raise ValueError(f"group {group} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
 
 
 def _check_numbers(targets: Tensor, kind: str, names: tuple[str, ...]) -> None:

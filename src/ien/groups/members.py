@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .group import Group
+from .group import Group, is_traced
 from .similarity import Similarity
 
 __all__ = [
@@ -85,11 +85,21 @@ def permute_members(h: Tensor, g: Tensor, group: Group, blocks: Blocks) -> Tenso
     >>> permute_members(h, torch.tensor([1, 2]), rotation(4), [(4, 4)])[..., 0, 0].tolist()
     [[3.0, 0.0, 1.0, 2.0], [2.0, 3.0, 0.0, 1.0]]
     """
+    if is_traced():  # the values of g are not known
+        table = _constant_table(group, tuple(blocks)).to(h.device)  # (elements, C)
+        chosen = table[g.to(h.device)]  # (B, C)
+        return h.gather(1, chosen[:, :, None, None].expand_as(h))
     elements = group._indices(h, g).long()
     source = channel_table(group, blocks)[elements]  # (B, C)
     if all(size == 1 for size, _ in blocks):
         return h
     return _PermuteChannels.apply(h, source.to(h.device))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant_table(group: Group, blocks: tuple[tuple[int, int], ...]) -> Tensor:
+    """:func:`channel_table`, for a trace that sees only the result."""
+    return channel_table(group, blocks)
 
 
 def channel_table(group: Group, blocks: Blocks) -> Tensor:

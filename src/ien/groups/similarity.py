@@ -22,16 +22,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
+    "ROUNDING",
+    "Matrix",
     "Mode",
     "Similarity",
     "check_sides",
     "permute_pixels",
+    "permute_quarters",
     "resample",
+    "resample_by_matrix",
     "source_pixels",
     "valid_pixels",
 ]
 
 Mode = Literal["bilinear", "bicubic", "nearest"]
+Matrix = tuple[tuple[float, float], tuple[float, float]]
 
 ROUNDING = 1e-6
 """How far a mean of ones may be from 1."""
@@ -72,7 +77,7 @@ class Similarity:
         return self.scale == 1 and (4 * self.turn).denominator == 1
 
     @property
-    def matrix(self) -> tuple[tuple[float, float], tuple[float, float]]:
+    def matrix(self) -> Matrix:
         """The 2×2 matrix that moves a point, with x to the right and y upwards."""
         angle = 2 * math.pi * float(self.turn)
         # rounded, so that a quarter turn has zeros; + 0.0 makes a zero of -0.0
@@ -109,9 +114,18 @@ def check_sides(step: Similarity, height: int, width: int) -> None:
 
 def permute_pixels(x: Tensor, step: Similarity) -> Tensor:
     """Apply an exact step to ``x`` (B, C, H, W), bit for bit like ``rot90`` and ``flip``."""
-    quarters = int(4 * step.turn)
     check_sides(step, *x.shape[-2:])
-    if not step.flip:
+    return permute_quarters(x, int(4 * step.turn), step.flip)
+
+
+def permute_quarters(x: Tensor, quarters: int, flip: bool) -> Tensor:
+    """Mirror ``x`` (B, C, H, W) left-right if ``flip``, then rotate it by quarter turns."""
+    if quarters % 2 and x.shape[-2] != x.shape[-1]:
+        raise ValueError(
+            f"quarter turns need square maps (crop or pad); got {x.shape[-2]}×{x.shape[-1]}: or use a group "
+            f"without them, such as rot2xflip"
+        )
+    if not flip:
         return torch.rot90(x, quarters, (-2, -1))
     # a flip and a rotation together are a transposition, or not, and one reversal of axes
     if quarters % 2:
@@ -130,18 +144,46 @@ def resample(
         lengths: How many images are in each run.
         mode: How ``grid_sample`` interpolates. Pixels from outside of the map are 0.
     """
-    if not x.is_floating_point():
-        raise ValueError(
-            f"{steps[0].label!r} interpolates and needs floating point, not {x.dtype}: use x.float()"
-        )
-    # half precision is too coarse for coordinates
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    _check_floating(x, steps)
+    dtype = _coordinate_type(x)
     grids = []
     for step, length in zip(steps, lengths, strict=True):
         grid = _grid(step, x.shape[-2], x.shape[-1], dtype, x.device)
         grids.append(grid.expand(length, -1, -1, -1))  # (length, H, W, 2)
     resampled = F.grid_sample(x.to(dtype), torch.cat(grids), mode=mode, align_corners=False)
     return resampled.to(x.dtype)
+
+
+def resample_by_matrix(x: Tensor, matrices: Sequence[Matrix], g: Tensor, mode: Mode = "bilinear") -> Tensor:
+    """Read the pixels of image b of ``x`` (B, C, H, W) where ``matrices[g[b]]`` puts them.
+
+    The same as :func:`resample`, for indices (B,) whose values a trace does not know.
+    """
+    if not x.is_floating_point():
+        raise ValueError(f"this group interpolates and needs floating point, not {x.dtype}: use x.float()")
+    dtype = _coordinate_type(x)
+    height, width = x.shape[-2:]
+    table = torch.tensor(matrices, dtype=torch.float64, device=x.device)  # (n, 2, 2)
+    chosen = table[g][..., None, None]  # (B, 2, 2, 1, 1)
+    (a, b), (c, d) = (row.unbind(1) for row in chosen.unbind(1))  # (B, 1, 1) each
+    row, column = _read_at(a, b, c, d, height, width)  # (B, H, W) each
+    grid = _as_grid(row, column, height, width).to(dtype)  # (B, H, W, 2)
+    resampled = F.grid_sample(x.to(dtype), grid, mode=mode, align_corners=False)
+    return resampled.to(x.dtype)
+
+
+def _check_floating(x: Tensor, steps: Sequence[Similarity]) -> None:
+    if not x.is_floating_point():
+        raise ValueError(
+            f"{steps[0].label!r} interpolates and needs floating point, not {x.dtype}: use x.float()"
+        )
+
+
+def _coordinate_type(x: Tensor) -> torch.dtype:
+    """Half precision is too coarse for coordinates."""
+    if x.dtype == torch.float64:
+        return torch.float64
+    return torch.float32
 
 
 @lru_cache(maxsize=2048)
@@ -172,13 +214,25 @@ def source_pixels(step: Similarity, height: int, width: int) -> tuple[Tensor, Te
     Returns:
         Rows and columns, (H, W) each in float64.
     """
+    (a, b), (c, d) = torch.tensor(step.inverse.matrix, dtype=torch.float64, device="cpu")
+    return _read_at(a, b, c, d, height, width)
+
+
+def _read_at(a: Tensor, b: Tensor, c: Tensor, d: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """The rows and columns (…, H, W) that the matrix (a b; c d) gives, measured from the centre."""
     middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
-    y = middle_row - torch.arange(height, dtype=torch.float64, device="cpu").view(-1, 1)  # (H, 1)
-    x = torch.arange(width, dtype=torch.float64, device="cpu").view(1, -1) - middle_column  # (1, W)
-    (a, b), (c, d) = step.inverse.matrix
+    y = middle_row - torch.arange(height, dtype=torch.float64, device=a.device).view(-1, 1)  # (H, 1)
+    x = torch.arange(width, dtype=torch.float64, device=a.device).view(1, -1) - middle_column  # (1, W)
     rows = middle_row - (c * x + d * y)
     columns = middle_column + (a * x + b * y)
     return rows, columns
+
+
+def _as_grid(row: Tensor, column: Tensor, height: int, width: int) -> Tensor:
+    """Pixel centres from -1 to 1, as align_corners=False counts them: (2 i + 1) / n - 1."""
+    x = (2 * column + 1) / width - 1
+    y = (2 * row + 1) / height - 1
+    return torch.stack([x, y], dim=-1)  # (…, H, W, 2)
 
 
 @lru_cache(maxsize=64)
@@ -186,8 +240,5 @@ def _grid(step: Similarity, height: int, width: int, dtype: torch.dtype, device:
     """The sampling grid (1, H, W, 2) that ``grid_sample`` wants: x and y from -1 to 1."""
     with torch.inference_mode(False):
         row, column = source_pixels(step, height, width)
-        # pixel centres from -1 to 1, as align_corners=False counts them: (2 i + 1) / n - 1
-        x = (2 * column + 1) / width - 1
-        y = (2 * row + 1) / height - 1
-        grid = torch.stack([x, y], dim=-1)  # (H, W, 2)
+        grid = _as_grid(row, column, height, width)  # (H, W, 2)
         return grid.to(device, dtype)[None]  # (1, H, W, 2)

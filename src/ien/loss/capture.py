@@ -72,6 +72,8 @@ def capture(
     """Keep what the named layers of ``model`` return while the block runs.
 
     Use :class:`ien.EquivarianceLoss` instead if all you want is the paper's loss on these layers.
+    Do not run one model in two threads inside such blocks: hooks sit on the model, so each block
+    sees the passes of both, and says that a layer ran twice. Give each thread a model of its own.
 
     Args:
         model: Any module. It is not changed.

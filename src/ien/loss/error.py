@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..groups.group import Group
+from .._text import type_name
+from ..groups.group import Group, is_traced
 from ..groups.members import FeatureAction, permute_members
 from .feature_groups import FeatureGroups, pool_layer
 
@@ -58,25 +59,35 @@ def mean_error(
     Returns:
         A scalar, with gradient.
     """
+    for maps in (h, h_g):
+        if not isinstance(maps, Tensor):
+            raise TypeError(f"h and h_g must be tensors (B, N, H, W); got {type_name(maps)}")
     if len(h) == 0:
         raise ValueError(f"h holds no images: its shape is {tuple(h.shape)}")
     if h.shape != h_g.shape or h.ndim != 4:
         raise ValueError(
             f"h and h_g must be (B, N, H, W) maps of one shape; got {tuple(h.shape)} and {tuple(h_g.shape)}"
         )
-    g = group._indices(h, g)
+    if not is_traced():
+        g = group._indices(h, g)
     variance = None
     if normalize:
         # before the error: the order in the graph decides how gradients add up, to the last bit
         variance = full_precision(h).var(unbiased=False).clamp(min=MIN_VARIANCE)
 
-    drawn = sorted(set(g.tolist()))
-    coverage = group.coverage((h.shape[2], h.shape[3]))
-    if all(coverage[i] == 1 for i in drawn):
-        # every pixel is valid: one mean over the whole batch
+    drawn: list[int] = []
+    if is_traced():  # which elements are drawn is not known
+        every_pixel = not group._resamples
+    else:
+        drawn = sorted(set(g.tolist()))
+        coverage = group.coverage((h.shape[2], h.shape[3]))
+        every_pixel = all(coverage[i] == 1 for i in drawn)
+    if every_pixel:
+        # one mean over the whole batch
         error = F.mse_loss(full_precision(h_g), _transformed(h, group, g, permuted))
     else:
-        check_pixels(h, group, drawn, layer)
+        if not is_traced():
+            check_pixels(h, group, drawn, layer)
         error = image_errors(h, h_g, group, g, permuted).mean()
     if variance is None:
         return error

@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._text import type_name
+from ..groups.group import is_traced
+
 __all__ = ["FeatureGroups", "GroupPool", "Spec", "group_pool", "pool_layer"]
 
 MAX_SHARE_DENOMINATOR = 1000
@@ -179,11 +182,12 @@ def group_pool(h: Tensor, feature_groups: Spec) -> Tensor:
     tensor([[5., 3.]])
     """
     spec = FeatureGroups.of(feature_groups)
+    if not isinstance(h, Tensor):
+        raise TypeError(f"group_pool needs a tensor (B, C, …); got {type_name(h)}")
     if h.ndim < 2:
         raise ValueError(f"group_pool needs maps of shape (B, C, …); got {tuple(h.shape)}")
     blocks = spec.blocks(h.shape[1])
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if h.requires_grad and torch.is_grad_enabled() and not traced:
+    if h.requires_grad and torch.is_grad_enabled() and not is_traced():
         return _MaxOverMembers.apply(h, blocks)
     return _max_over_members(h, blocks)
 
@@ -251,6 +255,8 @@ def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
     else:
         result = torch.cat(pooled, dim=1)  # of a single block of size 1, a copy
     channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(h.ndim)
+    if torch._C._are_functorch_transforms_active():  # vmap cannot tell memory formats
+        return result
     if channels_last and h.is_contiguous(memory_format=channels_last) and not h.is_contiguous():
         return result.contiguous(memory_format=channels_last)
     return result

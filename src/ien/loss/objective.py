@@ -12,6 +12,7 @@ and maps (``groups/``), and the squared norm is averaged over valid pixels and c
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .._text import type_name
 from ..groups.families import group as parse_group
 from ..groups.group import Group, random_order
 from ..groups.members import FeatureAction, check_action, permutes_members
@@ -31,6 +33,9 @@ from .multipliers import Multipliers, targets_of
 from .result import Equivariance
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
+
+MAX_LISTED_IMAGES = 5
+"""How many images that are not finite an error names."""
 
 
 def equivariance_loss(
@@ -90,6 +95,13 @@ class EquivarianceLoss:
     Do not use it to make a network *exactly* equivariant to quarter turns and flips: tied weights
     (:func:`ien.make_equivariant`) do that at no extra cost. The loss is for all other
     transformations, and for networks that should be equivariant only as far as the task allows.
+
+    An objective without a target may serve several models in several threads, but not one model in
+    two threads at once: that raises a RuntimeError, because both passes run through the hooks on
+    its layers. Under ``torch.compile``, compile the model's layers and call the objective
+    outside: its hooks and draws are Python, which ``fullgraph=True`` refuses. :meth:`Group.act`,
+    :func:`group_pool` and :func:`equivariance_loss` compile without a graph break, and work under
+    ``torch.func.vmap``.
 
     Args:
         groups: The transformations: one group or several, or a mapping to their weights α.
@@ -225,8 +237,11 @@ class EquivarianceLoss:
         Raises:
             KeyError: The model has no layer of that name.
             RuntimeError: A layer did not run once, was overwritten, or runs without gradients.
-            TypeError: ``args`` is not a tuple or list, or ``kwargs`` not a dict with names as keys.
-            ValueError: A layer's channels cannot be split, or an element leaves no valid pixel.
+            TypeError: ``x`` is not a tensor, ``args`` not a tuple or list, or ``kwargs`` not a dict
+                with names as keys.
+            ValueError: A layer's channels cannot be split, an element leaves no valid pixel, or
+                images hold NaN or infinity. This last check is left out on a GPU, where it would
+                make every step wait: look at ``out.loss`` where you log it.
 
         >>> class Shifted(nn.Conv2d):
         ...     def forward(self, x, shift):
@@ -237,6 +252,8 @@ class EquivarianceLoss:
         >>> out.output.shape
         torch.Size([4, 4, 7, 7])
         """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a tensor of images (B, C, H, W); got {type_name(x)}")
         batch_size = len(x)
         if batch_size == 0:
             raise ValueError(f"x holds no images: its shape is {tuple(x.shape)}")
@@ -280,6 +297,7 @@ class EquivarianceLoss:
                 terms[str(group), name] = term
                 if self._multipliers is None:
                     loss = loss + self.groups[group] * self.layers[name] * term.to(x.device)
+        _check_images(x, list(terms.values()))
         if self._multipliers is not None and terms:
             errors = torch.stack([term.to(x.device) for term in terms.values()])  # (K,)
             loss = self._multipliers.penalty(errors)
@@ -442,6 +460,30 @@ class EquivarianceLoss:
         feature_groups = {name: self.feature_groups[name] for name in self._compared_layers}
         for group in groups:
             check_regular_layers(group, feature_groups)
+
+
+def _check_images(x: Tensor, terms: list[Tensor]) -> None:
+    """Raise a ValueError if terms are not finite because the images are not.
+
+    It looks at the terms, a few numbers, and at the images only if one of these is NaN or infinite.
+    On a GPU it does nothing: reading a number there would wait for every kernel before it, in each
+    step. Weights that have diverged are left to the training loop, and half precision that
+    overflows to a GradScaler.
+    """
+    if not terms or torch.compiler.is_compiling() or any(term.device.type != "cpu" for term in terms):
+        return
+    if math.isfinite(sum(term.item() for term in terms)):
+        return
+    finite = torch.isfinite(x.detach()).flatten(1).all(1)  # (B,)
+    if not finite.all():
+        places = [str(i) for i in (~finite).nonzero().flatten().tolist()]
+        listed = ", ".join(places[:MAX_LISTED_IMAGES])
+        if len(places) > MAX_LISTED_IMAGES:
+            listed += ", …"
+        raise ValueError(
+            f"{len(places)} of {len(x)} images hold NaN or infinity, so the loss would be NaN: mend or drop "
+            f"x[{listed}]"
+        )
 
 
 def _distinct_groups(weights: Mapping[Group | str, float]) -> dict[Group, float]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .._files import read_bounded
+from .._text import printable, short_repr
 from ..groups.families import group as parse_group
+from ..loss.feature_groups import FeatureGroups
 
 __all__ = [
     "Layer",
@@ -23,6 +26,7 @@ __all__ = [
     "damaged",
     "flat",
     "read",
+    "read_count",
     "read_curve",
     "read_field",
     "read_number",
@@ -30,6 +34,8 @@ __all__ = [
 ]
 
 FORMAT = 3
+MAX_COUNT = 2**63
+"""Of seeds, images and parameters."""
 T = TypeVar("T")
 Json = Mapping[str, object]
 
@@ -132,15 +138,15 @@ def read(path: Path | str) -> Record:
     """
     path = Path(path)
     try:
-        content = json.loads(read_bounded(path).decode())
+        content = _without_escapes(json.loads(read_bounded(path).decode()))
     except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested too deeply
         raise damaged(path, error) from None
     if not isinstance(content, dict) or "format" not in content:
         raise ValueError(f"{path} is not the record of a run (it has no format number): move it elsewhere")
     if content["format"] != FORMAT:
         raise ValueError(
-            f"{path} has format {content['format']!r} and this version of ien reads format {FORMAT}: "
-            f"update ien, or delete the file and run its row again"
+            f"{path} has format {short_repr(content['format'])} and this version of ien reads format "
+            f"{FORMAT}: update ien, or delete the file and run its row again"
         )
     try:
         return _record(path, content)
@@ -179,8 +185,17 @@ def read_field(content: Json, *names: str, kind: type[T]) -> T:
         if not isinstance(value, Mapping) or name not in value:
             raise ValueError(f"it has no {'.'.join(names)}")
         value = value[name]
-    if not isinstance(value, kind) or isinstance(value, bool):  # True would pass for an int
-        raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {value!r}")
+    # True would pass for an int
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{'.'.join(names)} should be of type {kind.__name__}; it is {short_repr(value)}")
+    return value
+
+
+def read_count(content: Json, *names: str) -> int:
+    """Return a whole number from 0 on, of the size that counts and seeds have."""
+    value = read_field(content, *names, kind=int)
+    if not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{'.'.join(names)} should be from 0 to 2^63; it is {short_repr(value)}")
     return value
 
 
@@ -189,8 +204,12 @@ def read_number(content: Json, *names: str) -> float:
     value = read_field(content, *names, kind=object)
     if value is None or value != value:
         return math.nan  # always the same NaN, so that two readings of one file are equal
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"{'.'.join(names)} should be a number; it is {value!r}")
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{'.'.join(names)} should be a number; it is {short_repr(value)}")
+    if abs(value) > sys.float_info.max and value not in (math.inf, -math.inf):
+        raise ValueError(
+            f"{'.'.join(names)} is larger than any number in floating point: {short_repr(value)}"
+        )
     return float(value)
 
 
@@ -214,6 +233,17 @@ def read_curve(content: Json, *names: str, count: int) -> tuple[float, ...]:
     return tuple(shares)
 
 
+def _without_escapes(content: Any) -> Any:
+    """Write out the control characters in all texts: they would reach the reader's terminal."""
+    if isinstance(content, str):
+        return printable(content)
+    if isinstance(content, list):
+        return [_without_escapes(value) for value in content]
+    if isinstance(content, dict):
+        return {printable(name): _without_escapes(value) for name, value in content.items()}
+    return content
+
+
 def _is_record(path: Path) -> bool:
     if not path.is_file() or path.name.startswith("."):
         return False
@@ -223,6 +253,13 @@ def _is_record(path: Path) -> bool:
 
 def _record(path: Path, content: Json) -> Record:
     config = flat(read_field(content, "config", kind=dict))
+    # the size of the network is looked up by these
+    if "model" in config:
+        read_field(config, "model", kind=str)
+    if "feature_groups" in config:
+        FeatureGroups.of(read_field(config, "feature_groups", kind=str))
+    if "width" in config:
+        read_number(config, "width")
     changes = read_field(content, "changes", kind=dict)
     changed = []
     for name in sorted(changes):
@@ -257,14 +294,14 @@ def _record(path: Path, content: Json) -> Record:
         path=path,
         experiment=read_field(config, "experiment", kind=str),
         preset=read_field(config, "preset", kind=str),
-        seed=read_field(config, "seed", kind=int),
+        seed=read_count(config, "seed"),
         config=config,
         changes=tuple(changed),
         data=read_field(content, "data", "name", kind=str),
         source=read_field(content, "data", "source", kind=str),
         tested_on=read_field(content, "data", "tested_on", kind=str),
-        train=read_field(content, "data", "train", kind=int),
-        test=read_field(content, "data", "test", kind=int),
+        train=read_count(content, "data", "train"),
+        test=read_count(content, "data", "test"),
         versions={name: str(version) for name, version in versions.items()},
         machine=read_field(content, "machine", kind=str),
         commit=commit,
@@ -272,8 +309,8 @@ def _record(path: Path, content: Json) -> Record:
         **shares,
         slack=slack,
         layers=layers,
-        parameters=read_field(content, "parameters", kind=int),
-        trained_parameters=read_field(content, "trained_parameters", kind=int),
+        parameters=read_count(content, "parameters"),
+        trained_parameters=read_count(content, "trained_parameters"),
         macs=read_number(content, "macs"),
         images_per_second=read_number(content, "images_per_second"),
         images_seen=read_number(content, "images_seen"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import partial
 
-from ..baselines.steerable_layers import E2CNN_DEFAULT, Symmetry, steer
+from ..baselines.steerable_basis import E2CNN_DEFAULT
+from ..baselines.steerable_layers import Symmetry, steer
 from ..baselines.steerable_nets import exported, on_meta
 from ..groups.group import Group
 from .siamfc_network import SiamFC, siamfc
@@ -36,9 +37,6 @@ def re_siamfc(
 
     Returns:
         A network in training mode, with an ``export()`` to a plain SiamFC.
-
-    Raises:
-        ModuleNotFoundError: It needs e2cnn.
 
     >>> re_siamfc(width=1 / 8).feature_groups
     FeatureGroups.of(4)

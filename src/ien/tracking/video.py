@@ -228,7 +228,8 @@ def _length(container: Any, stream: Any) -> _Length:
 def _open(path: Path) -> Any:
     av = _av()
     try:
-        return av.open(str(path))
+        # titles and comments may be in any encoding
+        return av.open(str(path), metadata_errors="replace")
     except av.FFmpegError as error:
         reason = error.strerror or error
         raise ValueError(

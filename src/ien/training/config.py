@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from .._text import nearest
+from .._text import nearest, short_repr
 from ..groups.members import check_regular, permutes_members
 from ..loss.feature_groups import FeatureGroups
 from .fields import Section, field_types, is_section, setting
@@ -99,6 +99,9 @@ class Config(Section):
             if is_section(kinds[name]):
                 value = _section_from_json(name, kinds[name], value)
             values[name] = value
+        for name in ("experiment", "preset"):
+            if name not in values:
+                raise ValueError(f"no {name}")
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
@@ -263,7 +266,7 @@ def differences(config: Config, other: Config) -> dict[str, tuple[Any, Any]]:
 
 def _section_from_json(name: str, kind: type[Section], content: Any) -> Section:
     if not isinstance(content, Mapping):
-        raise ValueError(f"{name} must be a section with fields of its own; got {content!r}")
+        raise ValueError(f"{name} must be a section with fields of its own; got {short_repr(content)}")
     known = field_types(kind)
     for field_name in content:
         if field_name not in known:

@@ -7,8 +7,11 @@ fields when it is made, so a configuration that exists is a valid one.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from .._text import printable, short_repr
 
 __all__ = ["Section", "field_types", "is_section", "setting", "wanted"]
 
@@ -68,16 +71,18 @@ def wanted(kind: Any) -> str:
 
 def _check_type(name: str, kind: Any, value: Any) -> None:
     if get_origin(kind) is Literal:
-        fits = value in get_args(kind)
+        fits = isinstance(value, str) and value in get_args(kind)
     elif is_section(kind):
         fits = isinstance(value, kind)
     elif kind is float:
         # 1 is as good as 1.0, and JSON does not tell them apart
-        fits = type(value) in (int, float)
+        fits = type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
     else:
         fits = type(value) in (get_args(kind) or (kind,))  # bool is an int, but not here
+    if isinstance(value, str) and value != printable(value):
+        raise ValueError(f"{name} must be text without control characters; got {short_repr(value)}")
     if not fits:
-        raise ValueError(f"{name} must be {wanted(kind)}; got {value!r}")
+        raise ValueError(f"{name} must be {wanted(kind)}; got {short_repr(value)}")
 
 
 def _check_limits(name: str, value: Any, metadata: Any) -> None:
@@ -89,4 +94,7 @@ def _check_limits(name: str, value: Any, metadata: Any) -> None:
     bounds = f"at least {low:g}"
     if high < math.inf:
         bounds = f"{low:g} to {high:g}"
-    raise ValueError(f"{name} must be {bounds}; got {value:g}")
+    shown = short_repr(value)
+    if isinstance(value, float):
+        shown = f"{value:g}"
+    raise ValueError(f"{name} must be {bounds}; got {shown}")

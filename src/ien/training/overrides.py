@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from .config import Config, Entry, changed, entries, locate
 from .fields import wanted
-from .sections import Schedule
+from .sections import MAX_COUNT, Schedule
 
 __all__ = ["change", "stretched"]
 
@@ -51,7 +51,8 @@ def change(config: C, settings: Sequence[str]) -> C:
 
 def stretched(schedule: Schedule, shape: str, epochs: int) -> dict[str, Any]:
     """Return the fields that give a schedule of this shape another length and the same form."""
-    factor = max(1, epochs) / schedule.epochs  # no epochs at all are an error of the configuration
+    # no epochs at all, or too many, are an error of the configuration
+    factor = min(max(1, epochs), MAX_COUNT) / schedule.epochs
     if shape == "one-cycle":
         return {"cycle_epochs": max(1, round(schedule.cycle_epochs * factor))}
     if shape == "steps":
@@ -78,7 +79,7 @@ def _parse(entry: Entry, text: str) -> Any:
         if int in options:
             return int(text)
         return _finite(text)
-    except (ValueError, KeyError, ZeroDivisionError):
+    except (ValueError, KeyError, ZeroDivisionError, OverflowError):
         hint = ""
         if (entry.name, text) == ("samples", "all"):
             hint = " (orbits=true shows images under all elements)"

@@ -131,7 +131,9 @@ def run(
     locked: Any = nullcontext()
     if processes.first:
         locked = run_folder.lock(folder)
-    with locked, _resumable(folder, config), memory_errors(partial(_memory_advice, folder, config)):
+    refused = _no_folder_if_refused(folder, processes)
+    out_of_memory = memory_errors(partial(_memory_advice, folder, config))
+    with refused, locked, _resumable(folder, config), out_of_memory:
         config = processes.from_first(lambda: run_folder.create(folder, config, described))
         title = title or f"{config.experiment} {config.preset} seed {config.seed}"
         moved_from = processes.from_first(lambda: run_folder.begun_on(folder))
@@ -221,6 +223,27 @@ def _load_in_turn(config: Config, folder: str | None, processes: Processes) -> A
     if processes.first:
         processes.wait()
     return dataset
+
+
+@contextmanager
+def _no_folder_if_refused(folder: Path, processes: Processes) -> Iterator[None]:
+    """Leave nothing behind if a run is refused before its first checkpoint, as for bad settings."""
+    made = []  # the folders that this run makes, the innermost first
+    for path in (folder, *folder.parents):
+        if path.exists():
+            break
+        made.append(path)
+    try:
+        yield
+    except (ValueError, KeyError, ModuleNotFoundError):
+        if processes.first and made:
+            found = {path.name for path in folder.glob("*")}
+            if found <= {"config.json", ".lock"}:
+                for name in found:
+                    (folder / name).unlink()
+                for path in made:
+                    path.rmdir()
+        raise
 
 
 @contextmanager

@@ -13,16 +13,30 @@ from typing import ClassVar, Literal
 from .. import baselines, models
 from .._text import nearest
 from ..groups.families import group as parse_group
-from ..groups.group import Group
+from ..groups.group import MAX_ELEMENTS, Group
 from ..loss.feature_groups import FeatureGroups
 from .fields import Section, setting
 
-__all__ = ["Data", "Machine", "Network", "Objective", "Optimizer", "Schedule"]
+__all__ = [
+    "MAX_COUNT",
+    "MAX_IMAGES",
+    "MAX_SEED",
+    "Data",
+    "Machine",
+    "Network",
+    "Objective",
+    "Optimizer",
+    "Schedule",
+]
 
 MAX_SEED = 2**63
 """More is a typing error: seeds are hashed before they are used."""
 MAX_COUNT = 1e6
-"""Of epochs, images in a batch and processes: more is a typing error."""
+"""Of epochs, classes, images in a batch and processes: more is a typing error."""
+MAX_IMAGES = 1e12
+"""Of images, clips or pairs to use: more is a typing error."""
+MAX_GROUP_SIZE = 256
+"""Of a feature group in the networks here: the paper's largest is 8."""
 DEFAULT_BETA = 1.0
 """Weight of the loss in every layer, which a target replaces."""
 
@@ -32,7 +46,7 @@ class Data(Section):
     """Which images a run trains on and is tested on, and how the training images are augmented."""
 
     dataset: str = setting("rot-mnist", "Name of the data set (ien data list).")
-    classes: int = setting(10, "Number of classes.", low=2)
+    classes: int = setting(10, "Number of classes.", low=2, high=MAX_COUNT)
     data_seed: int | None = setting(
         0,
         "Seed of a generated data set: which images, which angles. By default the same for all seeds of a "
@@ -61,21 +75,26 @@ class Data(Section):
         high=3,
     )
     train_images: int | None = setting(
-        None, "Use only the first N training images (or clips); none: all.", low=2
+        None, "Use only the first N training images (or clips); none: all.", low=2, high=MAX_IMAGES
     )
     subset: int | None = setting(
         None,
         "Train on N images drawn by the seed, in epochs as long as those of the whole set: the same steps "
         "and images seen; none: all.",
         low=2,
+        high=MAX_IMAGES,
     )
-    test_images: int | None = setting(None, "Use only the first N test images (or clips); none: all.", low=1)
+    test_images: int | None = setting(
+        None, "Use only the first N test images (or clips); none: all.", low=1, high=MAX_IMAGES
+    )
     test_on: Literal["test", "validation"] = setting(
         "test",
         "validation: hold out the last training images (or the last tenth of the clips) and test on them, "
         "to choose settings.",
     )
-    validation_images: int = setting(2000, "How many training images test_on=validation holds out.", low=1)
+    validation_images: int = setting(
+        2000, "How many training images test_on=validation holds out.", low=1, high=MAX_IMAGES
+    )
     rotate: bool = setting(False, "Rotate each training image by a random angle in every epoch.")
     rescale: float = setting(
         1.0,
@@ -125,6 +144,11 @@ class Network(Section):
         if self.model not in known:
             raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, known)}")
         sizes = FeatureGroups.of(self.feature_groups).sizes
+        if max(sizes) > MAX_GROUP_SIZE:
+            raise ValueError(
+                f"feature_groups can have sizes of up to {MAX_GROUP_SIZE}, such as 4 or 4-2-1; "
+                f"got {self.feature_groups}"
+            )
         if self.steerable and len(sizes) > 1:
             raise ValueError(
                 f"{self.model} needs feature groups of one size, such as 4; got {self.feature_groups}"
@@ -132,7 +156,7 @@ class Network(Section):
 
     @property
     def steerable(self) -> bool:
-        """Whether it is built with e2cnn, and exported to a plain network to be tested."""
+        """Whether it is steerable, and exported to a plain network to be tested."""
         return self.plain_model != self.model
 
     @property
@@ -161,7 +185,10 @@ class Objective(Section):
         "views (augment=false) this costs nothing extra.",
     )
     samples: int = setting(
-        1, "Views of each image in a step; orbits=true shows all of them at the same compute.", low=1
+        1,
+        "Views of each image in a step; orbits=true shows all of them at the same compute.",
+        low=1,
+        high=MAX_ELEMENTS,
     )
     orbits: bool = setting(
         False,
@@ -387,6 +414,11 @@ class Machine(Section):
         low=0,
         high=MAX_COUNT,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device.split(":")[0] == "meta":
+            raise ValueError("device meta computes shapes without numbers, and cannot train: use cpu or auto")
 
 
 def _weighted(text: str) -> dict[Group, float]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .._text import nearest
+from .._text import nearest, short_repr
 from ..loss.objective import EquivarianceLoss
 from ..tying.tied import Tied
 from .config import Config
@@ -218,10 +218,10 @@ class TaskKind(ABC, Generic[C, D]):
 
 def kind_named(name: object) -> TaskKind[Any, Any]:
     """Import a kind of tasks by its name."""
-    if name not in KINDS:
-        raise ValueError(f"there is no task {name!r}; {nearest(str(name), KINDS)}")
+    if not isinstance(name, str) or name not in KINDS:
+        raise ValueError(f"there is no task {short_repr(name)}; {nearest(str(name), KINDS)}")
     # imported now, so that a run that classifies does not load the trackers
-    kind: TaskKind[Any, Any] = pkgutil.resolve_name(KINDS[str(name)])
+    kind: TaskKind[Any, Any] = pkgutil.resolve_name(KINDS[name])
     return kind
 
 
@@ -231,6 +231,12 @@ def kind_of(config: Config) -> TaskKind[Any, Any]:
 
 
 def config_from_json(content: Mapping[str, Any]) -> Config:
-    """Read what :meth:`Config.to_json` gave, with the class of the task that it names."""
+    """Read what :meth:`Config.to_json` gave, with the class of the task that it names.
+
+    Raises:
+        ValueError: It is not the JSON of a configuration; the message names the field.
+    """
+    if not isinstance(content, Mapping):
+        raise ValueError(f"config must be a section with fields of its own; got {short_repr(content)}")
     config: Config = kind_named(content.get("task")).config.from_json(content)
     return config

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..groups.similarity import Similarity, source_pixels
 
-__all__ = ["harmonics", "orthonormal", "smoothing"]
+__all__ = ["MIN_STRENGTH", "harmonics", "orthonormal", "polar", "ring_limits", "smoothing"]
 
 RING_WIDTH = 0.6
 """The width σ of a ring, in pixels."""
@@ -43,17 +43,12 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
     >>> [len(harmonics(size)) for size in (1, 3, 5, 7)]
     [1, 6, 11, 18]
     """
+    distance, angle = polar(size, step)  # (size, size) each, as all that follows
     centre = (size - 1) / 2
-    row, column = source_pixels(step, size, size)  # (size, size) each, as all that follows
-    y = centre - row
-    x = column - centre
-    distance = torch.hypot(x, y)  # ρ
-    angle = torch.atan2(y, x)  # α
-
     patterns = []
     for i in range((size + 1) // 2):
         radius = centre - i
-        width, max_frequency = _ring(radius, outermost=radius == centre)
+        width, max_frequency = ring_limits(radius, outermost=radius == centre)
         off_ring = distance - radius
         ring = torch.exp(-(off_ring**2) / (2 * width**2))
         patterns.append(ring)
@@ -64,7 +59,16 @@ def harmonics(size: int, step: Similarity = Similarity()) -> Tensor:  # noqa: B0
     return torch.stack(patterns)  # (patterns, size, size)
 
 
-def _ring(radius: float, outermost: bool) -> tuple[float, int]:
+def polar(size: int, step: Similarity = Similarity()) -> tuple[Tensor, Tensor]:  # noqa: B008 - frozen
+    """Return the coordinates ρ and α of a kernel's pixels, each (size, size), under ``step``."""
+    centre = (size - 1) / 2
+    row, column = source_pixels(step, size, size)
+    y = centre - row
+    x = column - centre
+    return torch.hypot(x, y), torch.atan2(y, x)
+
+
+def ring_limits(radius: float, outermost: bool) -> tuple[float, int]:
     """Return the width of a ring and the highest frequency that its pixels can show."""
     if radius == 0:
         return MIDDLE_WIDTH, 0

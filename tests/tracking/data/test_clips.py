@@ -194,6 +194,9 @@ def test_a_list_that_does_not_fit_the_folder_is_an_error(tmp_path) -> None:
         (train / "list.txt").write_text(listed)
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             got10k(train)
+    (train / "list.txt").write_bytes(b"A\n\xff\xfe\n")
+    with pytest.raises(ValueError, match=r"list\.txt is damaged \(.*utf-8.*\): replace it"):
+        got10k(train)
     (train / "list.txt").write_text("A\n")
     (train / "A" / "groundtruth.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"there is no .*groundtruth\.txt"):

@@ -201,7 +201,6 @@ def test_crops_are_what_a_perfect_tracker_sees() -> None:
 
 
 def test_the_steerable_tracker_is_exported_and_exact(tmp_path) -> None:
-    pytest.importorskip("e2cnn", reason='needs pip install "ien[steerable]"')
     config = toy_clips.config(model="re-siamfc", beta=0.0, augment=False, epochs=1, pairs=2, batch_size=2)
     record = run(tmp_path / "run", with_values(config, test_images=1), console=Console(file=io.StringIO()))
     assert type(ien.load(tmp_path / "run")) is SiamFC

@@ -12,7 +12,7 @@ import numpy as np
 from ..._text import nearest
 from .boxes import COUNT_FROM_1, has_area
 from .clip import Array, Clip
-from .frames import Files, count_error, image_names, image_number, missing_frame, read_numbers
+from .frames import Files, count_error, image_names, image_number, missing_frame, read_lines, read_numbers
 
 __all__ = ["ANNOTATED_RANGES", "Clip", "got10k", "otb"]
 
@@ -94,7 +94,7 @@ def got10k(folder: str | os.PathLike[str]) -> list[Clip]:
         raise FileNotFoundError(f"there is no {listing}: {hint}")
 
     names: dict[str, None] = {}  # a set that keeps the order
-    for line in listing.read_text(encoding="utf-8-sig").splitlines():
+    for line in read_lines(listing):
         name = line.strip()
         if name in names:
             raise ValueError(f"{listing} names {name} twice: remove one of them")

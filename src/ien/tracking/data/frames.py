@@ -20,6 +20,7 @@ __all__ = [
     "image_number",
     "missing_frame",
     "read_frame",
+    "read_lines",
     "read_numbers",
 ]
 
@@ -101,6 +102,22 @@ def count_error(folder: Path, names: list[str], truth: Path, boxes: int) -> str:
     return f"{truth} has {boxes} boxes for {len(names)} frames in {folder}: {remedy}"
 
 
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a text file, without empty ones at its end.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not text.
+    """
+    try:
+        # some tools write a byte order mark
+        return path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no {path}: put it there") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}): replace it") from None
+
+
 def read_numbers(path: Path, columns: int) -> Array:
     """Read a text file with ``columns`` numbers on each line, separated by commas, tabs or spaces.
 
@@ -111,14 +128,7 @@ def read_numbers(path: Path, columns: int) -> Array:
         FileNotFoundError: There is no such file.
         ValueError: It is empty or damaged, or a line has something else.
     """
-    try:
-        # some tools write a byte order mark
-        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no {path}: put it there") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}): replace it") from None
-
+    lines = read_lines(path)
     needed = f"{columns} numbers"
     if columns == 1:
         needed = "1 number"

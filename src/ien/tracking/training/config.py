@@ -10,7 +10,7 @@ from ...groups.families import rotation
 from ...loss.feature_groups import FeatureGroups
 from ...training.config import Config
 from ...training.fields import Section, setting
-from ...training.sections import Data, Network, Objective
+from ...training.sections import MAX_IMAGES, Data, Network, Objective
 from ..data.sets import SETS
 from ..siamfc_network import BACKBONES
 
@@ -32,7 +32,9 @@ class ClipData(Data):
         "Which frames to train on. published: targets of 20 to 500 pixels and 1 to 50 % of the frame along "
         "a side; wide: 10 to 500 pixels and 1 to 75 %, for small sets.",
     )
-    pairs: int | None = setting(None, "Pairs of frames in an epoch; none: one from each sequence.", low=2)
+    pairs: int | None = setting(
+        None, "Pairs of frames in an epoch; none: one from each sequence.", low=2, high=MAX_IMAGES
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
