@@ -99,8 +99,9 @@ class EquivarianceLoss:
     An objective without a target may serve several models in several threads, but not one model in
     two threads at once: that raises a RuntimeError, because both passes run through the hooks on
     its layers. Under ``torch.compile``, compile the model's layers and call the objective
-    outside: its hooks and draws are Python, which ``fullgraph=True`` refuses; :meth:`Group.act`, :func:`group_pool` and
-    :func:`equivariance_loss` compile without a graph break, and work under ``torch.func.vmap``.
+    outside: its hooks and draws are Python, which ``fullgraph=True`` refuses;
+    :meth:`Group.act`, :func:`group_pool` and :func:`equivariance_loss` compile without a graph
+    break, and work under ``torch.func.vmap``.
 
     Args:
         groups: The transformations: one group or several, or a mapping to their weights α.
