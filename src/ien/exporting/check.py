@@ -164,7 +164,7 @@ def _errors(found: Views, images: Tensor, group: Group | None, kinds: Sequence[K
 
 
 def _classes(found: Views, images: Tensor) -> list[Tensor] | None:
-    """Return the class of each image (N,) or pixel (N, H, W) under each element, if there are any."""
+    """Return the class of each image (N,) or pixel (N, H, W) under each element, if it has any."""
     scores = found[0][0]
     of_images = scores.ndim == 2 and scores.shape[1] > 1
     # maps as large as the images; smaller ones are features

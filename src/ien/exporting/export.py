@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import replace_file, seeded
-from .._text import columns, html_table, number
+from .._text import columns, html_table, markdown_table, number
 from ..adapting.outputs import Kind, Kinds, check_kinds, kinds_in
 from ..groups.families import group as named_group
 from ..groups.group import Group
@@ -101,6 +101,20 @@ class Exported:
         rows.append(["time of a pass", *[f"{version.cost:.2f}" for version in versions]])
         return rows
 
+    def to_markdown(self) -> str:
+        """Return the table, what it was measured on and how to run the file, for a model card."""
+        notes = "; ".join(self._notes())
+        lines = [
+            f"{self._title()}.",
+            "",
+            markdown_table(self.rows()),
+            "",
+            f"{notes}.",
+            "",
+            self._how_to_run(),
+        ]
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         content: dict[str, Any] = dict(vars(self))
@@ -125,6 +139,19 @@ class Exported:
             f"{self.path}: {kind}, {self.megabytes:.2g} MB, images (batch, {channels}, {sides}) → "
             f"{', '.join(shapes)}"
         )
+
+    def _how_to_run(self) -> str:
+        """Return code that runs the file."""
+        name = self.path.name
+        code = f'import ien\n\nmodel = ien.load("{name}")'
+        if self.format == ONNX.name:
+            code = (
+                f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{name}")\n'
+                f'(scores,) = session.run(None, {{"images": images}})'
+            )
+        if self.format == PROGRAM.name:
+            code = f'import torch\n\nmodel = torch.export.load("{name}").module()'
+        return f"```python\n{code}\n```"
 
     def _notes(self) -> list[str]:
         ran = ", ".join(f"{name} {version}" for name, version in self.runtimes.items())

@@ -74,7 +74,7 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _layer_of(model: nn.Module, trace: TracebackType | None) -> str:
-    """Return the name of the innermost layer that ran when an error was raised; "" for the model."""
+    """Return the innermost layer that ran when an error was raised; "" for the model itself."""
     names = {id(module): name for name, module in model.named_modules()}
     layer = ""
     while trace is not None:

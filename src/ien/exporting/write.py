@@ -74,7 +74,7 @@ def write_weights(model: nn.Module, path: Path, header: Mapping[str, Any]) -> No
     """Write the weights of a module as .safetensors."""
     from safetensors.torch import save_file
 
-    # copies, because safetensors refuses layers that share a tensor, and layouts such as channels_last
+    # copies: safetensors refuses layers that share a tensor, and layouts such as channels_last
     tensors = {}
     for name, tensor in model.state_dict().items():
         tensors[name] = tensor.detach().contiguous().clone()
