@@ -255,8 +255,8 @@ def export(
             if not worst <= tolerance:  # NaN too
                 raise ValueError(
                     f"{path} was not written: in {name} its outputs differ from the model's by "
-                    f"{number(worst)} of the largest, above the tolerance of {tolerance:g}: accept it with "
-                    f"tolerance={2 * worst:.0e}, or look for randomness in the model's eval mode"
+                    f"{number(worst)} of the largest, and the tolerance is {tolerance:g}: look for layers that "
+                    f"are random in eval mode, or accept it with a larger tolerance"
                 )
             random_difference = max(random_difference, on_random)
             versions[name] = (module, found)

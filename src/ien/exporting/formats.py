@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import NamedTuple
 
-from .._text import nearest, to_install
+from .._text import to_install
 
 __all__ = ["FORMATS", "ONNX", "PROGRAM", "WEIGHTS", "Format", "check_packages", "format_of"]
 
@@ -37,8 +37,10 @@ def format_of(path: Path) -> Format:
     """
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        meant = nearest(suffix or path.name, FORMATS)
-        raise ValueError(f"the name of an export ends in {', '.join(FORMATS)}; got {str(path)!r}: {meant}")
+        raise ValueError(
+            f"the name of an export ends in {', '.join(FORMATS)}; got {str(path)!r}: "
+            f"name it {path.stem or 'net'}.onnx to run it elsewhere"
+        )
     return FORMATS[suffix]
 
 

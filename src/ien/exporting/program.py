@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from types import TracebackType
 from typing import Any
 
@@ -64,10 +65,11 @@ def does_not_export(model: nn.Module, error: BaseException) -> ValueError:
 def quiet_torch() -> Iterator[None]:
     """Keep back what torch and onnxruntime say about themselves while they export."""
     before = logging.root.manager.disable
-    logging.disable(logging.ERROR)  # graphs of failed exports, packages that are not needed
+    logging.disable(logging.ERROR)  # packages that are not needed
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # names that torch is going to change inside itself
+        # torch prints graphs of failed exports, and warns of names that it is going to change itself
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
