@@ -38,7 +38,8 @@ def track(
     onnx: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="In place of --run, what ien export made of it: onnxruntime runs the network."
+            metavar="FILE",
+            help="In place of --run, what ien export made of it: onnxruntime runs the network.",
         ),
     ] = None,
     box: Annotated[

@@ -255,8 +255,8 @@ def export(
             if not worst <= tolerance:  # NaN too
                 raise ValueError(
                     f"{path} was not written: in {name} its outputs differ from the model's by "
-                    f"{number(worst)} of the largest, and the tolerance is {tolerance:g}: look for layers that "
-                    f"are random in eval mode, or accept it with a larger tolerance"
+                    f"{number(worst)} of the largest, and the tolerance is {tolerance:g}: look for layers "
+                    f"that are random in eval mode, or accept it with a larger tolerance"
                 )
             random_difference = max(random_difference, on_random)
             versions[name] = (module, found)

@@ -67,7 +67,7 @@ def quiet_torch() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)  # packages that are not needed
     try:
-        # torch prints graphs of failed exports, and warns of names that it is going to change itself
+        # torch prints graphs of failed exports, and warns of names that it is going to change
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def _data(config: Config, record: Mapping[str, Any]) -> str:
         text += ", which are a part of the training set kept for validation"
     names = data.get("class_names", [])
     if names:
-        listed = ", ".join(names[:MAX_CLASS_NAMES])
+        listed = escape(", ".join(names[:MAX_CLASS_NAMES]), quote=False)  # folders may have any name
         more = " …" if len(names) > MAX_CLASS_NAMES else ""
         text += f". {len(names)} classes, in this order: {listed}{more}"
     return text + "."
