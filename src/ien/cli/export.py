@@ -112,7 +112,7 @@ def export(
 
     Example: ien export net.py:build --weights w.pth --size 3x64x64 -o net.onnx
 
-    Example: ien export net.py:build --weights w.pth --images photos -o net.onnx --int8
+    Example: ien export net.py:build --images photos -o net.onnx --int8
     """
     target = str(run_folder_of(Path(target)))
     with one_line_errors(TypeError, RuntimeError), own_model(model, [Path(target)]):
