@@ -242,6 +242,24 @@ def test_a_runtime_that_errs_on_rotated_images_alone_is_found(tmp_path, monkeypa
         ien.export(small_net(), tmp_path / "other.safetensors", images)
 
 
+def test_a_runtime_that_is_not_needed_may_fail_to_read_the_file_and_one_that_is_may_not(
+    tmp_path, monkeypatch
+) -> None:
+    def unable(path):
+        raise ValueError("this runtime cannot read it")
+
+    monkeypatch.setattr(export_module, "has_openvino", lambda: True)
+    monkeypatch.setattr(export_module, "OpenVinoModel", unable)
+    net, images = small_net(), torch.rand(IMAGES)
+    result = ien.export(net, tmp_path / "net.onnx", images)
+    assert set(result.versions) == {"model", "onnxruntime"} and set(result.unread) == {"openvino"}
+    assert str(result).endswith("\nthis runtime cannot read it")
+    monkeypatch.setattr(export_module, "OnnxModel", unable)
+    with pytest.raises(ValueError, match="this runtime cannot read it"):
+        ien.export(net, tmp_path / "other.onnx", images)
+    assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
+
+
 def test_a_full_disk_leaves_the_earlier_file(tmp_path, monkeypatch) -> None:
     def full(source, target):
         Path(target).write_bytes(b"half")

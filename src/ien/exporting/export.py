@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,8 @@ TOLERANCE = 1e-4
 MODEL = "model"
 """What the model itself is called in the table."""
 INT8 = "int8"
+NOT_NEEDED = ("openvino",)
+"""Runtimes that a file is tried in where they are installed, and kept if they cannot read it."""
 HEADER_FORMAT = 1
 
 
@@ -62,6 +65,8 @@ class Exported:
     """The model, then each runtime that ran the file; the int8 file last."""
     runtimes: dict[str, str]
     """Runtime → its version."""
+    unread: dict[str, str]
+    """A runtime that is installed, and not needed, but cannot read the file → what it says."""
     megabytes: float
 
     @property
@@ -156,11 +161,12 @@ class Exported:
     def _notes(self) -> list[str]:
         ran = ", ".join(f"{name} {version}" for name, version in self.runtimes.items())
         under = "" if self.group is None else f" under {self.group}"
-        return [
+        notes = [
             f"{self.num_images} images{under}, run by {ran}; on random numbers the largest difference is "
             f"{number(self.random_difference)}",
             "differences are shares of the largest output; an error of 0 is equivariant, about 2 unrelated",
         ]
+        return [*notes, *self.unread.values()]
 
 
 def export(
@@ -243,11 +249,17 @@ def export(
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, path.name)
         opset = _write(plain, place, wanted, images, header, any_size, opset)
-        ran = {MODEL: plain, **_runtimes(place, wanted, plain)}
         versions: dict[str, tuple[nn.Module, Views]] = {MODEL: (plain, expected)}
+        runtimes: dict[str, str] = {}
+        unread: dict[str, str] = {}
         random_difference = 0.0
-        for name, module in ran.items():
-            if name == MODEL:
+        for name, open_file in _runtimes(place, wanted, plain).items():
+            try:
+                module = open_file()
+            except ValueError as error:
+                if name not in NOT_NEEDED:
+                    raise
+                unread[name] = str(error)
                 continue
             found = run_under_all(module, images, acting)
             on_random = _difference_on_random(plain, module, images, any_size)
@@ -260,6 +272,7 @@ def export(
                 )
             random_difference = max(random_difference, on_random)
             versions[name] = (module, found)
+            runtimes[name] = _version(name)
         if int8 is not None:
             float_file = place.with_name(f"float-{place.name}")
             place.rename(float_file)
@@ -281,7 +294,8 @@ def export(
         num_images=len(images),
         random_difference=random_difference,
         versions=compared,
-        runtimes={name: _version(name) for name in ran if name != MODEL},
+        runtimes=runtimes,
+        unread=unread,
         megabytes=path.stat().st_size / 1e6,
     )
 
@@ -313,15 +327,15 @@ def _write(
     return opset
 
 
-def _runtimes(place: Path, wanted: Format, plain: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules that run a file, by the package that does it."""
+def _runtimes(place: Path, wanted: Format, plain: nn.Module) -> dict[str, Callable[[], nn.Module]]:
+    """Return what opens a file, by the package that runs it; what is needed comes first."""
     if wanted is PROGRAM:
-        return {"torch": program_model(place)}
+        return {"torch": partial(program_model, place)}
     if wanted is not ONNX:
-        return {"torch": weights_model(place, plain)}
-    found: dict[str, nn.Module] = {"onnxruntime": OnnxModel(place)}
+        return {"torch": partial(weights_model, place, plain)}
+    found: dict[str, Callable[[], nn.Module]] = {"onnxruntime": partial(OnnxModel, place)}
     if has_openvino():
-        found["openvino"] = OpenVinoModel(place)
+        found["openvino"] = partial(OpenVinoModel, place)
     return found
 
 

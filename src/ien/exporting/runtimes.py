@@ -22,6 +22,8 @@ __all__ = ["OnnxModel", "OpenVinoModel", "has_openvino", "program_model", "weigh
 
 ERRORS_ONLY = 3
 """onnxruntime's level of messages."""
+MAX_REASON_LENGTH = 200
+"""Characters of a runtime's own message that are repeated in ours."""
 
 
 class OnnxModel(nn.Module):
@@ -72,7 +74,11 @@ class OnnxModel(nn.Module):
 
 
 class OpenVinoModel(nn.Module):
-    """An ONNX file, run by openvino on the CPU in full precision."""
+    """An ONNX file, run by openvino on the CPU in full precision.
+
+    Raises:
+        ValueError: openvino cannot read the file.
+    """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         super().__init__()
@@ -82,7 +88,11 @@ class OpenVinoModel(nn.Module):
             "INFERENCE_PRECISION_HINT": "f32",  # else bfloat16, where the processor has it
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         }
-        self.compiled = openvino.Core().compile_model(str(path), "CPU", settings)
+        try:
+            self.compiled = openvino.Core().compile_model(str(path), "CPU", settings)
+        except RuntimeError as error:  # it has fewer operations than onnxruntime
+            reason = " ".join(str(error).split())[-MAX_REASON_LENGTH:]  # it ends with the operation
+            raise ValueError(f"openvino cannot read {path} (… {reason})") from error
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return the only tensor that the model returns, or a tuple of them."""
@@ -122,4 +132,4 @@ def _unpacked(tensors: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:MAX_REASON_LENGTH]
