@@ -297,7 +297,7 @@ def test_the_page_of_commands_is_what_the_command_line_says() -> None:
 def test_the_reference_has_every_public_name_once() -> None:
     text = "".join(path.read_text() for path in sorted((ROOT / "docs/reference").glob("*.md")))
     elsewhere = {"callbacks": "measuring.callbacks", "load": "training.load"}
-    elsewhere |= {"export": "exporting.export.export", "Exported": "exporting.export.Exported"}
+    elsewhere |= {"export": "exporting.export.export", "Exported": "exporting.result.Exported"}
     names = sorted(f"ien.{elsewhere.get(name, name)}" for name in ien.__all__)
     assert sorted(re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)) == names
 

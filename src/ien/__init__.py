@@ -94,7 +94,7 @@ _LAZY = {
     "baselines": ".baselines",
     "callbacks": ".measuring.callbacks",
     "data": ".data",
-    "Exported": ".exporting.export:Exported",
+    "Exported": ".exporting.result:Exported",
     "export": ".exporting.export:export",
     "load": ".training:load",
     "models": ".models",

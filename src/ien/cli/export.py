@@ -26,7 +26,7 @@ from .options import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..exporting.export import Exported
+    from ..exporting.result import Exported
     from ..groups.group import Group
 
 __all__ = ["export"]

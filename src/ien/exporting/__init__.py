@@ -8,7 +8,8 @@ In reading order:
     quantize.py   an ONNX file → the same in int8
     runtimes.py   a file → a module that runs it: onnxruntime, openvino or torch
     check.py      the model and its files side by side, under every element of a group
-    export.py     export: all of it, and the table
+    result.py     Exported: what was written, as a table
+    export.py     export: all of it
     card.py       a model card: what a file holds, in Markdown
 
 A file of weights is read by :func:`ien.load`; the others by their own runtimes.
