@@ -11,6 +11,7 @@ The package, in the order in which it imports and in which to read it:
     geometry/       why it is not more: doctor()
     tying/          weights that are equivariant by construction
     adapting/       a model that is trained already: average, canonicalize, adapt
+    exporting/      a trained model -> ONNX, torch.export, safetensors, each checked
     models/         the networks of the paper
     baselines/      built-in equivariance: steerable, SESN, DSS, SS-CNN
     data/           files on disk -> tensors
@@ -50,6 +51,7 @@ __all__ = [
     "Equivariance",
     "EquivarianceError",
     "EquivarianceLoss",
+    "Exported",
     "FeatureGroups",
     "Features",
     "Finding",
@@ -70,6 +72,7 @@ __all__ = [
     "data",
     "doctor",
     "equivariance_loss",
+    "export",
     "group",
     "group_pool",
     "load",
@@ -91,6 +94,8 @@ _LAZY = {
     "baselines": ".baselines",
     "callbacks": ".measuring.callbacks",
     "data": ".data",
+    "Exported": ".exporting.result:Exported",
+    "export": ".exporting.export:export",
     "load": ".training:load",
     "models": ".models",
     "tracking": ".tracking",

@@ -18,7 +18,7 @@ from tests.helpers.shell import error_of, invoke
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 PANELS = {
-    "Your model": ["doctor", "measure", "report", "train", "adapt", "symmetry"],
+    "Your model": ["doctor", "measure", "report", "train", "adapt", "export", "symmetry"],
     "Demo": ["demo"],
     "The paper": ["list", "show", "run", "resume", "table", "track", "plot", "data"],
 }

@@ -254,3 +254,19 @@ def test_the_demo_trains_the_smallest_tracker_and_resumes_it(run, monkeypatch) -
     invoke("track", "--demo", "-o", "demo")
     assert plan.call_args_list == [call(["tracking/ien-siamfc"], "demo", [1])] * 2
     assert Path("demo/turning.mp4").exists()
+
+
+def test_an_onnx_file_tracks_in_place_of_a_run(run, video) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnx, onnxscript and onnxruntime")
+    invoke("export", run, "-o", "siamfc.onnx", "--size", "3x127x127", "--quiet")
+    tables = []
+    for tracker in (("--run", run), ("--onnx", "siamfc.onnx")):
+        invoke("track", video, *tracker, "--box", BOX, "--out", "out.mp4")
+        with open("out.csv") as file:
+            rows = list(csv.DictReader(file))
+        tables.append([[float(row[name]) for name in ("x", "y", "w", "h", "angle")] for row in rows])
+    np.testing.assert_allclose(tables[0], tables[1], atol=1e-2)
+    assert "--run and --onnx both name a tracker" in error_of(
+        "track", video, "--run", run, "--onnx", "siamfc.onnx", "--box", BOX
+    )
+    assert "--demo makes its own clip" in error_of("track", "--demo", "--onnx", "siamfc.onnx")

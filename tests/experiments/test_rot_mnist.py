@@ -97,7 +97,7 @@ def test_row_runs_end_to_end(row, smoke) -> None:
     assert f"kept in {folder}, not recorded" in said and not (smoke / "results").exists()
     files = {path.name for path in folder.iterdir() if path.name[0] != "."} - {"tensorboard"}
     trained = {"metrics.jsonl", "last.pt"} if row != "cnn-aug-tta" else set()
-    assert files == {"config.json", "model.safetensors", "result.json"} | trained
+    assert files == {"README.md", "config.json", "model.safetensors", "result.json"} | trained
     record = json.loads((folder / "result.json").read_text())
     assert record["config"]["experiment"] == f"rot-mnist/{row}" and record["changes"] == {}
     assert record["data"]["source"] == "embedded-5k"

@@ -9,6 +9,7 @@ In reading order:
     look.py          measure, doctor, report
     symmetry.py      symmetry
     adapt.py         adapt
+    export.py        export: a model as a file for other programs
     run.py           list, show, run, resume, table, demo
     train.py         train: a folder of your own images
     plot.py          plot: pictures of runs and records

@@ -10,6 +10,7 @@ from . import look, run
 from .adapt import adapt
 from .commands import Commands
 from .data import app as data_app
+from .export import export
 from .plot import app as plot_app
 from .symmetry import symmetry
 from .track import track
@@ -61,6 +62,7 @@ app.command(rich_help_panel=YOUR_MODEL)(look.measure)
 app.command(rich_help_panel=YOUR_MODEL)(look.report)
 app.command(rich_help_panel=YOUR_MODEL)(train)
 app.command(rich_help_panel=YOUR_MODEL)(adapt)
+app.command(rich_help_panel=YOUR_MODEL)(export)
 app.command(rich_help_panel=YOUR_MODEL)(symmetry)
 
 app.command(rich_help_panel=DEMO)(run.demo)

@@ -35,6 +35,13 @@ def track(
         Path | None,
         typer.Option(metavar="RUN", callback=run_folder_of, help="The run folder of a trained tracker."),
     ] = None,
+    onnx: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="In place of --run, what ien export made of it: onnxruntime runs the network.",
+        ),
+    ] = None,
     box: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +96,8 @@ def track(
 
     Example: ien track clip.mp4 --run RUN --box 40,25,60,80
 
+    Example: ien track clip.mp4 --onnx siamfc.onnx --box 40,25,60,80
+
     Example: ien track data/otb/Crossing --run RUN --out out.mp4
     """
     with resume_hint():
@@ -96,7 +105,7 @@ def track(
 
         if demo:
             # an option that is silently ignored would mislead
-            if source or box or csv or fps or start:
+            if source or onnx or box or csv or fps or start:
                 raise ValueError(
                     "--demo makes its own clip: it takes --run, --templates and --out, and no other option"
                 )
@@ -104,9 +113,16 @@ def track(
             return
         if source is None:
             raise ValueError("name a video, a folder of images or a sequence of OTB; or try --demo")
-        if run is None:
+        if onnx is not None and run is not None:
+            raise ValueError("--run and --onnx both name a tracker: give one of them")
+        if onnx is not None:
+            from ..tracking.exported import exported_tracker
+
+            tracker = exported_tracker(onnx, templates)
+        elif run is not None:
+            tracker = tracker_of(run, templates)
+        else:
             raise ValueError(f"tracking needs a trained tracker, --run RUN: {how_to_train()}")
-        tracker = tracker_of(run, templates)
         _follow(tracker, source, box, out, csv, fps, start)
 
 

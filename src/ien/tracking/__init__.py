@@ -18,6 +18,7 @@ In reading order:
     sources.py              what a path to track in means
     training/               pairs, the task of the training loop, and the test of a trained tracker
     report/                 tables and plots of trackers
+    exported.py             a tracker whose network is an ONNX file
     demo.py                 what ``ien track --demo`` shows
 """
 

@@ -12,12 +12,14 @@ memory.py        out of memory, in one line
 network.py       network, equivariance loss and optimizer of a configuration
 run_folder.py    the files that a run leaves behind
 checkpoint.py    what it takes to go on: written, read, and checked before anyone does
+single_file.py   one .safetensors file in place of a run folder
 evaluate.py      accuracy, equivariance errors and cost of a trained network
 classify.py      images to classify, as a task
 folder.py        a folder of your own pictures to classify, as a task
 segment.py       images and masks to segment, as a task
 loop.py          the training loop
 progress.py      how a run is shown while it goes on
+card.py          the model card of a run
 run.py           one run: data, training, test, record
 """
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from ..data import data_folder
+from ..measuring.weights import load_into
 from ..tying.tied import count_parameters
 from . import run_folder
+from .card import write_run_card
 from .config import Config, changed
 from .distributed import ALONE, Processes
 from .loop import Stopped, Trained, train
@@ -25,6 +27,7 @@ from .memory import memory_errors
 from .network import create
 from .own_model import OWN, OwnNetwork
 from .progress import ignore, shown
+from .single_file import read_single
 from .task import Description, kind_of
 
 __all__ = ["load", "processor", "run"]
@@ -33,18 +36,19 @@ RECORDED_DATA = ("name", "source", "train", "test", "tested_on", "class_names")
 """What a record says of the data, as far as it is known."""
 
 
-def load(folder: Path | str, build: Callable[..., nn.Module] | nn.Module | None = None) -> nn.Module:
-    """Load the trained network of a run folder: a plain module in eval mode.
+def load(path: Path | str, build: Callable[..., nn.Module] | nn.Module | None = None) -> nn.Module:
+    """Load the trained network of a run folder or of one file: a plain module in eval mode.
 
-    Nothing in the folder is executed, nor any code that it names. A steerable baseline comes as the
+    Nothing that is read is executed, nor any code that it names. A steerable baseline comes as the
     ordinary network that it was exported to. Averaging over a group at test time is not part of the
     network. To load other weights into a model of your own, use ``safetensors.torch.load_file`` and
     ``load_state_dict`` instead.
 
     Args:
-        folder: The run folder, such as ``runs/rot-mnist/ien-r4/small-seed1``.
-        build: For a run that trained a network of your own (``--model net.py:build``): the function
-            that makes it, or such a network, which then gets the weights.
+        path: The run folder, such as ``runs/rot-mnist/ien-r4/small-seed1``, or a .safetensors file
+            that ``ien export`` made of one.
+        build: For a network of your own (``--model net.py:build``): the function that makes it, or
+            such a network, which then gets the weights.
 
     Returns:
         The network on the CPU, with ``taps`` and ``feature_groups`` to measure it by.
@@ -54,29 +58,39 @@ def load(folder: Path | str, build: Callable[..., nn.Module] | nn.Module | None 
         ValueError: The configuration or the weights are damaged, or do not belong together; or the
             network is your own and ``build`` is missing.
     """
-    folder = Path(folder)
-    config, weights = run_folder.read_config(folder), run_folder.load_weights(folder)
-    kind = kind_of(config)
+    place = Path(path)
+    if place.name == "model.safetensors" and (place.parent / "config.json").is_file():
+        place = place.parent  # the weights of a run: its folder says what they are
+    if place.is_file() or place.suffix == ".safetensors":
+        weights, config, measured_by = read_single(place)
+        file, of, remedy = place, "its header", "export it again"
+    else:
+        config, weights = run_folder.read_config(place), run_folder.load_weights(place)
+        measured_by = (run_folder.read_result(place) or {}).get("measured_by", {})
+        file, of = place / "model.safetensors", "config.json"
+        remedy = f"delete it and run ien resume {place}"
+    if config is None:
+        return _without_configuration(place, weights, build)
+
     if isinstance(config.network, OwnNetwork) and config.network.model == OWN:
-        model = _own_network(folder, config, build)
+        model = _own_network(config, build, measured_by)
     elif build is not None:
-        raise ValueError(f"{folder} trained {config.network.model}, a network of ien: leave build out")
+        raise ValueError(f"{place} trained {config.network.model}, a network of ien: leave build out")
     else:
         plain = changed(config, {"model": config.network.plain_model})
         with torch.device("meta"):  # without drawing weights that are replaced at once
-            model = kind.network(plain)
+            model = kind_of(config).network(plain)
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise ValueError(
-            f"{folder / 'model.safetensors'} does not fit the network of config.json "
-            f"({str(error).splitlines()[0]}): delete it and run ien resume {folder}"
+            f"{file} does not fit the network of {of} ({str(error).splitlines()[0]}): {remedy}"
         ) from None
     return model.eval()
 
 
 def _own_network(
-    folder: Path, config: Config, build: Callable[..., nn.Module] | nn.Module | None
+    config: Config, build: Callable[..., nn.Module] | nn.Module | None, measured_by: dict[str, Any]
 ) -> nn.Module:
     """Return a network of the user's own, with the layers that it was measured by."""
     if build is None:
@@ -86,11 +100,24 @@ def _own_network(
     else:
         known = {"num_classes": config.data.classes, "in_channels": config.data.channels}
         model = create(build, **known)
-    record = run_folder.read_result(folder) or {}
     ours: Any = model
-    ours.feature_groups = record.get("measured_by", {})
+    ours.feature_groups = measured_by
     ours.taps = tuple(ours.feature_groups)
     return model
+
+
+def _without_configuration(
+    file: Path, weights: dict[str, Tensor], build: Callable[..., nn.Module] | nn.Module | None
+) -> nn.Module:
+    """Return a network of the user's own with the weights of a file that says nothing about it."""
+    if build is None:
+        raise ValueError(
+            f"{file} holds weights and no configuration of a run: give the function that makes the network, "
+            f"ien.load(path, build=…), or export a run folder"
+        )
+    model = build if isinstance(build, nn.Module) else build()
+    load_into(model, weights)
+    return model.eval()
 
 
 def run(
@@ -174,6 +201,7 @@ def run(
                 "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             }
             run_folder.write_json(folder / "result.json", record)
+            write_run_card(folder, config, record)
         processes.wait()  # only the first one tests
         return record
 

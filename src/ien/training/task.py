@@ -162,6 +162,8 @@ class TaskKind(ABC, Generic[C, D]):
     """What a network is tested on."""
     can_embed: ClassVar[bool]
     """Whether the digits that come with the installation can stand in for its data."""
+    any_size: ClassVar[bool] = False
+    """Whether its networks are run on images of several sizes, so that exports must take any."""
 
     @abstractmethod
     def load(self, config: C, folder: str | None = None) -> D:

@@ -129,6 +129,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
     data_unit = "sequences"
     test_unit = "sequences, plain and rotated"
     can_embed = False
+    any_size = True  # exemplars are smaller than what is searched
 
     def load(self, config: TrackingConfig, folder: str | None = None) -> Clips:
         return sets.load_clips(config.data.dataset, folder, config.seed_of_data, config.data.test_on)
