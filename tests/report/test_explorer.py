@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 import ien
 from ien.report.opened import Opened, OpenedRun
-from ien.report.page.explorer import MAX_MAP_SIZE, choose_images, explore, groups_of, pack, sweeps_of
+from ien.report.page.changing import choose_images
+from ien.report.page.explorer import MAX_MAP_SIZE, explore, pack
+from ien.report.page.sweeps import groups_of, sweeps_of
 from tests.helpers import toy
 
 pytestmark = pytest.mark.usefixtures("toy_data")

@@ -6,8 +6,8 @@ import pytest
 
 import ien
 from ien.measuring.report import OutputReport, Report
-from ien.report.page.explorer import sweeps_of
 from ien.report.page.headline import compare_runs, describe_model
+from ien.report.page.sweeps import sweeps_of
 from tests.helpers.reports import layer, report
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..._text import short_count
 from ...measuring.report import Report
-from .explorer import Sweep
+from .sweeps import Sweep
 
 __all__ = ["Headline", "Number", "compare_runs", "describe_model", "share_text"]
 
