@@ -44,6 +44,7 @@ def write_runs_page(
     data: str | None = None,
     *,
     measured: int = 200,
+    shown: int | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Write the page of finished runs to one file that loads nothing from elsewhere.
@@ -53,6 +54,7 @@ def write_runs_page(
         path: The file to write.
         data: Where their data set is now, if it was moved.
         measured: How many test images the curves are measured on, at most.
+        shown: How many images the explorer shows, at most; fewer make a smaller file.
         progress: Called with a line of text about what is going on.
 
     Returns:
@@ -72,7 +74,7 @@ def write_runs_page(
     variances = []
     for report in reports[0][1].values():
         variances.append({name: layer.variance for name, layer in report.layers.items()})
-    exploration = explore(runs, variances, SHOWN_IMAGES, SHOWN_MAPS, say)
+    exploration = explore(runs, variances, shown or SHOWN_IMAGES, SHOWN_MAPS, say)
 
     say("examining the geometry of the networks")
     geometry = [examine(run) for run in runs]
