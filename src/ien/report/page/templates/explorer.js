@@ -443,7 +443,9 @@ async function viewPicture() {
   write(`${imageName(data.images[state.image])} at ${find("position").textContent}`, margin, margin + 24, 28, "--ink", 600);
   let y = margin + 46;
   context.drawImage(find("input"), margin, y, input, input);
-  context.drawImage(await curveImage(), margin + input + 30, y, width - input - 30 - 2 * margin, input);
+  const curve = await curveImage(), room = width - input - 30 - 2 * margin;
+  const scale = Math.min(room / curve.width, input / curve.height);  // as wide as there is room, not stretched
+  context.drawImage(curve, margin + input + 30, y, scale * curve.width, scale * curve.height);
   y += input + 30;
   for (const side of sides()) {
     const run = data.runs[state[side]];
