@@ -107,7 +107,8 @@ def label_points(
                     low, lower = other.y0 - height, True
         taken.append(Bbox.from_bounds(left, low, box.width, height))
         middle = low + height / 2
-        text.set_position(to_axes.transform((x + away * NAME_DISTANCE * dot, middle)))
+        start_x, start_y = to_axes.transform((x + away * NAME_DISTANCE * dot, middle))
+        text.set_position((start_x, start_y))
         # from the point, and along the name's own line, to the dot before the name
         bend = to_axes.transform((x + away * BEND_DISTANCE * dot, middle))
         end = to_axes.transform((x + away * DOT_DISTANCE * dot, middle))
