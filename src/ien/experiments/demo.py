@@ -97,7 +97,9 @@ def paper_demo(
     _write_page(configs, out, out / "paper.html", console)
 
 
-def _run(configs: Sequence[Config], out: Path, console: Console, titles: Sequence[str] = ()) -> list[Record]:
+def _run(
+    configs: Sequence[Config], out: Path, console: Console, titles: Sequence[str] = ()
+) -> Sequence[Record]:
     """Train on the digits that come with the package; returns the records."""
     try:
         return run_all(configs, out, out / "results", "embedded", console=console, titles=titles)
