@@ -30,26 +30,35 @@ def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
         schedule.step()
 
 
-torch.manual_seed(0)
-x, y = embedded_digits()
-# maps of 24, 12, 8 and 4 pixels rotate exactly; flattened maps would not, so they are pooled before
-plain = nn.Sequential(
-    block(1, 32, 7, padding=1),
-    nn.MaxPool2d(2),
-    block(32, 64, 5),
-    nn.MaxPool2d(2),
-    block(64, 96, 3, padding=1),
-    nn.AdaptiveAvgPool2d(1),
-    nn.Flatten(),
-    nn.Linear(96, 10),
-)
-model = copy.deepcopy(plain)
-print(ien.make_equivariant(model, "rot4", x[:64]))
+def network() -> nn.Sequential:
+    """Maps of 24, 12, 8 and 4 pixels rotate exactly; flattened ones would not, so they are pooled first."""
+    return nn.Sequential(
+        block(1, 32, 7, padding=1),
+        nn.MaxPool2d(2),
+        block(32, 64, 5),
+        nn.MaxPool2d(2),
+        block(64, 96, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(96, 10),
+    )
 
-print("accuracy on digits rotated by 0°, 90°, 180° and 270°")
-for name, net in {"plain": plain, "tied": model}.items():
-    train(net, x, y)
-    report = ien.measure(net, x[TRAINED_ON:], "rot4", labels=y[TRAINED_ON:], floors=False)
-    print(name, *(f"{share:.1%}" for share in report.accuracy.values()))
-ien.make_plain(model)
-print("an ordinary network again:", list(model.state_dict()) == list(plain.state_dict()))
+
+def main() -> None:
+    torch.manual_seed(0)
+    x, y = embedded_digits()
+    plain = network()
+    model = copy.deepcopy(plain)
+    print(ien.make_equivariant(model, "rot4", x[:64]))
+
+    print("accuracy on digits rotated by 0°, 90°, 180° and 270°")
+    for name, net in {"plain": plain, "tied": model}.items():
+        train(net, x, y)
+        report = ien.measure(net, x[TRAINED_ON:], "rot4", labels=y[TRAINED_ON:], floors=False)
+        print(name, *(f"{share:.1%}" for share in report.accuracy.values()))
+    ien.make_plain(model)
+    print("an ordinary network again:", list(model.state_dict()) == list(plain.state_dict()))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,19 +35,23 @@ from ien.report.plots.style import styled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TRAINED_ON, STEPS = 4000, 200
+sys.path.append(str(HERE.parents[1] / "examples"))
+import make_equivariant as example
+
 GROUP = "rot8"
 SHOWN = 4315
 """A seven that neither network was trained on, picked: one is right at every angle, the other at few."""
 CHANNELS = (1, 3)
 """Which feature groups are shown: two with clear edges."""
-ANGLES = 40
-FRAME_MS, LAST_FRAME_MS = 110, 2500
-STILL = 15
+ANGLES = 24
+FRAME_MS, LAST_FRAME_MS = 180, 2500
+STILL = 9
 """The frame for readers whose browser shows no animation: 135°."""
 
-# places and sizes in pixels
+# places and sizes in units of the card
 WIDTH, HEIGHT = 1000, 530
+DOTS_PER_UNIT = 0.8
+"""Each dot more costs bytes that every reader of the README downloads."""
 IMAGE = (126.0, 262.0)
 ROWS = (176.0, 388.0)
 RING = 892.0
@@ -70,41 +75,6 @@ class Network:
     """Over all test digits at all angles."""
 
 
-# ------------------------------------------------------------------------------ the two networks
-
-
-def block(before: int, after: int, kernel: int, padding: int = 0) -> nn.Sequential:
-    conv = nn.Conv2d(before, after, kernel, padding=padding, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(after), nn.ReLU())
-
-
-def untrained() -> nn.Sequential:
-    return nn.Sequential(
-        block(1, 32, 7, padding=1),
-        nn.MaxPool2d(2),
-        block(32, 64, 5),
-        nn.MaxPool2d(2),
-        block(64, 96, 3, padding=1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(96, 10),
-    )
-
-
-def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """Train on upright digits: an ordinary loop."""
-    rng = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=STEPS)
-    for _ in range(STEPS):
-        batch = torch.randint(TRAINED_ON, (64,), generator=rng)
-        F.cross_entropy(model(x[batch]), y[batch]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-    model.eval()
-
-
 @torch.no_grad()
 def look(model: nn.Sequential, title: str, ink: str, x: Tensor, y: Tensor) -> Network:
     """Show a trained network the digit, and all test digits, at every angle."""
@@ -114,7 +84,7 @@ def look(model: nn.Sequential, title: str, ink: str, x: Tensor, y: Tensor) -> Ne
     maps = ien.group_pool(model[0](views), len(ien.group(GROUP)))  # (angles, groups, 24, 24)
     maps = maps[:, list(CHANNELS)]
     right = 0
-    test_x, test_y = x[TRAINED_ON:], y[TRAINED_ON:]
+    test_x, test_y = x[example.TRAINED_ON :], y[example.TRAINED_ON :]
     for i in range(ANGLES):
         rotated = circle.act(test_x, torch.full((len(test_x),), i))
         right += int((model(rotated).argmax(dim=1) == test_y).sum())
@@ -137,7 +107,7 @@ class Card:
     def __init__(self, digit: Tensor, label: int, networks: list[Network]) -> None:
         self.label = label
         self.networks = networks
-        self.figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100, facecolor="white")
+        self.figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100 * DOTS_PER_UNIT, facecolor="white")
         self.canvas = FigureCanvasAgg(self.figure)
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))  # y runs down, as in pictures
@@ -237,7 +207,7 @@ def two_networks() -> tuple[Tensor, int, list[Network]]:
     """Train both; returns the digit, its class, and what the two make of it."""
     torch.manual_seed(0)
     x, y = embedded_digits()
-    ordinary = untrained()
+    ordinary = example.network()
     equivariant = copy.deepcopy(ordinary)
     ien.make_equivariant(equivariant, GROUP, x[:64])
     networks = []
@@ -245,8 +215,8 @@ def two_networks() -> tuple[Tensor, int, list[Network]]:
         (ordinary, "ordinary CNN", "#4D4D4D"),
         (equivariant, "the same CNN, made equivariant", RIGHT),
     ):
-        train(model, x, y)
-        networks.append(look(model, title, ink, x, y))
+        example.train(model, x, y)
+        networks.append(look(model.eval(), title, ink, x, y))
     return x[SHOWN], int(y[SHOWN]), networks
 
 

@@ -11,15 +11,17 @@ from records import rows, save
 from scipy.stats import spearmanr
 
 from ien.report import Row
+from ien.report.palette import colour_of, plain_name
 from ien.report.plots.axes import log_ticks
 from ien.report.plots.costs import accuracy_axis, draw_points
-from ien.report.plots.style import styled
+from ien.report.plots.labels import legend_below
+from ien.report.plots.style import Look, styled
 
-# data set and network, the experiments, and what all their names begin with
+# what to call the panel, and its experiments
 PANELS = (
-    ("rot-tim, resnet18", "rot-tim/resnet18-*", "resnet18-"),
-    ("rot-mnist, cnn6", "rot-mnist/*", ""),
-    ("rot-tim, vgg", "rot-tim/vgg-*", "vgg-"),
+    ("ResNet18 on Rot-TIM", "rot-tim/resnet18-*"),
+    ("six-layer CNN on Rot-MNIST", "rot-mnist/*"),
+    ("VGG on Rot-TIM", "rot-tim/vgg-*"),
 )
 EXACT = 1e-6
 """Errors below it are those of rounding."""
@@ -27,22 +29,19 @@ EXACT = 1e-6
 
 @styled()
 def draw() -> Figure:
-    figure = Figure(figsize=(13, 9.6), layout="constrained")
-    grid = figure.add_gridspec(2, 2)  # the panel with most points has the whole width
-    cells = [figure.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1])]
-    panels = []
-    for (title, experiments, prefix), axes in zip(PANELS, cells, strict=True):
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    methods = {}
+    for axes, (title, experiments) in zip(figure.subplots(1, 3), PANELS, strict=True):
         shown = list(rows(experiments).values())
         errors = [last_error(row) for row in shown]
         correlation = spearmanr(errors, [row.accuracy[0] for row in shown]).statistic
-        axes.set_title(
-            f"{title}: rank correlation {correlation:+.2f}".replace("-", "−").replace("rot−", "rot-")
-        )
-        panels.append((axes, shown, error_axis(axes, errors), prefix))
+        written = f"{correlation:+.2f}".replace("-", "−")
+        axes.set_title(f"{title}\nrank correlation {written}")
         accuracy_axis(axes, shown)
-    for axes, shown, places, prefix in panels:  # the layout is settled before names are placed
-        names = [row.label.removeprefix(prefix) for row in shown]
-        draw_points(axes, shown, places, names)
+        draw_points(axes, shown, error_axis(axes, errors))
+        for row in shown:
+            methods[plain_name(row.label)] = Look(colour_of(row.label), "o", "")
+    legend_below(figure, methods)
     return figure
 
 

@@ -1,5 +1,7 @@
 """``ien symmetry``: a folder of pictures in, a verdict in words out."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -25,6 +27,15 @@ def test_a_verdict_for_each_group(tmp_path) -> None:
     output = invoke("symmetry", str(tmp_path / "photos"), "--group", "rot4,flip", "--epochs", "3").output
     assert "rot4 is not a symmetry: these 640 images prefer orientations" in output
     assert "flip is a symmetry, as far as 640 images tell" in output
+
+
+@pytest.mark.parametrize("options, progress", [((), True), (("--quiet",), False)])
+def test_quiet_hides_the_progress_and_keeps_the_verdict(tmp_path, monkeypatch, options, progress) -> None:
+    write(tmp_path / "photos", 10)
+    listen = Mock(return_value="a verdict")
+    monkeypatch.setattr("ien.tying.symmetry.symmetry", listen)
+    assert "a verdict" in invoke("symmetry", tmp_path / "photos", *options).stdout
+    assert listen.call_args.kwargs["progress"] is progress
 
 
 def test_too_few_images_or_an_unknown_group_are_one_line(tmp_path) -> None:

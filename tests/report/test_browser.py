@@ -25,6 +25,7 @@ from ien.report.opened import open_runs
 from ien.report.page import build
 from ien.report.page.explorer import explore
 from ien.report.page.model import write_model_page
+from ien.report.page.parts import Geometry
 from tests.helpers.toy_runs import Page, write_page
 
 HOSTILE = """</script><img src=x onerror=alert(1)>"'&lt;${1}"""
@@ -249,7 +250,7 @@ def test_everything_fits_a_phone(browser, path) -> None:
 def test_hostile_names_and_injected_code_do_no_harm(browser, runs, tmp_path) -> None:
     named = [replace(run, name=f"{HOSTILE}{run.folder.name}") for run in open_runs(runs[:2], count=2)]
     exploration = explore(named, [dict.fromkeys(run.layers, 1.0) for run in named], images=1, maps=1)
-    text = build._page(named, [build.Geometry(None, HOSTILE)] * 2, [], exploration)
+    text = build._page(named, [Geometry(None, HOSTILE)] * 2, [], exploration)
     path = tmp_path / "report.html"
     path.write_text(text, encoding="utf-8")
     with opened(browser, path) as tab:

@@ -21,8 +21,9 @@ import ien
 from ien.geometry.doctor import doctor
 from ien.report.opened import open_runs
 from ien.report.page import build
-from ien.report.page.build import Geometry, Plot
-from ien.report.page.explorer import explore, sweeps_of
+from ien.report.page.explorer import explore
+from ien.report.page.parts import MAX_BYTES, Geometry, Plot, examine
+from ien.report.page.sweeps import sweeps_of
 from tests.helpers.toy_runs import MEASURED, Page, train, write_page
 
 HOSTILE = """</script><img src=x onerror=alert(1)>"'&lt;${1}"""
@@ -80,11 +81,12 @@ def test_sections_plots_and_settings_are_there(page) -> None:
         assert image["alt"]
 
 
-def test_settings_that_differ_come_first(opened_runs) -> None:
-    settings = build._settings(opened_runs)
-    assert {name for name, _, differs in settings[:3] if differs} == {"group", "augment", "beta"}
-    assert {name: values for name, values, _ in settings}["beta"] == ["1.0", "0.0", "1.0"]
-    assert not any(differs for *_, differs in settings[3:])
+def test_settings_that_differ_have_a_value_for_each_run_and_the_others_one(opened_runs) -> None:
+    different, equal = build._settings(opened_runs)
+    assert {name for name, _ in different} == {"group", "augment", "beta"}
+    assert dict(different)["beta"] == ["1.0", "0.0", "1.0"]
+    assert dict(equal)["epochs"] == ["1"]
+    assert {len(values) for _, values in equal} == {1}
 
 
 def test_runs_that_only_scale_are_measured_over_factors(runs, tmp_path) -> None:
@@ -126,7 +128,7 @@ def test_runs_that_segment_have_dice_in_all_and_under_every_element(segment_runs
 
 
 def test_it_is_one_file_that_names_nothing_outside(path, page) -> None:
-    assert path.stat().st_size <= build.MAX_BYTES and os.listdir(path.parent) == ["report.html"]
+    assert path.stat().st_size <= MAX_BYTES and os.listdir(path.parent) == ["report.html"]
     assert "://" not in path.read_text(encoding="utf-8")
     for _, attributes in page.elements:
         for name in ("src", "href"):
@@ -146,11 +148,11 @@ def test_every_id_occurs_once_and_every_reference_is_met(page) -> None:
 def test_a_page_that_would_be_too_large_holds_less_and_says_so(few, monkeypatch) -> None:
     assert "To keep the file small" not in rendered(*few).text
     size = len(build._page(few[0], [NOT_EXAMINED] * 2, [], few[1]).encode())
-    monkeypatch.setattr(build, "MAX_BYTES", size - 1000)
+    monkeypatch.setattr("ien.report.page.parts.MAX_BYTES", size - 1000)
     less = rendered(*few)
     assert "To keep the file small it holds 1 of 2 maps of each layer" in less.text
     assert [len(layer["maps"]) for layer in less.data["runs"][0]["layers"]] == [1] * 6
-    monkeypatch.setattr(build, "MAX_BYTES", 50_000)
+    monkeypatch.setattr("ien.report.page.parts.MAX_BYTES", 50_000)
     with pytest.raises(ValueError, match=r"page of 2 runs has at least [\d,]+ bytes, and 50,000 are allowed"):
         rendered(*few)
 
@@ -215,7 +217,7 @@ def test_a_network_that_cannot_be_examined_is_said_to_be(opened_runs, monkeypatc
         raise ValueError(f"cannot follow it at {size}")
 
     monkeypatch.setattr("ien.geometry.doctor.doctor", fail)
-    assert build.examine(opened_runs[0]) == Geometry(None, "cannot follow it at (1, 28, 28)")
+    assert examine(opened_runs[0]) == Geometry(None, "cannot follow it at (1, 28, 28)")
 
 
 # --- runs side by side

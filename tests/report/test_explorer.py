@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 import ien
 from ien.report.opened import Opened, OpenedRun, open_runs
-from ien.report.page.explorer import choose_images, explore, groups_of, sweeps_of
+from ien.report.page.changing import choose_images
+from ien.report.page.explorer import explore
 from ien.report.page.pictures import MAX_MAP_SIZE, pack
+from ien.report.page.sweeps import groups_of, sweeps_of
 from ien.training.segment import IGNORED, dice
 from tests.helpers import toy
 

@@ -143,7 +143,7 @@ def test_the_figure_names_runs_layers_angles_and_errors() -> None:
     runs = [opened("first small seed 1"), opened("second small seed 1")]
     figure = plot_features(runs, ["3"])
     shown = written(figure)
-    assert {"first", "second", "small seed 1", "3", "input", "as computed", "aligned back"} <= set(shown)
+    assert {"first", "second", "small seed 1", "3", "input", "as computed", "rotated back"} <= set(shown)
     assert [text for text in shown if "°" in text] == ["0°", "90°", "180°", "270°"] * 2
     for run in runs:
         assert f"{feature_maps(run)['3'].relative:.2g}" in shown
@@ -183,7 +183,7 @@ def test_files_hold_the_names_as_text_and_are_the_same_every_time(tmp_path) -> N
         ([], {"image": -1}, "image -1 is not there: a small seed 1 has images 0 to 2"),
         ([], {"layers": ["33"]}, r"no layer '33'.*3"),
         ([], {"layers": []}, "no layer to plot: name some of 1, 3"),
-        ([], {"group": OCCLUDE}, r"cannot be aligned back \('left' of occlude is a black box"),
+        ([], {"group": OCCLUDE}, r"cannot be moved back \('left' of occlude is a black box"),
         ([], {"group": ien.rotation(72)}, r"2 to 12 elements.*take rot4 or rot8"),
         ([], {"group": ien.rotation(1)}, r"2 to 12 elements.*take rot4 or rot8"),
     ],

@@ -65,9 +65,8 @@ def test_symmetry_has_a_row_for_each_data_set_with_slack(monkeypatch) -> None:
 @pytest.mark.slow
 def test_the_tradeoff_has_a_panel_for_each_network(rows, monkeypatch) -> None:
     panels = drawn("tradeoff.py", monkeypatch).axes
-    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
-        *("rot-tim, resnet18", "rot-mnist, cnn6", "rot-tim, vgg")
-    ]
+    networks = [axes.get_title(loc="left").partition(" on ")[0] for axes in panels]
+    assert networks == ["ResNet18", "six-layer CNN", "VGG"]
     row = rows["rot-mnist/het-ien"]
     (point,) = [line for line in panels[1].lines if line.get_label() == "het-ien"]
     expected = row.layer(list(row.records[0].layers)[-1]).relative, row.accuracy[0]

@@ -8,8 +8,8 @@ import pytest
 
 import ien
 from ien.measuring.report import OutputReport, Report
-from ien.report.page.explorer import sweeps_of
 from ien.report.page.headline import compare_runs, compare_segmenters, describe_model
+from ien.report.page.sweeps import sweeps_of
 from tests.helpers.reports import layer, report
 
 
@@ -34,7 +34,8 @@ def test_the_network_that_changes_most_is_compared_with_the_one_that_changes_lea
         ("98 %", "94 %"),
     ]
     assert found.sentence == (
-        "When the image is rotated, ordinary CNN changes 61 % of its predictions and equivariant (tied) 0 %; "
+        "When the image is rotated by any angle, ordinary CNN changes 61 % of its predictions and "
+        "equivariant (tied) 0 %; "
         "each costs 14.1 M multiply-accumulates an image."
     )
 

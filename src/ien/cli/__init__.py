@@ -5,6 +5,7 @@ In reading order:
     errors.py        turns user errors into one-line messages for all commands
     commands.py      how all commands behave: errors in one line, -h, help that fits
     model_file.py    the model that path/to/code.py:build names, and its weights
+    completion.py    what shells offer when TAB is pressed
     options.py       arguments and options that several commands share
     look.py          measure, doctor, report
     symmetry.py      symmetry

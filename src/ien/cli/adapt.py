@@ -73,7 +73,7 @@ def adapt(
         Path | None,
         typer.Option("--resume", metavar="DIR", help="Keep a checkpoint here, and go on from it."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all random choices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     quiet: Quiet = False,
 ) -> None:
     """Make a trained classifier equivariant, without labels and without training it again.

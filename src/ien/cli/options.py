@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .completion import complete_presets
+
 __all__ = [
     "AsJson",
     "GroupName",
@@ -139,7 +141,10 @@ OwnModel = Annotated[
         "--model", metavar="CODE", help="For a run of ien train with a model of your own: net.py:build again."
     ),
 ]
-OnlyPreset = Annotated[str | None, typer.Option("--preset", help="Only rows of this preset.")]
+OnlyPreset = Annotated[
+    str | None,
+    typer.Option("--preset", autocompletion=complete_presets, help="Only rows of this preset."),
+]
 
 
 @contextmanager

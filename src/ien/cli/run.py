@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .completion import complete_experiments, complete_presets, complete_tables
 from .errors import INTERRUPTED, fail
 from .options import (
     AsJson,
@@ -33,7 +34,10 @@ MAX_SEEDS = 1000
 
 Preset = Annotated[
     str,
-    typer.Option(help="Size: paper (for a GPU), small (minutes on two cores), demo, or smoke (seconds)."),
+    typer.Option(
+        autocompletion=complete_presets,
+        help="Size: paper (for a GPU), small (minutes on two cores), demo, or smoke (seconds).",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -95,7 +99,14 @@ def _listed(name: str) -> dict[str, Any]:
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|RUN", help="An experiment, or a run folder.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|RUN",
+            autocompletion=complete_experiments,
+            help="An experiment, or a run folder.",
+        ),
+    ],
     preset: Preset = "small",
     settings: Settings = None,
 ) -> None:
@@ -124,7 +135,12 @@ def show(
 
 def run(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Experiments, or quoted patterns: 'rot-mnist/*'.")
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=complete_experiments,
+            help="Experiments, or quoted patterns: 'rot-mnist/*'.",
+        ),
     ],
     preset: Preset = "small",
     seeds: Annotated[
@@ -288,6 +304,7 @@ def table(
         str,
         typer.Argument(
             metavar="TABLE",
+            autocompletion=complete_tables,
             help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study, symmetry or nuclei.",
         ),
     ],
@@ -350,6 +367,7 @@ def demo(
         bool, typer.Option("--paper", help="Train rows of the paper instead, on rotated digits.")
     ] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", hidden=True)] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train small CNNs on upright digits, test them on rotated ones, and write a page to explore.
 

@@ -29,7 +29,10 @@ def symmetry(
             show_default="3 to 6, by the number of images",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the network's first weights and the order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first weights and the order.")] = 0,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the verdicts alone, without progress.")
+    ] = False,
 ) -> None:
     """Find out whether your images have a symmetry: do labels depend on how images are rotated?
 
@@ -51,5 +54,5 @@ def symmetry(
         groups = [parse_group(name) for name in group.split(",")]
         data = class_folders(folder, image_size=SIZE)
         for each in groups:
-            result = listen(to_float(data.train_x), data.train_y, each, epochs, seed, progress=True)
+            result = listen(to_float(data.train_x), data.train_y, each, epochs, seed, progress=not quiet)
             typer.echo(f"{result}\n")

@@ -54,10 +54,7 @@ def demo(
         f"and rotated by 90°, 180° and 270°. Runs are kept in {out}, and not repeated.",
     )
     configs = plan(list(NETWORKS.values()), "demo", [seed], [f"epochs={epochs}", *settings])
-    try:
-        records = run_all(configs, out, out / "results", "embedded", console=console, titles=list(NETWORKS))
-    except Stopped:
-        raise KeyboardInterrupt from None  # there is no single run to resume: the demo goes on by itself
+    records = _run(configs, out, console, titles=list(NETWORKS))
     by_name = dict(zip(NETWORKS, records, strict=True))
     console.print()
     for line in columns(_table(by_name)):
@@ -93,12 +90,21 @@ def paper_demo(
         "digits alone, and is equivariant from the first step to the last (equivariant). "
         f"Runs are kept in {out}, and not repeated.",
     )
-    configs = plan(
-        [f"rot-mnist/{row}" for row in PAPER_ROWS], "demo", [seed], [f"epochs={epochs}", *settings]
-    )
-    run_all(configs, out, out / "results", "embedded", console=console)
+    rows = [f"rot-mnist/{row}" for row in PAPER_ROWS]
+    configs = plan(rows, "demo", [seed], [f"epochs={epochs}", *settings])
+    _run(configs, out, console)
     print_table("rot-mnist", out / "results", console=console)
     _write_page(configs, out, out / "paper.html", console)
+
+
+def _run(
+    configs: Sequence[Config], out: Path, console: Console, titles: Sequence[str] = ()
+) -> Sequence[Record]:
+    """Train on the digits that come with the package; returns the records."""
+    try:
+        return run_all(configs, out, out / "results", "embedded", console=console, titles=titles)
+    except Stopped:
+        raise KeyboardInterrupt from None  # there is no single run to resume: the demo goes on by itself
 
 
 def _table(records: Mapping[str, Record]) -> list[list[str]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..._text import short_count
 from ...measuring.report import Report
 from ..records import Record, read_number
-from .explorer import Sweep
+from .sweeps import Sweep
 
 __all__ = ["Headline", "Number", "compare_runs", "compare_segmenters", "describe_model", "share_text"]
 
@@ -52,14 +52,14 @@ def compare_runs(sweep: Sweep, reports: Mapping[str, Report], macs: Mapping[str,
     # of runs that change equally often, the more accurate one is the better one
     order = sorted(reports, key=lambda name: (-changing[name], everywhere[name]))
     worst, best = order[0], order[-1]
-    moved = {"rotation": "rotated", "scale": "scaled"}[sweep.kind]
+    moved = {"rotation": "rotated by any angle", "scale": "scaled"}[sweep.kind]
     places = {"rotation": "angles", "scale": "scales"}[sweep.kind]
 
     numbers = []
     for shares, what in (
         (changing, f"of the predictions change when the image is {moved}"),
         (everywhere, f"of the images are classified right, over all {places}"),
-        (upright, "of the images as they are, not moved, are classified right"),
+        (upright, "of the images are classified right if they are not moved"),
     ):
         before = share_text(shares[worst]) if worst != best else ""
         numbers.append(Number(share_text(shares[best]), what, before))
@@ -123,7 +123,7 @@ def describe_model(sweep: Sweep, report: Report, findings: int | None) -> Headli
     """
     if report.output is None:
         return None
-    moved = {"rotation": "rotated", "scale": "scaled"}[sweep.kind]
+    moved = {"rotation": "rotated by any angle", "scale": "scaled"}[sweep.kind]
     places = {"rotation": "angles", "scale": "scales"}[sweep.kind]
     changing = report.output.flip_rate
     numbers = [
@@ -135,7 +135,7 @@ def describe_model(sweep: Sweep, report: Report, findings: int | None) -> Headli
         if findings == 1:
             what = "operation makes exact equivariance impossible"
         numbers.append(Number(str(findings), what))
-    sentence = f"Seen {moved}, an image gets another prediction in {share_text(changing)} of all cases."
+    sentence = f"When an image is {moved}, its prediction changes in {share_text(changing)} of all cases."
     if changing == 0:
         sentence = f"No prediction changed when the images were {moved}."
     return Headline(tuple(numbers), sentence)

@@ -16,19 +16,19 @@ from ...measuring.choose_layers import choose_layers
 from ...measuring.inputs import try_model
 from ...measuring.measure import measure
 from ..opened import Opened
-from .build import (
+from .explorer import SHOWN_IMAGES, SHOWN_MAPS, explore, say_nothing
+from .headline import describe_model
+from .outputs import output_of, return_only
+from .parts import (
     Progress,
     check_place,
     examine,
     fitting_page,
     measure_sweep,
     now,
-    say_nothing,
     sweep_plots,
 )
-from .explorer import SHOWN_IMAGES, SHOWN_MAPS, explore, sweeps_of
-from .headline import describe_model
-from .outputs import output_of, return_only
+from .sweeps import sweeps_of
 
 __all__ = ["write_model_page"]
 
@@ -143,7 +143,7 @@ def write_model_page(
         "elements": elements,
         "figures": plots,
         "findings": [([name], geometry)],
-        "settings": list(lines.items()),
+        "settings": [(field, [value]) for field, value in lines.items()],
         "measured": len(fewer.images),
     }
     text = fitting_page("model.html", exploration, "this model", "name fewer layers", values)

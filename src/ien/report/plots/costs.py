@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from ..palette import colour_of
 from ..rows import Row
 from .labels import label_points
-from .style import EDGE, NARROW, WIDE, check_any, plain, styled
+from .style import NARROW, WIDE, check_any, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["accuracy_axis", "check_known", "draw_points", "plot_costs", "row_labels"]
+
+NAME_HEIGHT = 0.2
+"""Inches of a name and the gap below it."""
 
 
 @styled()
@@ -38,10 +41,11 @@ def plot_costs(rows: Sequence[Row], names: Sequence[str] | None = None, *, narro
     for row in rows:
         macs.append(statistics.fmean(record.macs for record in row.records))
     check_known(rows, macs, "no count of multiply-accumulates")
-    size = (WIDE, 5.0)
+    width, height = WIDE, 5.0
     if narrow:
-        size = (NARROW, 4.2)
-    figure = Figure(figsize=size, layout="constrained")
+        width, height = NARROW, 4.2
+    # tall enough for the names of all rows below each other
+    figure = Figure(figsize=(width, max(height, 1 + NAME_HEIGHT * len(rows))), layout="constrained")
     axes = figure.subplots()
     axes.set(xscale="log", xlim=(min(macs) / 1.6, max(macs) * 1.6))
     axes.set_xlabel("multiply-accumulates for one image")
@@ -53,7 +57,12 @@ def plot_costs(rows: Sequence[Row], names: Sequence[str] | None = None, *, narro
     labels = row_labels(rows, longest)
     if names is not None:
         labels = [plain(name, longest) for name in names]
-    draw_points(axes, rows, macs, labels)
+    draw_points(axes, rows, macs)
+    points, colours = [], []
+    for row, x in zip(rows, macs, strict=True):
+        points.append((x, row.accuracy[0]))
+        colours.append(colour_of(row.label))
+    label_points(axes, points, labels, colours)
     return figure
 
 
@@ -76,21 +85,16 @@ def accuracy_axis(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set(ylabel="accuracy, %", ylim=(min(ends) - margin, max(ends) + margin))
 
 
-def draw_points(axes: Axes, rows: Sequence[Row], places: Sequence[float], names: Sequence[str]) -> None:
-    """Draw a point with a bar and a name for each row, in the colour of its method."""
-    means = [row.accuracy[0] for row in rows]
-    points = list(zip(places, means, strict=True))
-    drawn = []
-    for row, (x, y) in zip(rows, points, strict=True):
-        spread = row.accuracy[1]
+def draw_points(axes: Axes, rows: Sequence[Row], places: Sequence[float]) -> None:
+    """Draw a point with a bar for each row, in the colour of its method."""
+    for row, x in zip(rows, places, strict=True):
+        y, spread = row.accuracy
+        colour = colour_of(row.label)
         if spread:
-            drawn += axes.plot([x, x], [y - spread, y + spread], "_-", color=EDGE, linewidth=1.1)
+            axes.plot([x, x], [y - spread, y + spread], "_-", color=colour, linewidth=1.1)
         # a white rim tells points apart that lie over each other
-        look: dict[str, Any] = {"markersize": 9, "markeredgecolor": "white", "markeredgewidth": 1}
-        drawn += axes.plot(
-            [x], [y], "o", color=colour_of(row.label), zorder=3, label=plain(row.label), **look
-        )
-    label_points(axes, points, names, drawn)
+        look: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "markeredgewidth": 1}
+        axes.plot([x], [y], "o", color=colour, zorder=3, label=plain(row.label), **look)
 
 
 def row_labels(rows: Sequence[Row], longest: int = 60) -> list[str]:

@@ -1,4 +1,4 @@
-"""Feature maps of an image in all orientations, as computed and aligned back."""
+"""Feature maps of an image in all orientations, as computed and moved back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..._text import number
+from ..._text import readable
 from ...groups.group import Group
 from ...loss.capture import capture
 from ...loss.error import image_errors
@@ -65,7 +65,7 @@ class LayerMaps(NamedTuple):
 def feature_maps(
     run: OpenedRun, layers: Sequence[str] | None = None, image: int = 0, group: Group | None = None
 ) -> dict[str, LayerMaps]:
-    """Return what each layer makes of one test image under every element, also aligned back.
+    """Return what each layer makes of one test image under every element, also moved back.
 
     Args:
         run: A trained run.
@@ -90,7 +90,7 @@ def feature_maps(
 
 
 def image_views(run: OpenedRun, image: int = 0, group: Group | None = None) -> ImageViews:
-    """Return the image itself under every element, also aligned back."""
+    """Return the image itself under every element, also moved back."""
     group = group or run.group
     x, g = _transformed(run, image, group)
     return ImageViews(_as_picture(x.double()), _as_picture(_aligned(x, group, g)))
@@ -105,7 +105,7 @@ def plot_features(
 ) -> Figure:
     """Draw an image in all orientations, and what the layers of each run make of it.
 
-    This is the figure of the paper. Left as computed, right aligned back, where an equivariant
+    This is the figure of the paper. Left as computed, right moved back, where an equivariant
     layer shows equal pictures: one block for each layer, one line for each run. A line shows the
     pooled map that varies most on the original image, on one scale of colours, and the relative
     error of the layer on this image. Grey is what left the frame.
@@ -186,7 +186,7 @@ def _aligned(maps: Tensor, group: Group, g: Tensor) -> Tensor:
         # the mask moves back like the maps: a pixel is known if all that it is made of is
         known = group.act_on_features(valid.double(), g, inverse=True) > 1 - 1e-6
     except ValueError as error:
-        raise ValueError(f"maps cannot be aligned back ({error}): take rotations, flips or scales") from None
+        raise ValueError(f"maps cannot be moved back ({error}): take rotations, flips or scales") from None
     back = group.act_on_features(maps.double(), g, inverse=True)
     return back.masked_fill(~known, torch.nan)
 
@@ -276,7 +276,7 @@ def _draw(
             shown, y = of_run[layer], top + LAYER_NAME_HEIGHT + i * layout.tile
             _draw_pictures(axes, layout, y, shown.maps, shown.aligned, name, "viridis")
             middle = y + layout.tile / 2
-            axes.text(layout.right + 0.1, middle, number(shown.relative), va="center", fontsize=9)
+            axes.text(layout.right + 0.1, middle, readable(shown.relative), va="center", fontsize=9)
     axes.set(xlim=(0, size[0]), ylim=(size[1], 0), aspect="auto")  # inches, downwards
     axes.set_axis_off()
     return figure
@@ -284,9 +284,11 @@ def _draw(
 
 def _draw_heads(axes: Axes, layout: _Layout, labels: Sequence[str]) -> None:
     shown = [plain(label, 9) for label in labels]
-    if all(label.endswith("°") for label in shown[1:]):  # among angles, the identity is one as well
-        shown[0] = "0°"
-    for left, title in ((layout.left, "as computed"), (layout.middle, "aligned back")):
+    back = "moved back"
+    if all(label.endswith("°") for label in shown[1:]):
+        shown[0] = "0°"  # among angles, the identity is one as well
+        back = "rotated back"
+    for left, title in ((layout.left, "as computed"), (layout.middle, back)):
         axes.text(left, 0.2, title, weight="bold", fontsize=10.5, va="center")
         for i, label in enumerate(shown):
             x = left + (i + 0.5) * layout.tile

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from .style import GREY, Look, plain
+from .style import Look, plain
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 __all__ = ["label_points", "legend_below", "legend_beside", "legend_columns"]
 
-LABEL_DISTANCE = 8
-"""Typographic points from a point to its name, if there is room."""
-MAX_ITERATIONS = 500
-"""Of moving labels apart; a limit in time would not give the same figure everywhere."""
+BEND_DISTANCE, DOT_DISTANCE, NAME_DISTANCE = 10, 15, 20
+"""Typographic points to the right or left of a point: where a line to its name bends and ends in a
+dot, and where the name begins."""
 
 
 def legend_below(figure: Figure, looks: Mapping[str, Look]) -> None:
@@ -59,56 +57,64 @@ def legend_beside(axes: Axes, ends: Sequence[tuple[str, float, Look]], size: flo
 
 
 def label_points(
-    axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], drawn: Sequence[Artist]
+    axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], colours: Sequence[str]
 ) -> None:
-    """Write a name near each point, joined to it by a thin line where it had to go far away.
+    """Write a name beside each point, each below the last that it would lie over.
 
-    Call it last: it needs the final limits of the axes.
+    A thin line and a dot of its colour join a name to its point: of points that lie over each
+    other, only one can be seen. Call it last: it needs the final limits of the axes.
 
     Args:
         axes: The panel.
         points: In the units of the axes.
         names: One for each point.
-        drawn: Marks and bars that no name should lie over.
+        colours: One for each point.
     """
-    from adjustText import adjust_text  # type: ignore[import-untyped]
+    from matplotlib.transforms import Bbox
 
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # the layout is done, and places on the page are known
-    to_page, to_axes = axes.transData, axes.transData.inverted()
-    beside = LABEL_DISTANCE * figure.dpi / 72  # pixels
+    dot = figure.dpi / 72  # pixels of a typographic point
+    to_axes = axes.transData.inverted()
     frame = axes.get_window_extent()
-    right_third = frame.x0 + 2 / 3 * frame.width
-    texts = []
-    for point, name in zip(points, names, strict=True):
-        x, y = to_page.transform(point)
+    places = [axes.transData.transform(point) for point in points]
+    # a name lies neither over a point nor over another name
+    taken = [Bbox.from_extents(x - 5 * dot, y - 5 * dot, x + 5 * dot, y + 5 * dot) for x, y in places]
+    for i in sorted(range(len(points)), key=lambda i: -points[i][1]):  # the highest first
+        x, y = places[i]
         side: Literal["left", "right"] = "left"
-        if x > right_third:  # to the right of the point, a name would leave the axes
-            side = "right"
-            x -= beside
-        else:
-            x += beside
-        start_x, start_y = to_axes.transform((x, y))
-        texts.append(axes.text(start_x, start_y, name, fontsize=9, va="center", ha=side))
-    boxes = []
-    for artist in drawn:
-        boxes.append(artist.get_window_extent().transformed(to_axes))
-    target_x, target_y = zip(*points, strict=True)
-    adjust_text(
-        texts,
-        target_x=list(target_x),
-        target_y=list(target_y),
-        objects=boxes,
-        avoid_self=False,
-        ax=axes,
-        expand=(1.02, 1.1),
-        force_explode=(0, 0),  # a name that lies over nothing stays where it is
-        force_static=(0.2, 0.3),
-        min_arrow_len=2 * beside,
-        iter_lim=MAX_ITERATIONS,
-        arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkB": 4},
-    )
+        away = 1
+        if x > frame.x0 + 2 / 3 * frame.width:  # to the right of the point, a name would leave the axes
+            side, away = "right", -1
+        text = axes.text(*points[i], names[i], fontsize=9, va="center", ha=side)
+        box = text.get_window_extent()
+        height = 1.1 * box.height
+        left = x + away * NAME_DISTANCE * dot
+        if side == "right":
+            left -= box.width
+        low = y - height / 2
+        lower = True
+        while lower:
+            lower = False
+            for other in taken:
+                if (
+                    left < other.x1
+                    and other.x0 < left + box.width
+                    and low < other.y1
+                    and other.y0 < low + height
+                ):
+                    low, lower = other.y0 - height, True
+        taken.append(Bbox.from_bounds(left, low, box.width, height))
+        middle = low + height / 2
+        start_x, start_y = to_axes.transform((x + away * NAME_DISTANCE * dot, middle))
+        text.set_position((start_x, start_y))
+        # from the point, and along the name's own line, to the dot before the name
+        bend = to_axes.transform((x + away * BEND_DISTANCE * dot, middle))
+        end = to_axes.transform((x + away * DOT_DISTANCE * dot, middle))
+        across, up = zip(points[i], bend, end, strict=True)
+        axes.plot(across, up, color=colours[i], linewidth=0.7, zorder=2)
+        axes.plot(*end, "o", color=colours[i], markersize=4)
 
 
 def _visible(name: str) -> str:

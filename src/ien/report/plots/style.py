@@ -98,10 +98,9 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
 def styled() -> Iterator[None]:
     """Draw in the house style while the block runs, whatever the user's own settings are."""
     try:
-        import adjustText  # type: ignore[import-untyped]  # noqa: F401
         import matplotlib
     except ModuleNotFoundError as error:
-        command = to_install("plots", "matplotlib", "adjustText")
+        command = to_install("plots", "matplotlib")
         raise ModuleNotFoundError(f"plotting needs {error.name}: {command}") from error
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the user's own settings come back with the end of the block

@@ -7,6 +7,7 @@ const state = { image: 0, layer: "", sweep: 0, index: 0, left: 0, right: data.ru
 // "run/image/layer" -> maps, each all its frames as bytes; "run/image" -> masks; null while they are decoded
 const decoded = new Map();
 const ROUNDING = 1e-8;  // errors below it are those of rounding
+const LEAST_TOP = 0.1;  // the axis of errors goes at least this far, so that rounding is drawn at 0
 
 /** A new element with these properties and children. */
 function make(name, properties = {}, ...children) {
@@ -188,16 +189,21 @@ function svgElement(name, attributes, text) {
 /** Along the slider and the curve: degrees, or the logarithm of a factor, so that 1 is in the middle. */
 function across(value) { return sweep().kind === "rotation" ? value : Math.log(value); }
 
-/** Where values and errors lie in the curve's picture; errors on a logarithmic scale between whole powers. */
+/** A step of 1, 2 or 5 times a power of ten that divides the way to a number into at most four. */
+function niceStep(highest) {
+  const power = 10 ** Math.floor(Math.log10(highest / 4));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => 4 * step >= highest);
+}
+
+/** Where values and errors lie in the curve's picture; errors begin at 0. */
 function axesOf(svg, known) {
   const width = svg.clientWidth || 600, height = svg.clientHeight || 190;
   const left = BOX.left, right = width - BOX.right, top = BOX.top, bottom = height - BOX.bottom;
-  const low = Math.floor(Math.log10(Math.max(ROUNDING, Math.min(1, ...known))) + 1e-9);
-  const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(ROUNDING, ...known)) - 1e-9));
+  const highest = Math.max(LEAST_TOP, ...known), step = niceStep(highest), high = step * Math.ceil(highest / step);
   const [first, last] = endsOf();
   const x = (value) => left + (across(value) - first) / (last - first) * (right - left);
-  const y = (error) => bottom - (Math.log10(Math.max(error, 10 ** low)) - low) / (high - low) * (bottom - top);
-  return { width, height, left, right, top, bottom, low, high, x, y };
+  const y = (error) => bottom - error / high * (bottom - top);
+  return { width, height, left, right, top, bottom, step, high, x, y };
 }
 
 /** Where the curve begins and ends. */
@@ -206,10 +212,10 @@ function endsOf() {
   return kind === "rotation" ? [0, 360] : [across(values[0]), across(values[values.length - 1])];
 }
 
-function drawGrid(svg, { height, left, right, top, bottom, low, high, x, y }) {
+function drawGrid(svg, { height, left, right, top, bottom, step, high, x, y }) {
   const line = (x1, y1, x2, y2) => svg.append(svgElement("line", { class: "grid", x1, y1, x2, y2 }));
-  for (let power = low; power <= high; power += Math.ceil((high - low) / 4)) {
-    const place = y(10 ** power), text = power < -5 ? `1e${power}` : String(Number((10 ** power).toFixed(5)));
+  for (let k = 0; k <= Math.round(high / step); k++) {
+    const place = y(k * step), text = String(Number((k * step).toPrecision(2)));
     line(left, place, right, place);
     svg.append(svgElement("text", { x: left - 6, y: place + 4, "text-anchor": "end" }, text));
   }
@@ -224,16 +230,18 @@ function drawGrid(svg, { height, left, right, top, bottom, low, high, x, y }) {
   }
 }
 
-/** One model's errors; the identity has none, and a point without neighbours is a dot. */
+/** One model's errors, which end at 360° as they begin at 0°; a point without neighbours is a dot. */
 function drawLine(svg, side, errors, { x, y }) {
-  const { start, values } = sweep();
-  const drawn = values.map((_, i) => errors[start + i] !== null && errors[start + i] > 0);
+  const { kind, start, values } = sweep();
+  const points = values.map((value, i) => [value, errors[start + i]]);
+  if (kind === "rotation") points.push([360, errors[start]]);
+  const known = (i) => i in points && points[i][1] !== null;
   let path = "";
-  values.forEach((value, i) => {
-    if (!drawn[i]) return;
-    const place = [x(value), y(errors[start + i])];
-    path += `${drawn[i - 1] ? "L" : "M"}${place.map((p) => p.toFixed(1)).join(" ")}`;
-    if (!drawn[i - 1] && !drawn[i + 1]) drawPoint(svg, side, ...place, 3);
+  points.forEach(([value, error], i) => {
+    if (!known(i)) return;
+    const place = [x(value), y(error)];
+    path += `${known(i - 1) ? "L" : "M"}${place.map((p) => p.toFixed(1)).join(" ")}`;
+    if (!known(i - 1) && !known(i + 1)) drawPoint(svg, side, ...place, 3);
   });
   svg.append(svgElement("path", { class: `line ${side}`, d: path }));
 }
@@ -256,7 +264,7 @@ function drawPoint(svg, side, cx, cy, r) {
 function drawCurve() {
   const svg = find("curve"), { start, values } = sweep();
   const lines = sides().map((side) => [side, errorsOf(side)]).filter(([, errors]) => errors);
-  const known = lines.flatMap(([, errors]) => errors.slice(start, start + values.length)).filter((e) => e > 0);
+  const known = lines.flatMap(([, errors]) => errors.slice(start, start + values.length)).filter((e) => e !== null);
   const axes = axesOf(svg, known);
   svg.setAttribute("viewBox", `0 0 ${axes.width} ${axes.height}`);
   svg.replaceChildren();
@@ -493,7 +501,9 @@ async function viewPicture() {
   write(`${imageName(data.images[state.image])} at ${find("position").textContent}`, margin, margin + 24, 28, "--ink", 600);
   let y = margin + 46;
   context.drawImage(find("input"), margin, y, input, input);
-  context.drawImage(await curveImage(), margin + input + 30, y, width - input - 30 - 2 * margin, input);
+  const curve = await curveImage(), room = width - input - 30 - 2 * margin;
+  const scale = Math.min(room / curve.width, input / curve.height);  // as wide as there is room, not stretched
+  context.drawImage(curve, margin + input + 30, y, scale * curve.width, scale * curve.height);
   y += input + 30;
   for (const side of sides()) {
     const run = data.runs[state[side]];

@@ -1,0 +1,56 @@
+"""Five trackers on OTB and Rot-OTB: tracking.png, and where they lose the target: turning.png."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+from records import rows, save
+
+from ien.report.plots.style import note_below, styled
+from ien.tracking.report.plots import plot_curves, plot_turning, scores_by_test
+
+# row: what to call it
+ROWS = {
+    "tracking/siamfc": "SiamFC",
+    "tracking/cnn4-siamfc": "CNN4-SiamFC",
+    "tracking/re-siamfc": "RE-SiamFC (built in)",
+    "tracking/ien-siamfc": "IEN-SiamFC (the loss)",
+    "tracking/het-siamfc": "Het-SiamFC (smaller)",
+}
+TOP = 0.7
+"""Of the curves: no tracker gets further."""
+
+
+def scores() -> dict:
+    """Return test → what to call a tracker → its scores."""
+    known = rows("tracking/*")
+    by_label = scores_by_test([known[name] for name in ROWS])
+    found = {}
+    for test, trackers in by_label.items():
+        named = {}
+        for name, shown in ROWS.items():
+            named[shown] = trackers[name.partition("/")[2]]
+        found[test] = named
+    return found
+
+
+def draw() -> Figure:
+    figure = plot_curves(scores())
+    for axes in figure.axes:
+        axes.set_ylim(0, TOP)
+    return figure
+
+
+def draw_turning() -> Figure:
+    figure = plot_turning(scores())
+    _, onward = figure.axes
+    onward.set(xlim=(0, 360), xticks=range(0, 361, 90))  # later, all have lost most targets
+    for line in onward.lines:
+        line.set_clip_on(True)
+    with styled():
+        note_below(figure, "means over frames, then sequences; on the right, the first turn of the target")
+    return figure
+
+
+if __name__ == "__main__":
+    save(draw(), "tracking.png")
+    save(draw_turning(), "turning.png")
