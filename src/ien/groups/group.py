@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import ClassVar, NamedTuple, get_args
+from typing import ClassVar, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -33,7 +33,17 @@ from .similarity import (
 )
 from .targets import fits, move_angles, move_boxes, move_mask, move_points, move_vectors
 
-__all__ = ["MAX_ELEMENTS", "Action", "BlackBox", "Element", "Group", "is_traced", "random_order", "unchanged"]
+__all__ = [
+    "MAX_ELEMENTS",
+    "Action",
+    "BlackBox",
+    "Element",
+    "Group",
+    "constant_in_a_trace",
+    "is_traced",
+    "random_order",
+    "unchanged",
+]
 
 MAX_ELEMENTS = 1024
 """A larger group is a typing error: its elements could not be told apart on any image."""
@@ -42,6 +52,7 @@ MAX_LISTED_ELEMENTS = 12
 INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 Action = Callable[[Tensor], Tensor]
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -499,7 +510,17 @@ class _Planned(NamedTuple):
     """Where a resampled pixel is read; the identity for elements that do not resample."""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def constant_in_a_trace(function: F) -> F:
+    """Let ``torch.compile`` call a function once, and take its result for a constant.
+
+    The same as ``torch.compiler.assume_constant_result``, which would import the compiler together
+    with ``ien``.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+@constant_in_a_trace
 def _plan(group: Group, inverse: bool) -> list[_Planned]:
     """Plan what each element does to pixels, for a trace that sees only the result."""
     identity = Similarity().matrix

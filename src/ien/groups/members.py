@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .group import Group, is_traced
+from .group import Group, constant_in_a_trace, is_traced
 from .similarity import Similarity
 
 __all__ = [
@@ -96,7 +96,7 @@ def permute_members(h: Tensor, g: Tensor, group: Group, blocks: Blocks) -> Tenso
     return _PermuteChannels.apply(h, source.to(h.device))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_a_trace
 def _constant_table(group: Group, blocks: tuple[tuple[int, int], ...]) -> Tensor:
     """:func:`channel_table`, for a trace that sees only the result."""
     return channel_table(group, blocks)
