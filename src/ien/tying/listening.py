@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
 class Listener:
     """Adds up the gradients in the remainders, step by step, within an epoch.
 
-    >>> tie = Tie(rotation(4), ((4, 4),), ((1, 1),))
+    >>> tie = ien.tying.projection.Tie(rotation(4), ((4, 4),), ((1, 1),))
     >>> remainder = Remainder(tie, torch.zeros(4, 1, 3, 3), slack=1.0, closed=True)
     >>> listener = Listener({"conv": remainder})
     >>> for step in range(20):  # the same gradient in every step
