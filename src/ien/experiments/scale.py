@@ -97,11 +97,15 @@ def _rot_scale_mnist() -> dict[str, Settings]:
     same = {"model": "cnn3", "feature_groups": "4", "image_size": 28, "measured": BOTH_GROUPS}
     # over the variance: each layer is followed by a BatchNorm, so shrinking it would lower the loss
     ien = {**same, "beta": 0.03, "normalize": True}
+    # rotation by construction, and scale, which no weights can be tied under, by views or the loss
+    tied = {"group": SCALE, "samples": 2, "tie": "smooth", "tie_group": ROTATION}
     return {
         "cnn-aug": {**same, "group": BOTH_GROUPS, "beta": 0.0},
         "ien-rotation": {**ien, "group": ROTATION, "samples": 2},
         "ien-scale": {**ien, "group": SCALE, "samples": 2},
         "ien-both": {**ien, "group": BOTH_GROUPS},
+        "tied-cnn-aug": {**same, **tied, "beta": 0.0},
+        "tied-ien-scale": {**ien, **tied},
     }
 
 
