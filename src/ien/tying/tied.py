@@ -97,10 +97,14 @@ class Tied:
         ``optimizer.step()``, before gradients are clipped. Under a gradient scaler, unscale them
         first.
 
+        In epochs of fewer than 16 steps it hears batches in parts, from the second epoch on, which
+        makes a step half as long again: the first dimension of what layers are given must be that
+        of the images.
+
         Args:
             epoch: Its number. Within an epoch no image may be seen twice. None for a step with
                 images of two epochs, to which it does not listen.
-            views: How often each image is in a batch, as with ``EquivarianceLoss``: its ``views``.
+            views: How often each image is in the batch: ``out.views`` with ``EquivarianceLoss``.
         """
         listener = self._listener
         if listener is None:
