@@ -31,7 +31,7 @@ def test_there_is_every_row_of_the_paper_and_the_fair_comparisons() -> None:
     rows = [f"scale-mnist/{size}-{row}" for size in (28, 56) for row in DIGITS]
     rows += [f"stl10/{row}" for row in ("wrn", "cnn-aug", "ss-cnn", "dss", "sesn-a", "ien")]
     rows += [f"rot-scale-mnist/{row}" for row in ("cnn-aug", "ien-rotation", "ien-scale", "ien-both")]
-    rows += ["rot-scale-mnist/tied-cnn-aug", "rot-scale-mnist/tied-ien-scale"]
+    rows += [f"rot-scale-mnist/cnn6-{row}" for row in ("cnn-aug", "tied", "tied-ien-scale")]
     assert sorted(ALL) == sorted(rows)
     printed = {**paper("scale-mnist"), **paper("stl10"), **paper("rot-scale-mnist")}
     assert {name: pytest.approx(100 - row.accuracy) for name, row in printed.items()} == ERRORS
@@ -79,7 +79,17 @@ def test_rows_about_two_groups_see_three_views_and_differ_in_their_loss() -> Non
     rows = find("rot-scale-mnist/*")
     first, *others = (config(row, "small") for row in rows)
     fields = set().union(*(differing(first, other) for other in others))
-    assert fields == {"experiment", "group", "samples", "beta", "normalize", "tie", "tie_group"}
+    assert fields == {
+        "experiment",
+        "group",
+        "samples",
+        "beta",
+        "normalize",
+        "model",
+        "measured",
+        "tie",
+        "tie_group",
+    }
     for row in rows:
         settings = config(row, "smoke")
         assert objective_of(settings, network(settings)).views == 3
