@@ -52,7 +52,7 @@ def test_the_preset_paper_is_the_published_protocol(name) -> None:
     }
     wanted = {"scale-mnist": digits, "stl10": objects, "rot-scale-mnist": {**digits, "rescale": 1.0}}[dataset]
     assert {field: settings[field] for field in wanted} == wanted
-    twin = "ien" in row or row.endswith("cnn-aug")
+    twin = "ien" in row or row.endswith(("cnn-aug", "cnn6-tied"))
     assert settings["data_seed"] == (0 if dataset == "stl10" else None)
     assert settings["augment"] == twin and (settings["beta"] > 0) == ("ien" in row)
     told = " ".join(deviations(name))
