@@ -77,9 +77,11 @@ def test_readme_runs_from_top_to_bottom(capsys) -> None:
 
 
 def test_the_page_on_the_loss_runs(capsys) -> None:
-    names = readme_names() | {"ien": ien, "F": torch.nn.functional}
+    more = {"ien": ien, "F": torch.nn.functional, "net": readme_names()["model"], "epochs": 2}
+    names = readme_names() | more
     before = [p.clone() for p in names["model"].parameters()]
-    run_blocks("docs/loss.md", names, 5)
+    run_blocks("docs/loss.md", names, 6)
+    assert max(names["tied"].check(names["images"]).values()) < 1e-6
     assert "88" in capsys.readouterr().out
     assert any(not torch.equal(p, q) for p, q in zip(before, names["model"].parameters(), strict=True))
     assert isinstance(names["loss"], Tensor) and isinstance(names["occlude"], ien.Group)

@@ -35,6 +35,7 @@ def test_there_is_every_row_of_the_paper_and_the_fair_comparisons() -> None:
         f"stl10/{row}" for row in ("wrn", "cnn-aug", "ss-cnn", "ss-cnn-published", "dss", "sesn-a", "ien")
     ]
     rows += [f"rot-scale-mnist/{row}" for row in ("cnn-aug", "ien-rotation", "ien-scale", "ien-both")]
+    rows += [f"rot-scale-mnist/cnn6-{row}" for row in ("cnn-aug", "tied", "tied-ien-scale")]
     assert sorted(ALL) == sorted(rows)
     printed = {**paper("scale-mnist"), **paper("stl10"), **paper("rot-scale-mnist")}
     assert {name: pytest.approx(100 - row.accuracy) for name, row in printed.items()} == ERRORS
@@ -55,7 +56,7 @@ def test_the_preset_paper_is_the_published_protocol(name) -> None:
     }
     wanted = {"scale-mnist": digits, "stl10": objects, "rot-scale-mnist": {**digits, "rescale": 1.0}}[dataset]
     assert {field: settings[field] for field in wanted} == wanted
-    twin = "ien" in row or row.endswith("cnn-aug")
+    twin = "ien" in row or row.endswith(("cnn-aug", "cnn6-tied"))
     assert settings["data_seed"] == (0 if dataset == "stl10" else None)
     assert settings["augment"] == twin and (settings["beta"] > 0) == ("ien" in row)
     told = " ".join(deviations(name))
@@ -82,7 +83,17 @@ def test_rows_about_two_groups_see_three_views_and_differ_in_their_loss() -> Non
     rows = find("rot-scale-mnist/*")
     first, *others = (config(row, "small") for row in rows)
     fields = set().union(*(differing(first, other) for other in others))
-    assert fields == {"experiment", "group", "samples", "beta", "normalize"}
+    assert fields == {
+        "experiment",
+        "group",
+        "samples",
+        "beta",
+        "normalize",
+        "model",
+        "measured",
+        "tie",
+        "tie_group",
+    }
     for row in rows:
         settings = config(row, "smoke")
         assert objective_of(settings, network(settings)).views == 3

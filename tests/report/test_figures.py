@@ -71,3 +71,12 @@ def test_the_tradeoff_has_a_panel_for_each_network(rows, monkeypatch) -> None:
     (point,) = [line for line in panels[1].lines if line.get_label() == "het-ien"]
     expected = row.layer(list(row.records[0].layers)[-1]).relative, row.accuracy[0]
     assert np.allclose((point.get_xdata()[0], point.get_ydata()[0]), expected)
+
+
+def test_gaps_of_sizes_are_accuracies_beyond_those_of_cnn_aug(rows, monkeypatch) -> None:
+    (axes,) = drawn("size_gap.py", monkeypatch).axes
+    gap = mean_error(rows["rot-mnist/cnn-aug"]) - mean_error(rows["rot-mnist/e2cnn"])
+    heights = [line.get_ydata()[0] for line in axes.lines if len(line.get_ydata()) == 1]
+    assert any(np.isclose(height, gap) for height in heights)
+    claims = {round(float(height), 6) for height in heights}
+    assert {0.4, 0.2, 0.1} <= claims  # of the paper: E2CNN, its loss with β = 1 and with 0.1

@@ -7,6 +7,7 @@ scale.py        scaled digits, STL-10, digits that are rotated and scaled
 tracking.py     trackers
 study.py        what each change to the paper's recipe brings
 symmetry.py     data from exact symmetry to none, and what to pick for them
+size.py         wider networks and longer training
 nuclei.py       cell nuclei to segment
 catalogue.py    all experiments by name
 queue.py        run experiments one after another, and record them

@@ -11,6 +11,7 @@ from .nuclei import NUCLEI
 from .rot_mnist import ROT_MNIST
 from .rows import PRESETS, Table
 from .scale import ROT_SCALE_MNIST, SCALE_MNIST, STL10
+from .size import SIZE
 from .study import STUDY
 from .symmetry import SYMMETRY
 from .tim import R2_TIM, ROT_TIM
@@ -29,6 +30,7 @@ ALL_TABLES = (
     TRACKING,
     STUDY,
     SYMMETRY,
+    SIZE,
     NUCLEI,
 )
 CATALOGUE: dict[str, Table] = {table.name: table for table in ALL_TABLES}

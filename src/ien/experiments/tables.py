@@ -20,7 +20,7 @@ from ..report.tables.dice import Segmented
 from ..report.tables.render import Kind
 from ..tracking.report.records import tracking_of
 from ..tracking.report.tables import Trackers
-from . import nuclei, symmetry
+from . import nuclei, size, symmetry
 from .catalogue import check_preset, names, paper
 from .study import LABELS, NOTES, NOTES_ON_FEWER
 
@@ -41,6 +41,8 @@ class TablePart:
     """How the rows are scored, and so which columns there are."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Experiment → its name here, if it differs from that in its own table."""
+    labelled_preset: str | None = None
+    """The only size at which experiments have these names; None for all sizes."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,20 @@ TABLES: dict[str, PrintedTable] = {
         list(LABELS),
     ),
     "symmetry": PrintedTable(["symmetry"], _of_data()),
+    "size": PrintedTable(
+        ["size"],
+        [
+            TablePart(
+                "",
+                ["size/*", *size.LABELS],
+                layers=(),
+                notes=size.NOTES,
+                labels=size.LABELS,
+                labelled_preset="small",
+            )
+        ],
+        list(size.LABELS),
+    ),
     "nuclei": PrintedTable(
         ["nuclei"], [TablePart("", ["nuclei/*"], layers=(), notes=nuclei.NOTES, kind=Segmented())]
     ),
@@ -144,8 +160,8 @@ TABLES: dict[str, PrintedTable] = {
 """Tables of the paper by name.
 
 ``het`` shows rows of ``rot-tim`` again, beside those with fewer channels; ``study`` goes beyond the
-paper and shows rows of ``rot-mnist`` among its own; ``symmetry`` and ``nuclei`` go beyond it
-too.
+paper and shows rows of ``rot-mnist`` among its own; ``symmetry``, ``size`` and ``nuclei`` go
+beyond it too.
 """
 
 
@@ -239,7 +255,8 @@ def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
     for part in table.parts:
         chosen = []
         for row in rows:
-            if preset in (None, row.preset) and _matches(row.experiment, part):
+            elsewhere = row.experiment in part.labels and part.labelled_preset not in (None, row.preset)
+            if preset in (None, row.preset) and _matches(row.experiment, part) and not elsewhere:
                 chosen.append(replace(row, name=part.labels.get(row.experiment, "")))
         if chosen:
             parts.append(Part(part.title, chosen, part.layers, part.notes, part.kind))

@@ -144,12 +144,13 @@ class Config(Section):
         plain = self.network.PLAIN
         if self.network.model not in plain:
             raise ValueError(f"tie={tie} needs a plain network, {', '.join(plain)}; got {self.network.model}")
-        first, *others = self.objective.groups
+        first, *others = self.objective.tying_groups
         # the identity, always exact, comes first: something else must be
         if others or not any(first.exact[1:]):
+            given = self.objective.tie_group or self.objective.group
             raise ValueError(
                 f"tie={tie} needs a single group with a half turn, quarter turn or flip, such as rot4; "
-                f"got {self.objective.group}"
+                f"got {given}; with tie_group=rot4 the loss may have any group"
             )
 
     def _check_members(self) -> None:
@@ -160,10 +161,11 @@ class Config(Section):
             why = "action=regular"
         else:
             return
+        every = {**self.objective.groups, **self.objective.tying_groups}
         # groups that permute nothing, such as scale, may stand beside one that does
-        groups = [group for group in self.objective.groups if permutes_members(group)]
+        groups = [group for group in every if permutes_members(group)]
         sizes = FeatureGroups.of(self.network.feature_groups).sizes
-        for group in groups or self.objective.groups:
+        for group in groups or every:
             try:
                 check_regular(group, sizes)
             except ValueError as error:

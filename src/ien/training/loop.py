@@ -153,7 +153,7 @@ def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
         loss = loss + task.tied.penalty()
     loss.backward()
     if task.tied is not None and task.tied.listens:
-        task.tied.listen(task.pass_of(epoch, step))
+        task.tied.listen(task.pass_of(epoch, step), task.views)
     task.optimizer.step()
     task.optimizer.zero_grad()
     with torch.no_grad():

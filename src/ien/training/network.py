@@ -78,7 +78,7 @@ def tie_weights(config: Config, network: nn.Module, some: Tensor) -> Tied | None
     kernels: Any = "free"
     if objective.tied:
         kernels = objective.tie
-    (group,) = objective.groups
+    (group,) = objective.tying_groups
     spec: Any = getattr(network, "feature_groups", "auto")
     tied = make_equivariant(
         network, group, some, feature_groups=spec, kernels=kernels, slack=objective.slack_value

@@ -221,6 +221,9 @@ class Objective(Section):
         "the loss nor views. smooth: kernels made of patterns that rotate by any angle, always used where an "
         "element of the group resamples; free: any tied kernels.",
     )
+    tie_group: str = setting(
+        "", "The group that weights are tied under, if the loss has another, such as scale; none: group."
+    )
     slack: str = setting(
         "0",
         "How far tied weights may leave the symmetry, if the data want it: 0, not at all; a number, such as "
@@ -246,6 +249,8 @@ class Objective(Section):
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their views"
             )
         self._check_target()
+        if self.tie_group and self.tie == "never":
+            raise ValueError(f"tie_group={self.tie_group} needs tie=smooth, free or start")
         if self.slack_value != 0 and not self.tied:
             raise ValueError(f"slack={self.slack} needs tie=smooth or tie=free: only tied weights have it")
         # views of an image are different, and none of them is the image itself
@@ -302,6 +307,11 @@ class Objective(Section):
     def tied(self) -> bool:
         """Whether the weights are tied throughout training."""
         return self.tie in ("free", "smooth")
+
+    @property
+    def tying_groups(self) -> dict[Group, float]:
+        """The group that weights are tied under; a configuration checks that it is a single one."""
+        return _weighted(self.tie_group or self.group)
 
     @property
     def groups(self) -> dict[Group, float]:

@@ -7,6 +7,8 @@ In reading order:
     projection.py     any weight to the nearest that commutes; the formula stands here
     parametrized.py   what a tied layer is made of: parametrizations, norms that pool statistics
     slack.py          the free remainder of a weight, and its penalty
+    orbits.py         where the group moves the numbers of a weight
+    parts.py          the gradient in a weight, as a sum over parts of a batch
     listening.py      what training images say about a symmetry: when a remainder may learn
     detect.py         which feature groups a map rotates in: a pure function of maps
     wiring.py         which layers feed which, and the feature groups to choose for them

@@ -19,6 +19,11 @@ side, pictures are cut from the same photograph. A remainder that follows the me
 steps follows the common part, ‖μ‖², and noise as well, tr Σ / n; it helps if there is more of the
 first. Then T, the *signal*, is above 1. So remainders begin to learn as soon as T is above 1 by
 three standard deviations √V.
+
+**Long epochs** are heard in windows: the gradients of a sixteenth of the steps so far are added up
+before they are compared with those before. **Short epochs** have too few steps to tell V from. An
+image that is seen again agrees with itself, so more epochs do not help; but the images of a batch
+are as good as those of several steps: ``parts.py`` tells the gradients of its parts apart.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .projection import Tie
+from .orbits import Orbits
 from .slack import Remainder
 
 __all__ = ["Evidence", "Listener"]
@@ -41,7 +46,9 @@ MIN_SIGNAL = 1.0
 DOUBT = 3.0
 """Standard deviations by which the signal must be above that."""
 MIN_STEPS = 16
-"""Steps before anything is decided: fewer say little about the variance of a gradient."""
+"""Gradients before anything is decided: fewer say little about their variance."""
+ENOUGH_STEPS = 32
+"""Gradients of an epoch that are heard one by one; fewer steps are split, more are added up."""
 TINY = 1e-300
 """In place of 0, to divide by: a layer may have no gradient at all."""
 
@@ -71,7 +78,7 @@ class Evidence(NamedTuple):
 class Listener:
     """Adds up the gradients in the remainders, step by step, within an epoch.
 
-    >>> tie = Tie(rotation(4), ((4, 4),), ((1, 1),))
+    >>> tie = ien.tying.projection.Tie(rotation(4), ((4, 4),), ((1, 1),))
     >>> remainder = Remainder(tie, torch.zeros(4, 1, 3, 3), slack=1.0, closed=True)
     >>> listener = Listener({"conv": remainder})
     >>> for step in range(20):  # the same gradient in every step
@@ -82,20 +89,32 @@ class Listener:
 
     def __init__(self, remainders: Mapping[str, Remainder]) -> None:
         self.remainders = remainders
+        self.orbits: dict[str, Orbits] = {}
+        """Where the group moves the numbers of each remainder; prepared when it is first heard."""
         self.epoch = 0
+        self.parts = 1
+        """In how many parts a batch must be heard, since an epoch has too few steps."""
+        self.views = 1
+        """How often each image is in a batch."""
         self._forget()
 
     @property
     def opened(self) -> bool:
         """Whether remainders may learn; once they do, gradients depend on how images lie."""
         first = next(iter(self.remainders.values()))  # all of them open together
-        return not bool(first.closed)
+        return not first.is_closed()
 
     def _forget(self) -> None:
         """Begin again: an image that is seen twice would agree with itself."""
         self.steps = 0
+        """Gradients that were heard: of steps, windows of steps or parts of one."""
+        self.steps_of_epoch = 0
+        self.window: dict[str, Tensor] = {}
+        """The sum of gradients that wait to be heard together, of each layer."""
+        self.waiting = 0
+        """Of how many steps these are."""
         self.sums: dict[str, Tensor] = {}
-        """Σ h of each layer."""
+        """Σ h of each layer, (elements, orbits)."""
         self.squares = dict.fromkeys(self.remainders, 0.0)
         """q, Σ ‖h‖², of each layer."""
         self.signal = dict.fromkeys([*self.remainders, ""], 0.0)
@@ -104,26 +123,58 @@ class Listener:
         """V of each layer, and of the mean."""
 
     @torch.no_grad()
+    def listen(self, pieces: Sequence[Mapping[str, Tensor]], epoch: int) -> None:
+        """Hear the gradients of one step, at once or together with those of the next steps.
+
+        Args:
+            pieces: The gradient of the whole batch, or one for each of its parts.
+            epoch: In which images are seen again.
+        """
+        self._begin(epoch)
+        self.steps_of_epoch += 1
+        if len(pieces) > 1:
+            for gradients in pieces:
+                self.hear(gradients, epoch)
+            return
+        (gradients,) = pieces
+        if self.steps_of_epoch < ENOUGH_STEPS:
+            self.hear(gradients, epoch)
+            return
+        if not self.window:
+            self.window = {name: torch.zeros_like(h) for name, h in gradients.items()}
+        torch._foreach_add_(list(self.window.values()), [gradients[name] for name in self.window])
+        self.waiting += 1
+        if self.waiting >= self.steps_of_epoch // MIN_STEPS:
+            self.hear(self.window, epoch)
+            self.window, self.waiting = {}, 0
+
+    @torch.no_grad()
     def hear(self, gradients: Mapping[str, Tensor], epoch: int) -> None:
-        """Add the gradients of one step.
+        """Add one gradient, of images that were not heard before in this epoch.
 
         Args:
             gradients: Those in each remainder, by the name of its layer.
             epoch: In which images are seen again.
         """
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self._forget()
+        self._begin(epoch)
+        moved = {}
         products = []
-        for name, h in gradients.items():
-            total = self.sums.setdefault(name, torch.zeros_like(h, dtype=torch.float32))
-            products.append(_products(self.remainders[name].tie, total, h.float()))
-        numbers = torch.stack(products).tolist()  # (layers, 1 + elements), fetched at once
-        if not math.isfinite(sum(map(sum, numbers))):
-            return  # a step that a gradient scaler skips too
+        for name, gradient in gradients.items():
+            orbits = self._orbits_of(name)
+            h = orbits.matrix(gradient)  # (elements, orbits)
+            total = self.sums.setdefault(name, torch.zeros_like(h))
+            with torch.autocast(h.device.type, enabled=False):
+                products.append(torch.cat([total, h]) @ h.T)  # (2 elements, elements)
+            moved[name] = h
+        totals, own = torch.stack(products).chunk(2, 1)  # (layers, elements, elements) each
+        squares = own.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)  # ‖h‖², (layers, 1)
+        numbers = torch.cat([squares, orbits.with_elements(totals)], 1).tolist()  # fetched at once
+        heard = sum(map(sum, numbers))
+        if not math.isfinite(heard) or not any(square for square, *_ in numbers):
+            return  # a step that a gradient scaler skips too, or a part of a batch without images
         self.steps += 1
         means = [0.0] * (len(numbers[0]) - 1)
-        for (name, h), (square, *of_elements) in zip(gradients.items(), numbers, strict=True):
+        for (name, h), (square, *of_elements) in zip(moved.items(), numbers, strict=True):
             self.sums[name] += h
             self.squares[name] += square
             shares = [product / max(self.squares[name], TINY) for product in of_elements]
@@ -134,6 +185,21 @@ class Listener:
         if self.steps >= MIN_STEPS and self.evidence().asks_for_slack:
             for remainder in self.remainders.values():
                 remainder.open()
+
+    def _begin(self, epoch: int) -> None:
+        """Forget the epoch before, if it is over; if it was short, hear batches in parts."""
+        if epoch == self.epoch:
+            return
+        if 0 < self.steps_of_epoch < MIN_STEPS:
+            self.parts = max(self.parts, math.ceil(ENOUGH_STEPS / self.steps_of_epoch))
+        self.epoch = epoch
+        self._forget()
+
+    def _orbits_of(self, name: str) -> Orbits:
+        free = self.remainders[name].free
+        if name not in self.orbits or self.orbits[name].places.device != free.device:
+            self.orbits[name] = Orbits.of(self.remainders[name].tie, free)
+        return self.orbits[name]
 
     def _note(self, name: str, shares: Sequence[float]) -> None:
         """Add a step's <Σ h, ρ(g) h> / q to T and V; the first element is the identity."""
@@ -149,17 +215,22 @@ class Listener:
         heard = self.evidence()
         if not heard.steps:
             return "listening, all weights are tied: nothing heard yet"
-        numbers = f"certainty {heard.certainty:.1f}, signal {heard.signal:.1f} after {heard.steps} steps"
+        numbers = f"certainty {heard.certainty:.1f}, signal {heard.signal:.1f} after {heard.steps} gradients"
         if self.opened:
             return f"the data prefer an orientation ({numbers} of epoch {self.epoch}): remainders learn"
         return f"listening, all weights are tied: {numbers} of epoch {self.epoch}; {MIN_STEPS} are needed"
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a run that is resumed needs."""
-        state = {key: value for key, value in vars(self).items() if key != "remainders"}
-        state["sums"] = {name: total.clone() for name, total in self.sums.items()}
-        for key in ("squares", "signal", "variance"):
-            state[key] = dict(state[key])
+        state = {}
+        for key, value in vars(self).items():
+            if key in ("sums", "window"):
+                state[key] = {name: total.clone() for name, total in value.items()}
+            elif isinstance(value, dict):
+                state[key] = dict(value)
+            else:
+                state[key] = value
+        del state["remainders"], state["orbits"]  # they belong to the model
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -172,14 +243,6 @@ class Listener:
             if total.shape != free.shape or total.dtype != torch.float32 or not total.isfinite().all():
                 raise ValueError(f"this state has no sum of gradients for {name}, but something else")
         vars(self).update(copy.deepcopy(dict(state)))
-        for name, total in self.sums.items():
-            self.sums[name] = total.to(self.remainders[name].free.device)
-
-
-def _products(tie: Tie, total: Tensor, h: Tensor) -> Tensor:
-    """Return ‖h‖² and <total, ρ(g) h> for every quarter turn and flip g: (1 + elements,)."""
-    found = [h.square().sum()]
-    for i in range(len(tie.group)):
-        if tie.group.exact[i]:
-            found.append((total * tie.moved(h, i)).sum())
-    return torch.stack(found)
+        for tensors in (self.sums, self.window):
+            for name, total in tensors.items():
+                tensors[name] = total.to(self.remainders[name].free.device)

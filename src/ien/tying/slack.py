@@ -34,7 +34,7 @@ class Remainder(OnDevice):
     """The parametrization that adds a remainder to what one before it computes."""
 
     closed: Tensor
-    """1 as long as it counts as 0, whatever an optimizer does to it; its gradient is the same."""
+    """1 as long as it counts as 0, whatever an optimizer does to it."""
 
     def __init__(self, tie: Tie, like: Tensor, slack: float, closed: bool = False) -> None:
         """Start with a remainder of 0.
@@ -51,11 +51,14 @@ class Remainder(OnDevice):
         self.free = nn.Parameter(torch.zeros_like(like))
         """r, before its tied part is taken away."""
         self.register_buffer("closed", torch.full_like(like, float(closed)).flatten()[:1])
+        self.read: tuple[Tensor, int, bool] | None = None
+        """``closed`` when it was last read, its version, and whether it was 1."""
+        self.kept: Tensor | None = None
+        """r of the last step's forward pass, until its penalty is asked for."""
 
     def value(self) -> Tensor:
-        """Return r - P r, or 0 with the same gradient while it is closed."""
-        r = self.free - self.tie.project(self.free, self.parts_for(self.free))
-        return r - self.closed * r.detach()
+        """Return r - P r, or 0 while it is closed."""
+        return (1 - self.closed) * self._free_part()
 
     def open(self) -> None:
         """Let it learn, from 0 on."""
@@ -64,24 +67,85 @@ class Remainder(OnDevice):
             self.closed.zero_()
 
     def forward(self, tied: Tensor) -> Tensor:
-        """Return W = P W + r."""
-        return tied + self.value()
+        """Return W = P W + r; a closed r costs nothing, and is given the gradient in W."""
+        if torch.compiler.is_compiling() or not _is_readable(self.closed):
+            return tied + self.value() + self.closed * (self.free - self.free.detach())
+        if self.is_closed():
+            return _Overheard.apply(tied, self.free)
+        r = self._free_part()
+        if self.training and r.requires_grad and _is_readable(r):
+            self.kept = r.detach()
+        return tied + r
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Return the tied weight; the remainder stays what it is."""
         return weight - self.value()
 
+    def penalty(self, size: Tensor) -> Tensor:
+        """Return ‖r‖² / size.
+
+        Args:
+            size: ‖P W‖².
+        """
+        r, self.kept = self.kept, None
+        if r is None:
+            r = self.value().detach()
+        return _SquaredNorm.apply(self.free, r) / size
+
     def extra_repr(self) -> str:
         return f"slack={self.slack:g}"
+
+    def _free_part(self) -> Tensor:
+        return self.free - self.tie.project(self.free, self.parts_for(self.free))
+
+    def is_closed(self) -> bool:
+        """Read ``closed`` only if it has changed: on a GPU this would wait for all work there."""
+        if self.read is None or self.read[0] is not self.closed or self.read[1] != self.closed._version:
+            self.read = (self.closed, self.closed._version, bool(self.closed))
+        return self.read[2]
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Return whether it holds numbers: not while somebody asks only for shapes, or maps a model."""
+    return type(tensor) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+class _Overheard(torch.autograd.Function):
+    """A weight as it is, whose gradient a closed remainder is given too."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tied: Tensor, free: Tensor) -> Tensor:
+        return tied.view_as(tied)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad
+
+
+class _SquaredNorm(torch.autograd.Function):
+    """‖r‖² of a remainder that is known already; r is orthogonal, so its gradient is 2 r."""
+
+    @staticmethod
+    def forward(ctx: Any, free: Tensor, r: Tensor) -> Tensor:
+        ctx.save_for_backward(r)
+        return r.square().sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (r,) = ctx.saved_tensors
+        return 2 * grad * r, None
 
 
 def relative_size(parametrizations: parametrize.ParametrizationList) -> Tensor:
     """Return ‖r‖² / ‖P W‖² of a weight with slack; its gradient leaves P W as it is."""
     remainder: Any = parametrizations[-1]
-    with torch.no_grad():
-        tied = _tied_part(parametrizations)
-        size = tied.square().sum().clamp(min=MIN_SIZE * len(tied))
-    return remainder.value().square().sum() / size
+    return remainder.penalty(_tied_size(parametrizations))
 
 
 def slack_of(model: nn.Module) -> dict[str, float]:
@@ -92,7 +156,8 @@ def slack_of(model: nn.Module) -> dict[str, float]:
             for parametrizations in parametrizations_of(module).values():
                 remainder = parametrizations[-1]
                 if isinstance(remainder, Remainder):
-                    found[name] = math.sqrt(float(relative_size(parametrizations)))
+                    square = remainder.value().square().sum() / _tied_size(parametrizations)
+                    found[name] = math.sqrt(float(square))
     return found
 
 
@@ -159,8 +224,9 @@ def _nearest(name: str, slacks: Mapping[str, Slack]) -> Slack:
     return slacks[name]
 
 
-def _tied_part(parametrizations: Any) -> Tensor:
-    """Return a tied weight as it is without its remainder, the last of its parametrizations."""
+@torch.no_grad()
+def _tied_size(parametrizations: Any) -> Tensor:
+    """Return ‖P W‖² of a weight without its remainder, the last of its parametrizations."""
     if parametrizations.is_tensor:
         originals = [parametrizations.original]
     else:  # those of a weight norm
@@ -172,4 +238,4 @@ def _tied_part(parametrizations: Any) -> Tensor:
     first.train(training)
     for each in others:
         value = each(value)
-    return value
+    return value.square().sum().clamp(min=MIN_SIZE * len(value))

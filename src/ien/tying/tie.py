@@ -22,6 +22,7 @@ from .parametrized import (
     tie_norm,
     untie_norm,
 )
+from .parts import forget_parts
 from .plan import TiedTensor, make_plan
 from .slack import Remainder, Slack, add_remainders, slack_by_name
 from .tied import Tied, count_parameters
@@ -164,6 +165,7 @@ def plain_copy(model: M) -> M:
 
 def _remove_ties(model: nn.Module) -> None:
     """Give all tied tensors and norms of a model ordinary values."""
+    forget_parts(model)
     tied = list(_tied_tensors(model))
     seen: set[int] = set()
     sharing: list[tuple[nn.Module, str, nn.Parameter]] = []

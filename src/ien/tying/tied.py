@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrize
 
 from .._text import MODEL_ITSELF, columns, html_table, number, short_count
 from .listening import Evidence, Listener
-from .parametrized import TiedNorm
+from .parametrized import TiedNorm, parametrizations_of
+from .parts import Parts
 from .plan import Plan, TiedLayer, errors_of
 from .slack import RATE, Remainder, relative_size, slack_of
 
@@ -51,6 +52,8 @@ class Tied:
         self.plain_count = plain_count
         self._with_slack = dict(slack or {})
         self._listener = None
+        self._parts: Parts | None = None
+        """Splits gradients, if an epoch has too few steps."""
         if listening:
             self._listener = Listener({name: self.remainders[name] for name in listening})
 
@@ -87,28 +90,75 @@ class Tied:
             penalty = penalty + relative_size(self._with_slack[name]) / remainder.slack
         return penalty
 
-    def listen(self, epoch: int | None) -> None:
+    def listen(self, epoch: int | None, views: int = 1) -> None:
         """Let the remainders learn as soon as images say that they break the symmetry.
 
         For ``slack="auto"``: call it in every step, between ``loss.backward()`` and
         ``optimizer.step()``, before gradients are clipped. Under a gradient scaler, unscale them
         first.
 
+        In epochs of fewer than 16 steps it hears batches in parts, from the second epoch on, which
+        makes a step half as long again: the first dimension of what layers are given must be that
+        of the images.
+
         Args:
             epoch: Its number. Within an epoch no image may be seen twice. None for a step with
                 images of two epochs, to which it does not listen.
+            views: How often each image is in the batch: ``out.views`` with ``EquivarianceLoss``.
         """
         listener = self._listener
         if listener is None:
             raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
-        if listener.opened:
-            return
-        if epoch is not None:
-            gradients = self.gradients()
-            listener.hear({name: gradients[name] for name in listener.remainders}, epoch)
         if not listener.opened:
-            for remainder in listener.remainders.values():
-                remainder.free.grad = None  # the optimizer leaves it as it is
+            shares: list[dict[str, Tensor]] = []
+            if self._parts is not None:
+                shares = self._parts.take()
+            if epoch is not None:
+                listener.views = views
+                listener.listen(self._heard(listener, shares), epoch)
+            if not listener.opened:
+                for remainder in listener.remainders.values():
+                    remainder.free.grad = None  # the optimizer leaves it as it is
+        self._split_batches(listener)
+
+    def _heard(self, listener: Listener, shares: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Return the gradient of a batch by layer, or that of each of its parts."""
+        gradients = self.gradients()
+        if not shares:
+            return [{name: gradients[name] for name in listener.remainders}]
+        pieces = []
+        for share in shares:
+            piece = {}
+            for name in listener.remainders:
+                piece[name] = share.get(name, torch.zeros_like(gradients[name]))
+                if distributed.is_available() and distributed.is_initialized():
+                    distributed.all_reduce(piece[name])  # as torch does with whole gradients
+            pieces.append(piece)
+        return pieces
+
+    def _split_batches(self, listener: Listener) -> None:
+        """Split batches into as many parts as the listener asks for, as long as it listens."""
+        count = 1
+        if not listener.opened:
+            count = listener.parts
+        if self._parts is not None and self._parts.count != count:
+            self._parts.close()
+            self._parts = None
+        if self._parts is None and count > 1:
+            self._parts = Parts(self._layers_of(listener), count)
+        if self._parts is not None:
+            self._parts.views = listener.views
+
+    def _layers_of(self, listener: Listener) -> dict[str, list[nn.Module]]:
+        """Return the modules that have each remainder: several may share one."""
+        found: dict[str, list[nn.Module]] = {}
+        for name, remainder in listener.remainders.items():
+            found[name] = []
+            for module in self.model.modules():
+                for parametrizations in parametrizations_of(module).values():
+                    if parametrizations[-1] is remainder:
+                        found[name].append(module)
+        return found
 
     @property
     def listens(self) -> bool:
@@ -180,6 +230,7 @@ class Tied:
         """Go on listening from what :meth:`state_dict` returned."""
         if self._listener is not None:
             self._listener.load_state_dict(state)
+            self._split_batches(self._listener)
 
     def check(
         self, images: Tensor, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
