@@ -95,8 +95,10 @@ def restore(folder: Path, task: Task) -> Progress:
             if task.tied is not None:
                 found, new = state.get("slack", {}), task.tied.state_dict()
                 task.tied.load_state_dict(found)
-                # which sums there are depends on the step: they were checked with the rest
-                _check_like("slack", found, {**new, "sums": ...} if new else new)
+                # which sums there are depends on the step: load_state_dict has checked them
+                if new:
+                    new |= {"sums": ..., "window": ...}
+                _check_like("slack", found, new)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             if is_out_of_memory(error):
                 raise

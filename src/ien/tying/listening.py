@@ -238,10 +238,13 @@ class Listener:
         expected = self.state_dict()
         if state.keys() != expected.keys() or state["squares"].keys() != expected["squares"].keys():
             raise ValueError("this state belongs to a model with other layers, or to another version")
-        for name, total in state["sums"].items():
-            free = self.remainders[name].free
-            if total.shape != free.shape or total.dtype != torch.float32 or not total.isfinite().all():
-                raise ValueError(f"this state has no sum of gradients for {name}, but something else")
+        for kind in ("sums", "window"):
+            for name, total in state[kind].items():
+                wanted: Tensor = self.remainders[name].free
+                if kind == "sums":
+                    wanted = self._orbits_of(name).matrix(wanted)
+                if total.shape != wanted.shape or total.dtype != wanted.dtype or not total.isfinite().all():
+                    raise ValueError(f"this state has no sum of gradients for {name}, but something else")
         vars(self).update(copy.deepcopy(dict(state)))
         for tensors in (self.sums, self.window):
             for name, total in tensors.items():
