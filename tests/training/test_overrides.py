@@ -118,6 +118,9 @@ def test_settings_change_what_they_say_and_nothing_else(settings, expected) -> N
         (["tie=smooth", "beta=0", "feature_groups=3"], r"tie=smooth: .*rot4"),
         (["action=regular", "group=scale0.7"], r"action=regular: only rotations and flips permute"),
         (["tie=free", "group=scale0.7"], r"tie=free needs a single group with a half turn.*; got scale0.7"),
+        (["tie=free", "tie_group=rot4+flip"], r"tie=free needs a single group .*; got rot4\+flip"),
+        (["tie_group=rot4"], r"tie_group=rot4 needs tie=smooth, free or start"),
+        (["tie=free", "tie_group=rot4xflip", "group=scale0.7"], r"tie=free: .*rot4xflip"),
         (
             ["tie=smooth", "group=rot4+flip"],
             r"tie=smooth needs a single group .* such as rot4; got rot4\+flip",
