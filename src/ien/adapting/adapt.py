@@ -174,20 +174,17 @@ def _lay_out(model: nn.Module, order: torch.memory_format) -> None:
 def _elements(group: Group, count: int, upright: float, draws: torch.Generator) -> Tensor:
     """Draw an element for each of ``count`` images (count,): the identity for a share of them."""
     still = round(upright * count)
-    if len(group) == 1:
-        still = count
-    moved = torch.zeros(0, dtype=torch.int64)
-    if still < count:
-        moved = group.sample(count - still, draws)
+    moved = group.sample(count - still, draws)
     return torch.cat([torch.zeros(still, dtype=torch.int64), moved])
 
 
 def _go_back(student: nn.Module, teacher: nn.Module, share: float) -> None:
     """Set the student's weights to teacher + share * (student - teacher)."""
+    if share == 1:
+        return
     with torch.no_grad():
         for learnt, original in zip(student.parameters(), teacher.parameters(), strict=True):
-            if share < 1:  # lerp with 1 would round
-                learnt.lerp_(original, 1 - share)
+            learnt.lerp_(original, 1 - share)
 
 
 @dataclass(frozen=True)
