@@ -1,4 +1,4 @@
-"""A pretrained network and rotated photographs, three ways: writes benchmarks/pretrained.json.
+"""A pretrained network and rotated photographs, three ways: writes benchmarks/pretrained.json, or --out.
 
     python benchmarks/pretrained.py average canonicalize adapt --data DIR --minutes 60
 
@@ -117,12 +117,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="of adapting")
     parser.add_argument("--steps", type=int, default=4000, help="of fitting")
     parser.add_argument("--size", type=int, default=SIZE, help="of the images that adapt() sees")
-    parser.add_argument("--learning-rate", type=float, default=5e-5, help="of adapting")
-    parser.add_argument("--share", type=float, default=1.0, help="of the way to the learnt weights")
+    parser.add_argument("--learning-rate", type=float, default=1e-4, help="of adapting")
+    parser.add_argument("--share", type=float, default=0.7, help="of the way to the learnt weights")
     parser.add_argument(
         "--half", action="store_true", help="learn from every other photograph, test on the rest"
     )
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "pretrained.json")
     parser.add_argument("--state", type=Path, help="a folder to keep what was trained, and to go on from")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -183,10 +184,8 @@ def main() -> None:
         "commit": commit.stdout.strip(),
         "machine": f"{platform.machine()}, torch {torch.__version__}",
     }
-    path = ROOT / "benchmarks" / "pretrained.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"wrote {path}")
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"wrote {arguments.out}")
 
 
 if __name__ == "__main__":

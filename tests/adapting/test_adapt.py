@@ -118,16 +118,16 @@ def test_the_copy_answers_more_alike_and_the_model_is_as_before() -> None:
 
 def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     net = sided()
-    adapt(net, images(), "rot4", minutes=0.005, folder=tmp_path, progress=False)
+    adapt(net, images(), "rot4", minutes=0.005, share=1.0, folder=tmp_path, progress=False)
     first = torch.load(tmp_path / "adapting.pt", weights_only=True)
-    adapted = adapt(net, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    adapted = adapt(net, images(), "rot4", minutes=0.01, share=1.0, folder=tmp_path, progress=False)
     second = torch.load(tmp_path / "adapting.pt", weights_only=True)
     assert 0 < first["step"] < second["step"]
     assert second["seconds"] == pytest.approx(0.6, abs=0.5)
     for name, value in adapted.state_dict().items():
         assert torch.equal(value, second["model"][name])
     # the time is used up: nothing changes any more
-    again = adapt(net, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    again = adapt(net, images(), "rot4", minutes=0.01, share=1.0, folder=tmp_path, progress=False)
     for name, value in again.state_dict().items():
         assert torch.equal(value, second["model"][name])
 

@@ -56,8 +56,8 @@ def adapt(
     features: float = 10.0,
     upright: float = 0.25,
     mix: float = 0.5,
-    share: float = 1.0,
-    learning_rate: float = 5e-5,
+    share: float = 0.7,
+    learning_rate: float = 1e-4,
     batch_size: int = 16,
     seed: int = 0,
     folder: str | PathLike[str] | None = None,
@@ -86,8 +86,9 @@ def adapt(
         features: Weight γ of what the last layer reads, if that is an ``nn.Linear``.
         upright: Share of the images that the copy sees as they are.
         mix: Share of the images that are mixed with another one: more to learn from few images.
-        share: How far to go from the weights of the model (0) to those that were learnt (1). Less
-            than 1 keeps more of the answers for upright images.
+        share: How far to go from the weights of the model (0) to those that were learnt (1): 1 does
+            more for rotated images, less keeps more of the answers for upright ones. It is applied
+            last: with ``folder``, call again with another share, and nothing is trained again.
         learning_rate: The highest; it rises for 20 steps, and falls as a cosine.
         batch_size: Images a step, if ``images`` is a tensor.
         seed: Of all random choices.
