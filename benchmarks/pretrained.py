@@ -169,6 +169,7 @@ def main() -> None:
                 "size": arguments.size,
                 "learning_rate": arguments.learning_rate,
                 "share": arguments.share,
+                "adapt_learnt_from": list(batches.sources),
             }
         settings[f"{how}_cpu_seconds"] = round(time.process_time() - started)
         started = time.process_time()
