@@ -1,9 +1,9 @@
-"""A pretrained network and rotated photographs, three ways: writes benchmarks/pretrained.json.
+"""A pretrained network and rotated photographs, three ways: writes benchmarks/pretrained.json, or --out.
 
     python benchmarks/pretrained.py average canonicalize adapt --data DIR --minutes 60
 
 EfficientNet-Lite0 with ImageNet weights is tested on 400 ImageNet photographs (DIR/imagenet-samples). What
-learns, learns from other photographs without labels: Tiny ImageNet, STL-10 and frames of GOT-10k, all in DIR.
+learns, learns from other photographs without labels: Tiny ImageNet, STL-10, frames of GOT-10k and OTB.
 With --half, it also learns from every other one of the 400, and is tested on the rest.
 """
 
@@ -32,11 +32,11 @@ from ien.measuring.image_folder import find_images, image_batches, read_square
 
 ROOT = Path(__file__).parents[1]
 SIZE = 224
-SHARES = {"imagenet": 3, "stl10": 1, "got10k": 1, "tiny-imagenet": 1}
-"""How much of each source there is in the batches that adapt() sees."""
+SHARES = {"imagenet": 2, "stl10": 1, "frames": 1}
+"""How much of each source there is in the batches that adapt() sees: sharp ones only, so no Tiny ImageNet."""
 REPEATS = {"imagenet": 10}
 """Sources that are few and close to the tested ones are seen more often by fit()."""
-BATCH_SIZE = 32
+BATCH_SIZE = 16
 
 
 class Scores(nn.Module):
@@ -54,16 +54,19 @@ class Scores(nn.Module):
 def photographs(data: Path) -> dict[str, Tensor]:
     """Unlabelled photographs to learn from, (N, 3, n, n) bytes of each source."""
     frames = []
-    for path in find_images(data / "got10k" / "train")[::12]:  # neighbouring frames are nearly equal
-        square = read_square(path, channels=3).unsqueeze(0)  # (1, 3, n, n)
-        frames.append(F.interpolate(square.float(), (160, 160), mode="bilinear", antialias=True).byte())
+    paths = find_images(data / "got10k" / "train")[::6]  # neighbouring frames are nearly equal
+    paths += find_images(data / "otb")[::8]
+    for path in paths:
+        square = read_square(path, channels=3).unsqueeze(0).float()  # (1, 3, n, n)
+        scaled = F.interpolate(square, (SIZE, SIZE), mode="bicubic", antialias=True)
+        frames.append(scaled.clamp(0, 255).byte())
     tiny = []
     for files in find_tiny_imagenet(data).train.values():
         tiny += files
     return {
         "tiny-imagenet": read_images(tiny),
         "stl10": stl10(data).train_x,
-        "got10k": torch.cat(frames),
+        "frames": torch.cat(frames),
     }
 
 
@@ -80,7 +83,7 @@ class Mixed:
     """Batches with a fixed share of each source, scaled to one size, without end."""
 
     def __init__(self, sources: dict[str, Tensor], size: int, seed: int) -> None:
-        self.sources = sources
+        self.sources = {name: sources[name] for name in SHARES if name in sources}
         self.size = size
         self.draws = torch.Generator().manual_seed(seed)
 
@@ -113,12 +116,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60.0, help="of adapting")
     parser.add_argument("--steps", type=int, default=4000, help="of fitting")
-    parser.add_argument("--size", type=int, default=160, help="of the images that adapt() sees")
+    parser.add_argument("--size", type=int, default=SIZE, help="of the images that adapt() sees")
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of adapting")
+    parser.add_argument("--share", type=float, default=0.7, help="of the way to the learnt weights")
     parser.add_argument(
         "--half", action="store_true", help="learn from every other photograph, test on the rest"
     )
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "pretrained.json")
     parser.add_argument("--state", type=Path, help="a folder to keep what was trained, and to go on from")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -155,6 +160,7 @@ def main() -> None:
                 batches,
                 "rot4",
                 arguments.minutes,
+                share=arguments.share,
                 learning_rate=arguments.learning_rate,
                 folder=arguments.state,
             )
@@ -162,6 +168,8 @@ def main() -> None:
                 "minutes": arguments.minutes,
                 "size": arguments.size,
                 "learning_rate": arguments.learning_rate,
+                "share": arguments.share,
+                "adapt_learnt_from": list(batches.sources),
             }
         settings[f"{how}_cpu_seconds"] = round(time.process_time() - started)
         started = time.process_time()
@@ -177,10 +185,8 @@ def main() -> None:
         "commit": commit.stdout.strip(),
         "machine": f"{platform.machine()}, torch {torch.__version__}",
     }
-    path = ROOT / "benchmarks" / "pretrained.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"wrote {path}")
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"wrote {arguments.out}")
 
 
 if __name__ == "__main__":

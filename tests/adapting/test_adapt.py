@@ -13,7 +13,6 @@ import ien
 from ien.adapting.adapt import adapt
 from ien.adapting.average import GroupAverage
 from ien.adapting.compare import compare
-from ien.loss.objective import EquivarianceLoss
 
 
 def images(count: int = 64, side: int = 12) -> Tensor:
@@ -38,23 +37,62 @@ def sided() -> nn.Module:
 
 
 def test_the_loss_of_a_step_is_the_formula() -> None:
-    from ien.adapting.adapt import _loss
+    from ien.adapting.adapt import _Comparison
 
     teacher, student = sided(), sided()
     with torch.no_grad():
         for parameter in student.parameters():
             parameter += 0.1
     x = images(8)
-    objective = EquivarianceLoss("rot4", (), feature_groups=1)
-    g = objective.sample(8, torch.Generator().manual_seed(5))
-    loss = _loss(teacher, student, objective, "scores", x, torch.Generator().manual_seed(5))
-    expected = 0.0
+    g = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    comparison = _Comparison(ien.group("rot4"), "scores", {"2": 0.5}, head="5", features=3.0)
+    loss = comparison.loss(teacher, student, x, g)
+    scores = squares = wanted_squares = map_squares = 0.0
     for i in range(8):
-        wanted = teacher(x[i : i + 1]).softmax(1)
-        for view in (x[i : i + 1], x[i : i + 1].rot90(int(g[i]), (2, 3))):
-            answer = student(view).log_softmax(1)
-            expected += float((wanted * (wanted.log() - answer)).sum().detach()) / 16
+        view = x[i : i + 1].rot90(int(g[i]), (2, 3))
+        wanted, answer = teacher(x[i : i + 1]).softmax(1), student(view).log_softmax(1)
+        scores += float((wanted * (wanted.log() - answer)).sum().detach()) / 8
+        squares += float((teacher[:5](x[i : i + 1]) - student[:5](view)).square().sum().detach())
+        wanted_squares += float(teacher[:5](x[i : i + 1]).square().sum().detach())
+        moved = teacher[:3](x[i : i + 1]).rot90(int(g[i]), (2, 3))
+        map_squares += float((moved - student[:3](view)).square().mean().detach()) / 8
+    variance = float(teacher[:3](x).var(unbiased=False).detach())
+    expected = scores + 3.0 * squares / wanted_squares + 0.5 * map_squares / variance
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_share_of_the_images_stays_upright_and_the_rest_gets_every_other_element() -> None:
+    from ien.adapting.adapt import _elements
+
+    g = _elements(ien.group("rot4"), 16, 0.25, torch.Generator().manual_seed(0))
+    assert torch.bincount(g, minlength=4).tolist() == [4, 4, 4, 4]
+    g = _elements(ien.group("rot4"), 12, 0.0, torch.Generator().manual_seed(0))
+    assert torch.bincount(g, minlength=4).tolist() == [0, 4, 4, 4]
+    assert _elements(ien.group("rot4"), 5, 1.0, torch.Generator()).tolist() == [0, 0, 0, 0, 0]
+
+
+def test_the_last_layer_is_found_only_if_the_model_returns_what_it_returns() -> None:
+    from ien.adapting.head import inputs_of, last_linear
+
+    net, x = sided(), images(4)
+    assert last_linear(net, x) == "5"
+    assert last_linear(nn.Sequential(net, nn.Softmax(1)), x) is None
+    assert last_linear(nn.Conv2d(3, 4, 3), x) is None
+    with inputs_of(net, "5") as features:
+        net(x)
+    net(x)  # no hook is left
+    (found,) = features
+    assert torch.equal(found, net[:5](x))
+
+
+def test_a_share_of_the_way_is_between_the_two_weights(tmp_path: Path) -> None:
+    net = sided()
+    halfway = adapt(net, images(), "rot4", minutes=0.005, share=0.5, folder=tmp_path, progress=False)
+    learnt = torch.load(tmp_path / "adapting.pt", weights_only=True)["model"]
+    for name, value in net.state_dict().items():
+        expected = (value.double() + learnt[name].double()) / 2
+        assert torch.allclose(halfway.state_dict()[name].double(), expected, atol=1e-6), name
+    assert not torch.equal(halfway.get_parameter("0.weight"), net.get_parameter("0.weight"))
 
 
 def test_the_copy_answers_more_alike_and_the_model_is_as_before() -> None:
@@ -80,16 +118,16 @@ def test_the_copy_answers_more_alike_and_the_model_is_as_before() -> None:
 
 def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     net = sided()
-    adapt(net, images(), "rot4", minutes=0.005, folder=tmp_path, progress=False)
+    adapt(net, images(), "rot4", minutes=0.005, share=1.0, folder=tmp_path, progress=False)
     first = torch.load(tmp_path / "adapting.pt", weights_only=True)
-    adapted = adapt(net, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    adapted = adapt(net, images(), "rot4", minutes=0.01, share=1.0, folder=tmp_path, progress=False)
     second = torch.load(tmp_path / "adapting.pt", weights_only=True)
     assert 0 < first["step"] < second["step"]
     assert second["seconds"] == pytest.approx(0.6, abs=0.5)
     for name, value in adapted.state_dict().items():
         assert torch.equal(value, second["model"][name])
     # the time is used up: nothing changes any more
-    again = adapt(net, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    again = adapt(net, images(), "rot4", minutes=0.01, share=1.0, folder=tmp_path, progress=False)
     for name, value in again.state_dict().items():
         assert torch.equal(value, second["model"][name])
 
@@ -130,6 +168,8 @@ def test_maps_are_rotated_before_they_are_compared() -> None:
         ({"minutes": 0}, "minutes must be a number above 0; got 0"),
         ({"learning_rate": -1.0}, "learning_rate must be a number above 0; got -1.0"),
         ({"learning_rate": 1e30}, "use a learning_rate below 1e\\+30"),
+        ({"features": -1.0}, "features must be a number of at least 0; got -1.0"),
+        ({"mix": 1.5}, "mix must be a number from 0 to 1; got 1.5"),
         ({"outputs": "mask"}, "outputs must be one of"),
     ],
 )

@@ -8,6 +8,7 @@ In reading order:
     rate.py           the learning rate of what is trained here
     orientation.py    which way up is an image: a small tied network learns it without labels
     canonicalize.py   Canonicalize: rotate the image upright, run the model once
+    head.py           the features that a classifier's last layer reads
     adapt.py          adapt: train a copy for some minutes, without labels
     compare.py        before and after: agreement, accuracy, cost
 """

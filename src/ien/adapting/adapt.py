@@ -1,9 +1,11 @@
 """Train a copy of a model to answer for a transformed image as the original does for the image.
 
-    L  =  d( f(x), f′(x) )  +  d( g · f(x), f′(g · x) )  +  Σ_i β_i L_G^(i)
+    L = d( g · f(x), f′(g · x) ) + γ e( h(x), h′(g · x) ) + Σ_i β_i e( g · h_i(x), h′_i(g · x) )
 
-f is the model as it came, frozen; f′ its copy; d the Kullback-Leibler divergence of scores, or the
-relative squared error of anything else; the sum is the paper's loss, on layers that are named.
+f is the model as it came, frozen; f′ its copy; g an element, for some of the images the identity;
+d the Kullback-Leibler divergence of scores, or the relative squared error e of anything else. h is
+what a classifier's last layer reads, h_i are the maps of layers that are named: the paper's loss,
+with the frozen model's map in place of the copy's own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,12 +27,15 @@ from .._files import generator, replace_file
 from .._text import progress_bar
 from ..groups.families import group as named_group
 from ..groups.group import Group
+from ..loss.capture import capture
+from ..loss.error import mean_error
+from ..loss.layers import weights_of
 from ..loss.modules import tensors_in
-from ..loss.objective import EquivarianceLoss
 from ..measuring.inputs import Images, checked_batches
+from .head import inputs_of, last_linear
 from .outputs import Kind, Kinds, act_on_outputs, check_kinds, check_square, kinds_in
 from .rate import share_of_peak
-from .variation import has_flips, varied
+from .variation import has_flips, mixed, varied
 
 __all__ = ["adapt"]
 
@@ -47,8 +53,12 @@ def adapt(
     minutes: float = 10.0,
     outputs: Kinds = "scores",
     layers: Sequence[str] | Mapping[str, float] = (),
-    learning_rate: float = 3e-4,
-    batch_size: int = 32,
+    features: float = 10.0,
+    upright: float = 0.25,
+    mix: float = 0.5,
+    share: float = 0.7,
+    learning_rate: float = 1e-4,
+    batch_size: int = 16,
     seed: int = 0,
     folder: str | PathLike[str] | None = None,
     progress: bool = True,
@@ -65,14 +75,22 @@ def adapt(
     Args:
         model: A trained model; it is not changed.
         images: Images in their usual orientation, as the model takes them: a tensor (N, C, n, n),
-            or batches that can be gone through again and again, such as a DataLoader. Thousands.
+            or batches that can be gone through again and again, such as a DataLoader. Thousands,
+            sharp, and of the size that the model will see: what it learns at another helps little.
         group: The transformations, such as ``"rot4"``.
         minutes: How long to train. The result depends on how fast the machine is.
         outputs: What the model returns, as in :class:`GroupAverage`. Maps of several channels count
             as scores of classes for each pixel.
-        layers: Layers to compare with the paper's loss as well, or a mapping to their weights β.
+        layers: Layers whose maps should be those of the model, transformed; or a mapping to their
+            weights β.
+        features: Weight γ of what the last layer reads, if that is an ``nn.Linear``.
+        upright: Share of the images that the copy sees as they are.
+        mix: Share of the images that are mixed with another one: more to learn from few images.
+        share: How far to go from the weights of the model (0) to those that were learnt (1): 1 does
+            more for rotated images, less keeps more of the answers for upright ones. It is applied
+            last: with ``folder``, call again with another share, and nothing is trained again.
         learning_rate: The highest; it rises for 20 steps, and falls as a cosine.
-        batch_size: Images a step, if ``images`` is a tensor. The model sees each twice.
+        batch_size: Images a step, if ``images`` is a tensor.
         seed: Of all random choices.
         folder: Where to keep a checkpoint, every minute. If it has one, training goes on from it.
         progress: Whether to show a bar on a terminal.
@@ -89,28 +107,44 @@ def adapt(
     True
     """
     named = named_group(group)
-    _check(model, minutes, outputs, learning_rate)
-    batches = _Batches(images, batch_size, seed)
+    _check(model, minutes, outputs, learning_rate, features)
+    _check_shares(upright=upright, mix=mix, share=share)
+    compared = weights_of(layers, "layer")
+    batches = _Batches(images, batch_size, mix, seed)
     teacher = copy.deepcopy(model).eval().requires_grad_(False)
     student = copy.deepcopy(model).eval()  # eval: statistics of norms are as they were
+    _lay_out(teacher, torch.channels_last)  # about half the time on a CPU
+    _lay_out(student, torch.channels_last)
     trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
     if not trained:
         raise ValueError("all parameters of the model are frozen: call model.requires_grad_(True) first")
     optimizer = torch.optim.AdamW(trained, learning_rate, weight_decay=0.0)
-    objective = EquivarianceLoss(named, layers, feature_groups=1, normalize=True)
 
-    settings = {"group": str(named), "batch_size": batch_size, "seed": seed, "learning_rate": learning_rate}
+    settings = {
+        "group": str(named),
+        "batch_size": batch_size,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "features": features,
+        "upright": upright,
+        "mix": mix,
+    }
     checkpoint = _Checkpoint(folder, settings)
     step, seconds = checkpoint.load(student, optimizer)
     budget = 60 * minutes
     saved = seconds
     may_mirror = not has_flips(named)
+    comparison: _Comparison | None = None
     with progress_bar("adapting (seconds)", round(budget), shown=progress) as advance:
         advance(seconds)
         while seconds < budget:
             started = time.monotonic()
             x = batches.draw(step, device=trained[0].device, may_mirror=may_mirror)
-            loss = _loss(teacher, student, objective, outputs, x, generator(seed, "elements", step))
+            if comparison is None:
+                head = last_linear(teacher, x[:1]) if features > 0 else None
+                comparison = _Comparison(named, outputs, compared, head, features)
+            g = _elements(named, len(x), upright, generator(seed, "elements", step))
+            loss = comparison.loss(teacher, student, x, g)
             if not loss.isfinite():
                 raise ValueError(
                     f"the loss is {loss.item()} at step {step}: use a learning_rate below {learning_rate:g}"
@@ -128,32 +162,75 @@ def adapt(
                 checkpoint.save(student, optimizer, step, seconds)
                 saved = seconds
     checkpoint.save(student, optimizer, step, seconds)
+    _go_back(student, teacher, share)
+    _lay_out(student, torch.contiguous_format)
     return student.requires_grad_(True)
 
 
-def _loss(
-    teacher: nn.Module,
-    student: nn.Module,
-    objective: EquivarianceLoss,
-    kinds: Kinds,
-    x: Tensor,
-    draws: torch.Generator,
-) -> Tensor:
-    """The loss of one step on images (B, C, n, n); see the top of this file."""
+def _lay_out(model: nn.Module, order: torch.memory_format) -> None:
+    """Store kernels in another order of their dims; the numbers stay."""
+    model.to(memory_format=order)  # type: ignore[call-overload]
+
+
+def _elements(group: Group, count: int, upright: float, draws: torch.Generator) -> Tensor:
+    """Draw an element for each of ``count`` images (count,): the identity for a share of them."""
+    still = round(upright * count)
+    moved = group.sample(count - still, draws)
+    return torch.cat([torch.zeros(still, dtype=torch.int64), moved])
+
+
+def _go_back(student: nn.Module, teacher: nn.Module, share: float) -> None:
+    """Set the student's weights to teacher + share * (student - teacher)."""
+    if share == 1:
+        return
     with torch.no_grad():
-        wanted = teacher(x)
-    out = objective(student, x, generator=draws)  # the student on [x, g · x]
-    (group,) = objective.groups
-    height, width = x.shape[-2:]
-    moved = act_on_outputs(wanted, kinds, group, out.g, (height, width))
-    loss = out.loss
-    # in the order in which the model returns them
-    for kind, still, turned, answer in zip(
-        kinds_in(wanted, kinds), tensors_in(wanted), tensors_in(moved), tensors_in(out.output), strict=True
-    ):
-        target = torch.cat([still, turned])  # (2 B, …)
-        loss = loss + _distance(target, answer, kind)
-    return loss
+        for learnt, original in zip(student.parameters(), teacher.parameters(), strict=True):
+            learnt.lerp_(original, 1 - share)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """What of the copy is compared with what of the model; see the top of this file."""
+
+    group: Group
+    kinds: Kinds
+    layers: Mapping[str, float]
+    """Layers whose maps are compared, and their weights β."""
+    head: str | None
+    """The layer whose inputs are compared."""
+    features: float
+    """Their weight γ."""
+
+    def loss(self, teacher: nn.Module, student: nn.Module, x: Tensor, g: Tensor) -> Tensor:
+        """The loss of one step on images (B, C, n, n) under elements (B,)."""
+        with (
+            torch.no_grad(),
+            capture(teacher, self.layers) as maps,
+            inputs_of(teacher, self.head) as features,
+        ):
+            upright = teacher(x)
+        with (
+            capture(student, self.layers) as moved_maps,
+            inputs_of(student, self.head) as moved_features,
+        ):
+            answers = student(self.group.act(x, g))
+
+        height, width = x.shape[-2:]
+        wanted = act_on_outputs(upright, self.kinds, self.group, g, (height, width))
+        loss = torch.zeros((), device=x.device)
+        # in the order in which the model returns them
+        for kind, target, answer in zip(
+            kinds_in(upright, self.kinds), tensors_in(wanted), tensors_in(answers), strict=True
+        ):
+            loss = loss + _distance(target, answer, kind)
+        for target, answer in zip(features, moved_features, strict=True):
+            loss = loss + self.features * _distance(target, answer, "invariant")
+        for name, weight in self.layers.items():
+            error = mean_error(
+                maps[name], moved_maps[name], self.group, g, normalize=True, layer=f"layer {name!r}"
+            )
+            loss = loss + weight * error
+        return loss
 
 
 def _distance(target: Tensor, answer: Tensor, kind: Kind) -> Tensor:
@@ -169,13 +246,14 @@ def _distance(target: Tensor, answer: Tensor, kind: Kind) -> Tensor:
 class _Batches:
     """Random batches of images, varied a little; the same for the same seed and step."""
 
-    def __init__(self, images: Images, batch_size: int, seed: int) -> None:
+    def __init__(self, images: Images, batch_size: int, mix: float, seed: int) -> None:
         if isinstance(images, Iterator):
             raise ValueError(
                 "images can be gone through only once: pass a tensor, a list of batches or a DataLoader"
             )
         self.images = images
         self.batch_size = batch_size
+        self.mix = mix
         self.seed = seed
         self._waiting: Iterator[Tensor] | None = None
         self._count = 0  # images in the first pass over batches
@@ -193,7 +271,10 @@ class _Batches:
         else:
             x = self._next()
             check_square(x)
-        return varied(x.to(device), may_mirror, draws)
+        # in random order, so that no kind of image always gets the same element
+        x = x[torch.randperm(len(x), generator=draws)]
+        x = mixed(varied(x.to(device), may_mirror, draws), self.mix, draws)
+        return x.contiguous(memory_format=torch.channels_last)
 
     def _next(self) -> Tensor:
         """The next batch of the user's, from the beginning again after the last one."""
@@ -272,11 +353,19 @@ class _Checkpoint:
         replace_file(self.path, lambda path: torch.save(state, path))
 
 
-def _check(model: object, minutes: float, outputs: object, learning_rate: float) -> None:
+def _check(model: object, minutes: float, outputs: object, learning_rate: float, features: float) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"adapt needs a torch.nn.Module; got a {type(model).__name__}")
     if not minutes > 0 or not math.isfinite(minutes):
         raise ValueError(f"minutes must be a number above 0; got {minutes}")
     if not learning_rate > 0 or not math.isfinite(learning_rate):
         raise ValueError(f"learning_rate must be a number above 0; got {learning_rate}")
+    if not 0 <= features < math.inf:
+        raise ValueError(f"features must be a number of at least 0; got {features}")
     check_kinds(outputs)
+
+
+def _check_shares(**shares: float) -> None:
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be a number from 0 to 1; got {value}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..groups.group import Group
 from ..groups.similarity import Similarity
 
-__all__ = ["has_flips", "varied"]
+__all__ = ["has_flips", "mixed", "varied"]
 
 SMALLEST_CROP = 0.6
 """Random crops keep at least this share of each side."""
@@ -45,6 +45,26 @@ def varied(x: Tensor, may_mirror: bool, draws: torch.Generator) -> Tensor:
     x = contrast * (x - mean) + brightness * mean
     grey = (uniform(0, 1) < 0.2).view(-1, 1, 1, 1)
     return torch.where(grey, x.mean(1, keepdim=True), x)
+
+
+def mixed(x: Tensor, share: float, draws: torch.Generator) -> Tensor:
+    """Lay other images of the batch (B, C, H, W) over a share of its images.
+
+    x′_i  =  w_i x_i + (1 - w_i) x_j,   w_i uniform in [0, 1], and 1 for all others
+
+    Args:
+        x: The images.
+        share: How many of them are mixed, from 0 to 1.
+        draws: Source of randomness, on the CPU.
+    """
+    if share == 0:
+        return x
+    count = len(x)
+    partner = torch.randperm(count, generator=draws)
+    weight = torch.rand(count, generator=draws)  # (B,)
+    chosen = torch.rand(count, generator=draws) < share
+    weight = torch.where(chosen, weight, 1.0).view(-1, 1, 1, 1).to(x)
+    return weight * x + (1 - weight) * x[partner]
 
 
 def has_flips(group: Group) -> bool:
