@@ -73,7 +73,7 @@ COMMON_DEVIATIONS = (
 ROTATION_DEVIATIONS = (
     "templates in all quarter turns: the highest response gives the orientation, without a limit on its "
     "change (RE-SiamFC has one as an option, of unknown size); the box stays upright and keeps the ratio of "
-    "its sides",
+    "its sides; the hull of the box rotated by that angle is scored beside it",
     "features are pooled over a feature group before they are correlated (RE-SiamFC does not say)",
 )
 STEERABLE_DEVIATIONS = (

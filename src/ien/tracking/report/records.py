@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ class Tracked:
     """Area under the success curve."""
     precision: float
     """At 20 pixels."""
+    success_hull: float
+    """Of boxes that follow the angle that was found."""
     precision_auc: float
     normalised_precision: float
     overlap: float
@@ -188,6 +191,7 @@ def _tracked(found: Mapping[str, object]) -> Tracked:
     return Tracked(
         success=read_share(found, "success"),
         precision=read_share(found, "precision"),
+        success_hull=_optional_share(found, "success_hull"),
         precision_auc=read_share(found, "precision_auc"),
         normalised_precision=read_number(found, "normalised_precision"),
         overlap=read_number(found, "overlap"),
@@ -201,6 +205,13 @@ def _tracked(found: Mapping[str, object]) -> Tracked:
         by_orientation=_bins(found, "by_orientation"),
         by_angle=_bins(found, "by_angle"),
     )
+
+
+def _optional_share(found: Mapping[str, object], name: str) -> float:
+    """Return a number from 0 to 1; NaN if the record is older, or its tracker knows no angle."""
+    if name not in found:
+        return math.nan
+    return read_share(found, name)
 
 
 def _bins(found: Mapping[str, object], name: str) -> tuple[Bin, ...]:
