@@ -318,4 +318,6 @@ def _config_digest(config: Config, device: str) -> str:
         del content["objective"]["interpolation"]
     if not config.objective.corners:
         del content["objective"]["corners"]
+    if content["network"].get("features") is None:
+        content["network"].pop("features", None)  # a field of trackers
     return digest(json.dumps(content, sort_keys=True).encode())

@@ -148,11 +148,16 @@ def channel_shares(row: Row) -> list[float]:
         config = record.config
         feature_groups, width = str(config["feature_groups"]), config["width"]
         assert isinstance(width, int | float)
-        shares[_channel_share(feature_groups, width, str(config["backbone"]), str(config["group"]))] = None
+        features = config.get("features")  # older records have none
+        assert features is None or isinstance(features, int)
+        share = _channel_share(feature_groups, width, str(config["backbone"]), str(config["group"]), features)
+        shares[share] = None
     return list(shares)
 
 
-def _channel_share(feature_groups: str, width: float, backbone: str, group: str) -> float:
+def _channel_share(
+    feature_groups: str, width: float, backbone: str, group: str, features: int | None = None
+) -> float:
     """Return the channels of all layers, relative to those of the steerable twin.
 
     >>> _channel_share("4-2-1", 1, "alexnet-v2", "rot4")
@@ -161,8 +166,8 @@ def _channel_share(feature_groups: str, width: float, backbone: str, group: str)
     own = FeatureGroups.of(feature_groups)
     twin = FeatureGroups.of(len(parse_group(group)))
     # num_groups: of each layer; the members of its feature groups are its channels
-    own_channels = sum(map(own.channels, num_groups(own, width, backbone)))
-    twin_channels = sum(map(twin.channels, num_groups(twin, width, backbone)))
+    own_channels = sum(map(own.channels, num_groups(own, width, backbone, features)))
+    twin_channels = sum(map(twin.channels, num_groups(twin, width, backbone, features)))
     return own_channels / twin_channels
 
 
