@@ -16,6 +16,7 @@ from rich.console import Console
 from ien.experiments import queue
 from ien.tracking import Tracker, footage, score, track
 from ien.tracking import demo as demo_module
+from ien.tracking.data.boxes import hulls
 from ien.tracking.data.clips import otb
 from ien.tracking.data.rot_otb import rotated, write
 from ien.tracking.data.synthetic import synthetic
@@ -137,6 +138,25 @@ def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(run, video, t
     assert table("tracks/clip.csv")["angle"].tolist() == expected.angles.tolist()
 
 
+def test_a_hull_is_in_the_table_and_in_the_scores(run, sequence, monkeypatch) -> None:
+    # an untrained network finds no angle: let it find 45° more in every frame
+    monkeypatch.setattr(Tracker, "_best", lambda self, responses, last: ((last + 1) % 8, 1))
+    written = f"tracks/{sequence.name}.csv"
+    options = ("--run", run, "--templates", "8")
+    said = {}
+    tables = {}
+    for shape in ("upright", "hull"):
+        said[shape] = invoke("track", sequence, *options, "--box-shape", shape).stdout
+        tables[shape] = table(written)
+    upright, hull = tables["upright"], tables["hull"]
+    assert hull["angle"].tolist() == upright["angle"].tolist() == [45 * k for k in range(FRAMES)]
+    expected = hulls(upright["box"], upright["angle"])
+    np.testing.assert_allclose(hull["box"], expected, atol=2e-3)  # three decimals are kept
+    (clip,) = otb(sequence.parent)
+    for shape, found in tables.items():
+        assert f"success {score(found['box'], clip.boxes).success:.3f}" in said[shape]
+
+
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
@@ -157,6 +177,8 @@ def test_templates_are_those_of_the_group_and_one_for_plain_siamfc(run, video, t
         ("RUN --run RUN --box BOX", "holds no images"),
         ("SEQUENCE --run RUN --fps -1", "fps must be a number of frames"),
         ("VIDEO --demo", "--demo makes its own clip"),
+        ("--demo --box-shape hull", "--demo makes its own clip"),
+        ("VIDEO --run RUN --box BOX --box-shape hull --templates 1", "tries a single one: give rotations=4"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, fragment, video, run, sequence) -> None:

@@ -95,6 +95,23 @@ def test_a_recorded_row_is_skipped_but_for_another_configuration(again) -> None:
     assert RECORD.read_bytes() == before and not Path("runs").exists()
 
 
+def test_a_record_from_before_a_setting_is_that_of_its_default() -> None:
+    name = "rot-tim/resnet18-r8-ien-beta0.1"
+    path = Path(__file__).parents[2] / "results" / name / "small-seed1.json"
+    assert "interpolation" not in json.loads(path.read_text())["config"]["objective"]
+    Path("results", name).mkdir(parents=True)
+    shutil.copy(path, Path("results", name))
+    (planned,) = plan([name], "small", [1])
+    assert queue.is_recorded(planned, Path("results"))
+    (changed,) = plan([name], "small", [1], ["interpolation=nearest", "corners=true"])
+    assert run_name(changed) == f"{name}/small-seed1-interpolationnearest-cornersTrue"
+    assert not queue.is_recorded(changed, Path("results"))
+    shutil.copy(path, Path("results", f"{run_name(changed)}.json"))
+    match = r"another configuration \(interpolation 'bilinear', now 'nearest', corners False, now True\)"
+    with pytest.raises(ValueError, match=match):
+        queue.is_recorded(changed, Path("results"))
+
+
 def test_a_single_run_is_made_again_where_only_its_record_is_left(again) -> None:
     shutil.rmtree("runs")
     run("rot-mnist/cnn")

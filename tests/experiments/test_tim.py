@@ -36,7 +36,13 @@ HET = {
 }
 EQUIVARIANT = {f"rot-tim/resnet18-r8-equivariant{how}" for how in ("", "-2x", "-loss")}
 ALONE = {f"rot-tim/resnet18-r8-{how}-alone-2x" for how in ("cnn-aug", "e2cnn")}
-BEYOND = {*EQUIVARIANT, *ALONE}  # beyond the paper
+# how the loss treats rotations by 45°: interpolation, and whether corners count
+RESAMPLED = {
+    "rot-tim/resnet18-r8-ien-beta0.1-nearest-corners": ("nearest", True),
+    "rot-tim/resnet18-r8-ien-beta0.1-nearest": ("nearest", False),
+    "rot-tim/resnet18-r8-ien-beta0.1-corners": ("bilinear", True),
+}
+BEYOND = {*EQUIVARIANT, *ALONE, *RESAMPLED}  # beyond the paper
 GROUPS = {"r4": ("rot4", "4"), "r8": ("rot8", "8"), "r4r": ("rot4xflip", "8")}
 
 
@@ -120,7 +126,7 @@ def test_the_preset_paper_is_the_papers_text(name) -> None:
     for mix, (_, sizes, of) in HET.items():
         if row in (f"{mix}-het-ien", f"{mix}-cnn-aug"):
             wanted |= {"feature_groups": sizes, "group": of}
-    beta = row.partition("beta")[2]
+    beta = row.partition("beta")[2].partition("-")[0]
     wanted["beta"] = float(beta) if beta else 0.1 if row.endswith("het-ien") else float(row.endswith("-loss"))
     beyond = {"action": "regular" if wanted["beta"] else "pooled", "tie": "smooth"}
     usual = {"action": "pooled", "tie": "never"}
@@ -129,6 +135,18 @@ def test_the_preset_paper_is_the_papers_text(name) -> None:
         wanted |= {"epochs": 180, "cycle_epochs": 140}
     assert {field: settings[field] for field in wanted} == wanted
     assert len(deviations(name)) >= 6
+
+
+@pytest.mark.parametrize("preset", ["paper", "small", "smoke"])
+def test_the_ablation_of_resampling_changes_nothing_else(preset) -> None:
+    assert set(find("rot-tim/resnet18-r8-ien-beta0.1-*")) == set(RESAMPLED)
+    base = config("rot-tim/resnet18-r8-ien-beta0.1", preset)
+    for name, (interpolation, corners) in RESAMPLED.items():
+        wanted = {"interpolation": interpolation, "corners": corners, "experiment": name}
+        assert flat(config(name, preset)) == flat(base) | wanted
+        told = [text for text in deviations(name) if text.startswith("rotations by 45°")]
+        assert len(told) == 1 and f"are {interpolation}" in told[0]
+        assert ("corners are compared too" in told[0]) == corners
 
 
 @pytest.mark.parametrize("net", ["resnet18", "vgg"])

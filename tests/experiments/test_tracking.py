@@ -9,7 +9,7 @@ import torch
 
 import ien
 from ien.experiments import PRESETS, config, deviations, find, paper
-from ien.experiments.queue import plan, run_name
+from ien.experiments.queue import _read_record, plan, run_name
 from ien.tracking.data import sets as tracking_sets
 from ien.tracking.siamfc_network import SiamFC
 from ien.tracking.training.task import TRACK_TARGETS
@@ -85,6 +85,50 @@ def test_small_differs_from_paper_in_size_only_and_rows_as_they_say() -> None:
     for row, preset in itertools.product(fields, PRESETS):
         ours, other = (config(f"tracking/{name}", preset) for name in ("ien-siamfc", row))
         assert differing(ours, other) == fields[row], (row, preset)
+
+
+def test_features_gives_every_row_the_channels_that_it_correlates() -> None:
+    x = torch.rand(1, 3, 127, 127)
+    natural, equal = {}, {}
+    for name in ALL:
+        (plain,) = plan([name], "small", [1])
+        (changed,) = plan([name], "small", [1], ["features=8"])
+        assert run_name(changed) == f"{name}/small-seed1-features8"  # not mixed with records of other widths
+        natural[name] = network(plain)(x).shape[1]
+        equal[name] = network(changed)(x).shape[1]
+    assert natural == {**dict.fromkeys(ALL, 4), "tracking/siamfc": 8}
+    assert equal == dict.fromkeys(ALL, 8)
+    told = [name for name in ALL if any("--set features=8" in text for text in deviations(name))]
+    assert told == [name for name in ALL if name != "tracking/siamfc"]
+
+
+@pytest.mark.parametrize(
+    ("row", "features", "match"),
+    [
+        ("het-siamfc", 6, r"multiple of 4 with feature groups 4-2-1; got 6 \(nearest: 4 or 8\)"),
+        ("siamfc", 7, r"multiple of 2 with feature groups 1; got 7 \(nearest: 6 or 8\)"),
+        ("siamfc", 1, r"got 1 \(nearest: 2\)"),
+        ("ien-siamfc", 0, "features must be 1 to"),
+    ],
+)
+def test_features_that_cannot_be_are_refused(row, features, match) -> None:
+    with pytest.raises(ValueError, match=match):
+        plan([f"tracking/{row}"], "small", [1], [f"features={features}"])
+
+
+def test_records_from_before_features_are_recognised() -> None:
+    results = Path(__file__).parents[2] / "results"
+    for name in ("tracking/siamfc", "tracking/ien-siamfc", "tracking/re-siamfc"):
+        content = json.loads((results / name / "small-seed1.json").read_text())
+        assert "features" not in content["config"]["network"]
+        (planned,) = plan([name], "small", [1])
+        path = Path("results", name, "small-seed1.json")
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(content))
+        assert _read_record(path, planned, None) is not None
+        (changed,) = plan([name], "small", [1], ["features=8"])
+        with pytest.raises(ValueError, match="features None, now 8"):
+            _read_record(path, changed, None)
 
 
 def test_the_mix_has_its_share_of_the_channels_at_small() -> None:

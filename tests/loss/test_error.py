@@ -24,6 +24,76 @@ def test_the_loss_is_the_mean_of_means_over_valid_pixels() -> None:
     assert abs(float(relative) - np.mean(each) / np.var(h.numpy())) < 1e-14
 
 
+def nearest_loop(image: np.ndarray, degrees: float) -> np.ndarray:
+    """A square map (H, W) rotated counter-clockwise about its centre, each pixel the nearest one, else 0."""
+    size = len(image)
+    middle = (size - 1) / 2
+    cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    result = np.zeros_like(image)
+    for row in range(size):
+        for column in range(size):
+            x, y = column - middle, middle - row  # y points up
+            from_x, from_y = cos * x + sin * y, cos * y - sin * x  # rotated back
+            from_row, from_column = round(middle - from_y), round(middle + from_x)
+            if 0 <= from_row < size and 0 <= from_column < size:
+                result[row, column] = image[from_row, from_column]
+    return result
+
+
+def test_nearest_with_corners_is_a_mean_over_all_pixels_of_a_loop() -> None:
+    # an odd side: no pixel lies halfway between two others
+    h, h_g = torch.rand(2, 8, 3, 7, 7, dtype=torch.float64)
+    g = torch.tensor([1, 4, 2, 7, 0, 5, 3, 6])
+    squares = []
+    for i, element in enumerate(g.tolist()):
+        for k in range(3):
+            moved = nearest_loop(h[i, k].numpy(), 45 * element)
+            squares.append((h_g[i, k].numpy() - moved) ** 2)
+    options = {"interpolation": "nearest", "corners": True}
+    loss = ien.equivariance_loss(h, h_g, R8, g, **options)
+    assert abs(float(loss) - np.mean(squares)) < 1e-14
+    relative = ien.equivariance_loss(h, h_g, R8, g, normalize=True, **options)
+    assert abs(float(relative) - np.mean(squares) / np.var(h.numpy())) < 1e-14
+
+
+def test_nearest_on_valid_pixels_and_bilinear_with_corners_are_the_two_in_between() -> None:
+    h, h_g = torch.rand(2, 3, 2, 7, 7, dtype=torch.float64)
+    g = torch.tensor([1, 3, 7])
+    valid = R8.valid(h, g)[:, 0].numpy()  # (3, 7, 7)
+    assert 0 < valid.mean() < 1
+    each = []
+    for i, element in enumerate(g.tolist()):
+        moved = np.stack([nearest_loop(h[i, k].numpy(), 45 * element) for k in range(2)])
+        each.append(np.mean((h_g[i].numpy() - moved)[:, valid[i]] ** 2))
+    nearest = ien.equivariance_loss(h, h_g, R8, g, interpolation="nearest")
+    assert abs(float(nearest) - np.mean(each)) < 1e-14
+    corners = ien.equivariance_loss(h, h_g, R8, g, corners=True)
+    torch.testing.assert_close(corners, (h_g - R8.act(h, g)).square().mean(), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("size", [6, 7])
+def test_quarter_turns_are_the_same_with_every_interpolation_and_have_no_corners(size) -> None:
+    h, h_g = torch.rand(2, 4, 3, size, size)
+    g = torch.tensor([1, 2, 3, 0])
+    expected = ien.equivariance_loss(h, h_g, R4, g)
+    for interpolation in ("bilinear", "nearest"):
+        for corners in (False, True):
+            options = {"interpolation": interpolation, "corners": corners}
+            assert torch.equal(ien.equivariance_loss(h, h_g, R4, g, **options), expected)
+            # the quarter turns of a group that also resamples
+            assert torch.equal(ien.equivariance_loss(h, h_g, R8, 2 * g, **options), expected)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "linear", None])
+def test_an_unknown_interpolation_says_which_there_are(interpolation) -> None:
+    h, g = torch.rand(1, 4, 5, 5), torch.tensor([1])
+    match = f"interpolation must be bilinear or nearest; got {interpolation!r}"
+    with pytest.raises(ValueError, match=match):
+        ien.equivariance_loss(h, h, R8, g, interpolation=interpolation)
+    with pytest.raises(ValueError, match=match):
+        ien.EquivarianceLoss(R8, ["1"], 4, interpolation=interpolation)
+
+
 def test_only_pixels_known_on_both_sides_count() -> None:
     group, g = ien.scale([2, 0.5]), torch.tensor([1])
     h, h_g = torch.rand(2, 1, 2, 9, 9, dtype=torch.float64)

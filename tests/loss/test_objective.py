@@ -128,6 +128,32 @@ def test_gradient_flows_through_both_sides(group, normalize, action) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("corners", [False, True])
+def test_views_and_maps_are_resampled_by_the_same_interpolation(corners) -> None:
+    model, x, g = net(), images(), torch.tensor([1, 3, 5, 7, 2])
+    options = {"interpolation": "nearest", "corners": corners}
+    out = ien.EquivarianceLoss(R8, ["3"], 4, **options)(model, x, g=g)
+    (actual,) = torch.autograd.grad(out.loss, model[2].weight)
+
+    outputs = model(torch.cat([x, R8.act(x, g, mode="nearest")]))
+    h, h_g = ien.group_pool(outputs, 4).chunk(2)
+    torch.testing.assert_close(out.output, outputs)
+    squares = (h_g - R8.act(h, g, mode="nearest")).square()
+    valid = torch.ones(5, 1, 5, 5, dtype=torch.bool) if corners else R8.valid(h, g)
+    errors = [squares[i][:, valid[i, 0]].mean() for i in range(5)]
+    (expected,) = torch.autograd.grad(torch.stack(errors).mean(), model[2].weight)
+    assert expected.abs().max() > 1e-6
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_with_corners_no_map_is_too_small() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 8)), images(4, dtype=torch.float32)  # 2×2 maps
+    objective = ien.EquivarianceLoss(R8, ["0"], 4, corners=True)
+    assert repr(objective).endswith("views=2, corners=True)")
+    for seed in range(4):  # whichever is drawn
+        assert objective(model, x, generator=torch.Generator().manual_seed(seed)).loss.item() > 0
+
+
 def test_loss_is_linear_in_the_weights() -> None:
     model, x, g = net(), images(), torch.tensor([1, 2, 3, 1, 2, 1, 1, 1, 1, 1])
     alphas, betas = {"rot4": 0.3, "flip": 2.0}, {"1": 0.5, "3": 7.0}

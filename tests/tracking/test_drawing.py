@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ien.tracking.data.boxes import hulls, rotated_corners
 from ien.tracking.drawing import YELLOW, annotate, write_strip
 
 PIL = pytest.importorskip("PIL.Image", reason="drawing needs pillow: pip install 'ien[track]'")
@@ -27,6 +28,29 @@ def test_boxes_and_labels_anywhere_are_drawn_in_the_frame(where) -> None:
     assert shown.shape == (121, 161, 3) and (shown == YELLOW).all(2).sum() > 20
     with pytest.raises(ValueError, match="finite"):
         annotate(shown, (np.nan, 0, 5, 5))
+
+
+def test_a_rotated_box_is_drawn_in_place_of_the_upright_one() -> None:
+    ground = np.full((121, 161, 3), 90, np.uint8)
+    box = np.array([50.0, 50.0, 61.0, 21.0])  # its centre is at 80, 60
+    (hull,) = hulls(box[None], np.array([45.0]))
+    corners = rotated_corners(box, 45)
+    shown = annotate(ground, hull, 45, rotated=corners)
+    yellow = (shown == YELLOW).all(2)
+    for start, end in zip(corners, np.roll(corners, -1, 0), strict=True):
+        for share in (0.1, 0.5, 0.9):  # along every side
+            x, y = np.round(start + share * (end - start)).astype(int)
+            assert yellow[y - 1 : y + 2, x - 1 : x + 2].any()
+    left, top = np.round(hull[:2]).astype(int)
+    assert not yellow[top : top + 8, left : left + 8].any()  # nothing in a corner of the hull
+    # the hand stays in the box: its tip is 0.42 of the shorter side away
+    tip = np.round(np.array([80, 60]) - 0.42 * 21 / 2**0.5).astype(int)
+    assert yellow[tip[1] - 1 : tip[1] + 2, tip[0] - 1 : tip[0] + 2].any()
+    for away in (np.array([[np.nan, 0]] * 4), np.zeros((3, 2))):
+        with pytest.raises(ValueError, match="four finite corners x, y; got"):
+            annotate(ground, hull, rotated=away)
+    far = annotate(ground, hull, rotated=corners + 1e9)
+    assert far.shape == ground.shape
 
 
 def test_a_strip_shows_frames_row_by_row(tmp_path) -> None:

@@ -119,6 +119,45 @@ def test_among_equal_angles_the_last_one_stays(monkeypatch) -> None:
     assert answering(monkeypatch, tracker, bumps([[1.0, 1, 1]] * 4)).angle == 180
 
 
+@pytest.mark.parametrize(("template", "sides"), [(0, (60, 30)), (2, (30, 60)), (1, (90 / 2**0.5,) * 2)])
+def test_a_hull_follows_the_angle_and_an_upright_box_does_not(monkeypatch, template, sides) -> None:
+    heights = np.full((8, 3), 1.0)
+    heights[template, 1] = 2.0
+    for shape in ("upright", "hull"):
+        tracker = Tracker(Pixels(), 8, shape)
+        tracker.init(frame(), (170, 185, 60, 30))
+        found = answering(monkeypatch, tracker, bumps(heights.tolist()))
+        expected = sides if shape == "hull" else (60, 30)
+        np.testing.assert_allclose(found.box[2:], expected, rtol=1e-12)
+        np.testing.assert_allclose(centres(found.box), (199.5, 199.5), rtol=1e-12)
+        np.testing.assert_allclose(np.ptp(found.corners, axis=0), sides, rtol=1e-12)
+        unpacked, score, angle = found
+        assert unpacked is found.box and (score, angle) == (found.score, 45 * template)
+
+
+def test_the_centre_of_a_hull_stays_in_the_frame(monkeypatch) -> None:
+    tracker = Tracker(Pixels(), 4, "hull", window=0)
+    tracker.init(frame(), (0, 10, 40, 20))
+    for _ in range(5):
+        found = answering(
+            monkeypatch, tracker, bumps([[1.0] * 3, [1.0, 2.0, 1.0], [1.0] * 3, [1.0] * 3], 0, 0)
+        )
+    assert found.angle == 90 and found.box[2:].tolist() == [20, 40]
+    assert centres(found.box).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rotations", "shape", "message"),
+    [
+        (4, "tight", "box must be upright or hull; got 'tight'"),
+        (1, "hull", 'this tracker tries a single one: give rotations=4 .*--templates 4.*, or box="upright"'),
+    ],
+)
+def test_a_shape_of_boxes_that_cannot_be_is_refused(rotations, shape, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        Tracker(Pixels(), rotations, shape)
+
+
 def test_the_window_decides_between_equal_peaks(monkeypatch) -> None:
     responses = bumps([[0, 1, 0]], MIDDLE, MIDDLE + 100)
     responses[0, 1, MIDDLE, MIDDLE - 60] = 1

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent on a full disk, and refused unless this very run could have written them."""
 
 import errno
+import json
 import math
 import os
 import pickle
@@ -15,12 +16,32 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from ien._files import digest
 from ien.training import checkpoint, loop
 from ien.training.network import build
-from tests.helpers import toy
+from tests.helpers import toy, toy_clips
 from tests.helpers.refused import assert_refused, contents
 
 pytestmark = pytest.mark.usefixtures("toy_data")
+
+
+def test_checkpoints_from_before_a_field_are_those_of_its_default() -> None:
+    older = toy.config().to_json()
+    del older["machine"]["checkpoint_minutes"]
+    for name in ("target", "slack", "interpolation", "corners"):
+        del older["objective"][name]
+    expected = digest(json.dumps(older, sort_keys=True).encode())
+    assert checkpoint._config_digest(toy.config(), "cpu") == expected
+    tracker = toy_clips.config().to_json()
+    del tracker["machine"]["checkpoint_minutes"]
+    for name in ("target", "slack", "interpolation", "corners"):
+        del tracker["objective"][name]
+    del tracker["network"]["features"]
+    expected_of_tracker = digest(json.dumps(tracker, sort_keys=True).encode())
+    assert checkpoint._config_digest(toy_clips.config(), "cpu") == expected_of_tracker
+    assert checkpoint._config_digest(toy_clips.config(features=8), "cpu") != expected_of_tracker
+    for changes in ({"target": 0.1}, {"interpolation": "nearest"}, {"corners": True}):
+        assert checkpoint._config_digest(toy.config(**changes), "cpu") != expected
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 0.999])

@@ -106,6 +106,15 @@ def test_settings_change_what_they_say_and_nothing_else(settings, expected) -> N
         (["target=0.1", "group=rot4+0.5*flip"], r"target takes the place of weights: write flip without one"),
         (["target=0.1", "augment=false"], r"beta 1 needs augment=true"),
         (["target=0.1", "beta=0", "augment=false"], r"target 0.1 needs augment=true"),
+        (["interpolation=cubic"], r"interpolation must be bilinear or nearest; got 'cubic'"),
+        (
+            ["interpolation=nearest", "augment=false", "beta=0"],
+            r"interpolation=nearest needs augment=true: views are resampled by it",
+        ),
+        (
+            ["corners=true", "beta=0"],
+            r"corners=true needs the loss, whose pixels it counts: set beta above 0",
+        ),
         (["samples=4"], r"samples must be 1 to 3 for rot4; got 4"),
         (["samples=all"], r"samples must be a whole number; got 'all' \(orbits=true shows images under all"),
         (["subset=1"], r"subset must be 2 to 1e\+12; got 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["track"]
 
 DEMO_FOLDER = Path("runs/track-demo")
+
+
+class Shape(str, Enum):
+    """Of the boxes: :data:`ien.tracking.tracker.BoxShape`."""
+
+    upright = "upright"
+    hull = "hull"
 
 
 def track(
@@ -80,6 +88,14 @@ def track(
             show_default="as the run was tested: the size of its group, or 1 for plain SiamFC",
         ),
     ] = None,
+    box_shape: Annotated[
+        Shape,
+        typer.Option(
+            metavar="SHAPE",
+            help="upright: the box keeps its shape; hull: the table has the upright box around the rotated "
+            "box, and the video shows the rotated one.",
+        ),
+    ] = Shape.upright,
     demo: Annotated[
         bool,
         typer.Option(
@@ -105,7 +121,7 @@ def track(
 
         if demo:
             # an option that is silently ignored would mislead
-            if source or onnx or box or csv or fps or start:
+            if source or onnx or box or csv or fps or start or box_shape is not Shape.upright:
                 raise ValueError(
                     "--demo makes its own clip: it takes --run, --templates and --out, and no other option"
                 )
@@ -118,9 +134,9 @@ def track(
         if onnx is not None:
             from ..tracking.exported import exported_tracker
 
-            tracker = exported_tracker(onnx, templates)
+            tracker = exported_tracker(onnx, templates, box_shape.value)
         elif run is not None:
-            tracker = tracker_of(run, templates)
+            tracker = tracker_of(run, templates, box_shape.value)
         else:
             raise ValueError(f"tracking needs a trained tracker, --run RUN: {how_to_train()}")
         _follow(tracker, source, box, out, csv, fps, start)

@@ -51,6 +51,7 @@ resnet18 did better with 16 pixels and 12 epochs than with 24 and 6, which take 
 # Beyond the paper. No network is exact at 45°, so tied weights alone are not enough: images are
 # rotated too; or views are shown instead, and the loss compares them.
 R8 = {"model": "resnet18", "group": "rot8", "feature_groups": "8", "beta": 0.0}
+R8_IEN = {**R8, "beta": 0.1}
 NO_VIEWS = {"augment": False, "transform": True}
 WITH_LOSS = {"augment": True, "action": "regular", "beta": 1.0}
 BEYOND_THE_PAPER: dict[str, Settings] = {
@@ -59,6 +60,10 @@ BEYOND_THE_PAPER: dict[str, Settings] = {
     "resnet18-r8-equivariant-loss": {**R8, **EQUIVARIANT, **WITH_LOSS},
     "resnet18-r8-cnn-aug-alone-2x": {**R8, **NO_VIEWS},
     "resnet18-r8-e2cnn-alone-2x": {**R8, **NO_VIEWS, "model": "e2cnn-resnet18"},
+    # what the loss asks for at 45°: the authors' code is the first, and ien-beta0.1 has neither
+    "resnet18-r8-ien-beta0.1-nearest-corners": {**R8_IEN, "interpolation": "nearest", "corners": True},
+    "resnet18-r8-ien-beta0.1-nearest": {**R8_IEN, "interpolation": "nearest"},
+    "resnet18-r8-ien-beta0.1-corners": {**R8_IEN, "corners": True},
 }
 
 
@@ -167,9 +172,15 @@ DEVIATIONS = (
     "settings are fixed beforehand (the authors report the best of several for each method)",
     "accuracy is that of the test images; the authors' measure, over images and views, stands beside it",
     "which classes and angles the authors drew is unknown: ours are drawn from data_seed",
-    "rotations by 45° are bilinear and compared on valid pixels (the authors': nearest, corners included)",
     "a view is never the image itself, and elements are drawn uniformly, reflections included",
 )
+RESAMPLING = {
+    ("bilinear", False): "bilinear and compared on valid pixels (the authors': nearest, corners included)",
+    ("bilinear", True): "bilinear, and corners are compared too (the authors': nearest)",
+    ("nearest", False): "nearest, and compared on valid pixels only (the authors': corners included)",
+    ("nearest", True): "nearest, and corners are compared too, as in the authors' code",
+}
+"""Interpolation, and whether corners count → how the loss treats rotations by 45°."""
 VGG_DEVIATIONS = ("all kernels are 3×3, as the paper's table says (the authors' code mixes 3×3 and 2×2)",)
 BASE_DEVIATIONS = (
     "not in the paper: the ordinary network (64 first channels), an eighth to a quarter as large as the "
@@ -190,7 +201,8 @@ HET_DEVIATIONS = ("the paper does not say which beta it used for heterogeneous f
 
 
 def _deviations(row: str, settings: Settings) -> tuple[str, ...]:
-    found: tuple[str, ...] = DEVIATIONS
+    resampling = RESAMPLING[settings.get("interpolation", "bilinear"), settings.get("corners", False)]
+    found: tuple[str, ...] = (*DEVIATIONS, f"rotations by 45° are {resampling}")
     if row.startswith("vgg"):
         found += VGG_DEVIATIONS
     if row.endswith("-base"):

@@ -73,8 +73,10 @@ COMMON_DEVIATIONS = (
 ROTATION_DEVIATIONS = (
     "templates in all quarter turns: the highest response gives the orientation, without a limit on its "
     "change (RE-SiamFC has one as an option, of unknown size); the box stays upright and keeps the ratio of "
-    "its sides",
-    "features are pooled over a feature group before they are correlated (RE-SiamFC does not say)",
+    "its sides; the hull of the box rotated by that angle is scored beside it",
+    "features are pooled over a feature group before they are correlated (RE-SiamFC does not say), which "
+    "leaves half of the channels that siamfc correlates: 16 against 32 at the preset paper, 4 against 8 at "
+    "small, where --set features=8 gives every row as many",
 )
 STEERABLE_DEVIATIONS = (
     "RE-SiamFC's fields are not published: half of the plain channels in each layer, with whole convolutions "

@@ -2,13 +2,15 @@
 
     error of an image  =  mean over valid pixels and channels of ( ĥ(φ_g x) - φ_g ĥ(x) )²   (Eq. 6)
 
-Pixels that an element brings in from outside the map are not valid, and do not count. ĥ are pooled
-maps; with ``action="regular"`` they are all maps, and φ_g permutes the members as well.
+Pixels that an element brings in from outside the map are not valid, and do not count; with
+``corners=True`` they do, as zeros. ĥ are pooled maps; with ``action="regular"`` they are all maps,
+and φ_g permutes the members as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +21,29 @@ from ..groups.group import Group, is_traced
 from ..groups.members import FeatureAction, permute_members
 from .feature_groups import FeatureGroups, pool_layer
 
-__all__ = ["MIN_VARIANCE", "check_pixels", "compared_maps", "full_precision", "image_errors", "mean_error"]
+__all__ = [
+    "MIN_VARIANCE",
+    "Interpolation",
+    "check_interpolation",
+    "check_pixels",
+    "compared_maps",
+    "full_precision",
+    "image_errors",
+    "mean_error",
+]
 
 MIN_VARIANCE = 1e-12
 """Constant maps have no variance to divide by."""
+Interpolation = Literal["bilinear", "nearest"]
+"""The modes of ``Group.act`` whose valid pixels are known; bicubic reads further than they say."""
+
+
+def check_interpolation(interpolation: str) -> None:
+    """Raise a ValueError if maps cannot be compared with this interpolation."""
+    if interpolation not in get_args(Interpolation):
+        raise ValueError(
+            f"interpolation must be {' or '.join(get_args(Interpolation))}; got {interpolation!r}"
+        )
 
 
 def compared_maps(name: str, h: Tensor, feature_groups: FeatureGroups, action: FeatureAction) -> Tensor:
@@ -44,6 +65,8 @@ def mean_error(
     permuted: FeatureGroups | None = None,
     normalize: bool = False,
     layer: str = "this layer",
+    interpolation: Interpolation = "bilinear",
+    corners: bool = False,
 ) -> Tensor:
     """Average :func:`image_errors` over a batch, and divide by var(h) if ``normalize``.
 
@@ -55,6 +78,8 @@ def mean_error(
         permuted: Feature groups whose members each element permutes as well; None for pooled maps.
         normalize: Divide by the variance of ``h``: the relative error.
         layer: How error messages name the layer.
+        interpolation: How elements that resample transform ``h``.
+        corners: Count every pixel, also those brought in from outside the map, which are 0.
 
     Returns:
         A scalar, with gradient.
@@ -76,7 +101,9 @@ def mean_error(
         variance = full_precision(h).var(unbiased=False).clamp(min=MIN_VARIANCE)
 
     drawn: list[int] = []
-    if is_traced():  # which elements are drawn is not known
+    if corners:
+        every_pixel = True
+    elif is_traced():  # which elements are drawn is not known
         every_pixel = not group._resamples
     else:
         drawn = sorted(set(g.tolist()))
@@ -84,18 +111,23 @@ def mean_error(
         every_pixel = all(coverage[i] == 1 for i in drawn)
     if every_pixel:
         # one mean over the whole batch
-        error = F.mse_loss(full_precision(h_g), _transformed(h, group, g, permuted))
+        error = F.mse_loss(full_precision(h_g), _transformed(h, group, g, permuted, interpolation))
     else:
         if not is_traced():
             check_pixels(h, group, drawn, layer)
-        error = image_errors(h, h_g, group, g, permuted).mean()
+        error = image_errors(h, h_g, group, g, permuted, interpolation).mean()
     if variance is None:
         return error
     return error / variance
 
 
 def image_errors(
-    h: Tensor, h_g: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None = None
+    h: Tensor,
+    h_g: Tensor,
+    group: Group,
+    g: Tensor,
+    permuted: FeatureGroups | None = None,
+    interpolation: Interpolation = "bilinear",
 ) -> Tensor:
     """Compute each image's mean of ( h_g - φ_g h )² over its valid pixels and channels.
 
@@ -105,11 +137,14 @@ def image_errors(
         group: The transformations.
         g: Element indices (B,).
         permuted: Feature groups whose members each element permutes as well; None for pooled maps.
+        interpolation: How elements that resample transform ``h``. The valid pixels are the same:
+            the nearest neighbour of a pixel is one of its bilinear neighbours.
 
     Returns:
         One error for each image, (B,); NaN for an image without a valid pixel.
     """
-    squares = (full_precision(h_g) - _transformed(h, group, g, permuted)).square()  # (B, N, H, W)
+    moved = _transformed(h, group, g, permuted, interpolation)
+    squares = (full_precision(h_g) - moved).square()  # (B, N, H, W)
     valid = group.valid(h, g)  # (B, 1, H, W)
     if valid is None:
         return squares.mean((1, 2, 3))
@@ -135,8 +170,10 @@ def full_precision(h: Tensor) -> Tensor:
     return h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
 
 
-def _transformed(h: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None) -> Tensor:
+def _transformed(
+    h: Tensor, group: Group, g: Tensor, permuted: FeatureGroups | None, interpolation: Interpolation
+) -> Tensor:
     """φ_g h: the maps rotated, flipped or scaled, and their members permuted; in full precision."""
     if permuted is not None:
         h = permute_members(h, g, group, permuted.blocks(h.shape[1]))
-    return group.act_on_features(full_precision(h), g)
+    return group.act_on_features(full_precision(h), g, mode=interpolation)

@@ -5,8 +5,8 @@
     L_G^(i)  =  mean over images x and elements g of ‖ ĥ_i(φ_g x) - φ_g ĥ_i(x) ‖²         (Eq. 6, 7)
 
 ĥ_i are the pooled maps of layer i (``feature_groups.py``), φ_g is what an element does to images
-and maps (``groups/``), and the squared norm is averaged over valid pixels and channels
-(``error.py``). In place of weights one can give targets, from which the weights follow
+and maps (``groups/``), and the squared norm is averaged over valid pixels and channels, or over all
+pixels (``error.py``). In place of weights one can give targets, from which the weights follow
 (``multipliers.py``).
 """
 
@@ -26,7 +26,7 @@ from ..groups.group import Group, random_order
 from ..groups.members import FeatureAction, check_action, permutes_members
 from .arguments import repeat_for_views
 from .capture import watch
-from .error import check_pixels, compared_maps, mean_error
+from .error import Interpolation, check_interpolation, check_pixels, compared_maps, mean_error
 from .feature_groups import FeatureGroups, Spec
 from .layers import check_regular_layers, per_layer, weights_of
 from .multipliers import Multipliers, targets_of
@@ -46,6 +46,8 @@ def equivariance_loss(
     normalize: bool = False,
     action: FeatureAction = "pooled",
     feature_groups: Spec | None = None,
+    interpolation: Interpolation = "bilinear",
+    corners: bool = False,
 ) -> Tensor:
     r"""Compute how far one layer is from commuting with ``group`` (Eq. 6, as a mean).
 
@@ -65,6 +67,11 @@ def equivariance_loss(
             that are not pooled, whose members each element permutes as well (for rotations a
             cyclic shift).
         feature_groups: With ``action="regular"``, how the C channels are partitioned.
+        interpolation: How elements that are not exact, such as 45°, resample the maps:
+            ``"bilinear"``, which smooths them, or ``"nearest"``, which keeps their variance. Give
+            the same to ``group.act(x, g, mode=…)``.
+        corners: Count every pixel of the maps, also those that an element brings in from outside,
+            which are 0.
 
     Returns:
         A scalar, with gradient.
@@ -77,13 +84,15 @@ def equivariance_loss(
     0.0
     """
     check_action(action)
+    check_interpolation(interpolation)
     if (action == "regular") != (feature_groups is not None):
         raise ValueError(
             f'feature_groups belong to action="regular", which permutes their members; got action={action!r} '
             f"and feature_groups={feature_groups!r} (maps are pooled by group_pool)"
         )
     permuted = None if feature_groups is None else FeatureGroups.of(feature_groups)
-    return mean_error(h, h_g, parse_group(group), g, permuted, normalize)
+    group = parse_group(group)
+    return mean_error(h, h_g, group, g, permuted, normalize, interpolation=interpolation, corners=corners)
 
 
 class EquivarianceLoss:
@@ -123,6 +132,11 @@ class EquivarianceLoss:
             mode. Terms are relative errors then, as with ``normalize``. The multipliers belong in
             your checkpoints: :meth:`state_dict`. Do not use a target in runs of fewer than a few
             hundred steps, nor one below the floor that ``ien.measure`` prints.
+        interpolation: How elements that are not exact, such as 45°, resample images and maps:
+            ``"bilinear"``, which smooths both, or ``"nearest"``, as in the authors' code, which
+            keeps the variance of rough maps.
+        corners: Count every pixel of the maps, as the authors' code does. Those that an element
+            brings in from outside are 0, so the loss then also asks for small maps at the border.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())
     >>> objective = EquivarianceLoss(rotation(4), layers=["1"], feature_groups=4)
@@ -147,8 +161,11 @@ class EquivarianceLoss:
         normalize: bool = False,
         action: FeatureAction = "pooled",
         target: float | Mapping[str, float] | None = None,
+        interpolation: Interpolation = "bilinear",
+        corners: bool = False,
     ) -> None:
         check_action(action)
+        check_interpolation(interpolation)
         self.groups = _distinct_groups(weights_of(groups, "group"))
         self.layers: dict[str, float] = weights_of(layers, "layer")
         self.feature_groups: dict[str, FeatureGroups] = per_layer(feature_groups, self.layers)
@@ -156,6 +173,8 @@ class EquivarianceLoss:
         self.whole_orbits = samples == "all"
         self.normalize = normalize
         self.action = action
+        self.interpolation: Interpolation = interpolation
+        self.corners = corners
         self._actions: dict[Group, FeatureAction] = {}
         for group in self.groups:
             self._actions[group] = action if permutes_members(group) else "pooled"
@@ -261,7 +280,7 @@ class EquivarianceLoss:
         drawn = g is None
         elements = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
         views = self._views(batch_size, elements)
-        transformed = [group.act(x, of_view) for group, of_view in views]
+        transformed = [group.act(x, of_view, mode=self.interpolation) for group, of_view in views]
         layers = self._compared_layers
         by_layer: dict[str, dict[Group, Tensor]] = {}
         with_gradient = torch.is_grad_enabled()
@@ -353,6 +372,10 @@ class EquivarianceLoss:
         if self._multipliers is not None:
             wanted = {f"{value:g}": None for value in self.targets.values()}  # each once, in order
             action += f", target={'/'.join(wanted)}"
+        if self.interpolation != "bilinear":
+            action += f", interpolation={self.interpolation!r}"
+        if self.corners:
+            action += ", corners=True"
         return (
             f"{type(self).__name__}(groups {{{', '.join(groups)}}}, layers {{{', '.join(layers)}}}, "
             f"views={self.views}{action})"
@@ -425,7 +448,17 @@ class EquivarianceLoss:
             for (view_group, g), h_g in zip(views, transformed, strict=True):
                 if view_group == group:
                     where = f"layer {name!r}"
-                    error = mean_error(original, h_g, group, g, permuted, self.normalize, where)
+                    error = mean_error(
+                        original,
+                        h_g,
+                        group,
+                        g,
+                        permuted,
+                        self.normalize,
+                        where,
+                        self.interpolation,
+                        self.corners,
+                    )
                     errors.append(error)
             # the mean over the views of this group; not .mean(), which rounds differently
             share = 1 / len(errors)
@@ -448,6 +481,8 @@ class EquivarianceLoss:
 
     def _check_all_elements(self, name: str, h: Tensor) -> None:
         """Fail in the first step, not in the one that draws an element without valid pixels."""
+        if self.corners:
+            return
         for group in self._compared_groups:
             check_pixels(h, group, range(1, len(group)), f"layer {name!r}")
 

@@ -20,7 +20,7 @@ from .drawing import WHITE, annotate, write_strip
 from .recording import record_with_table
 from .results import scored
 from .scoring import Score, score
-from .tracker import Tracker
+from .tracker import BoxShape, Tracker
 from .training.config import TrackingConfig
 from .training.task import untrained
 from .trajectory import Track, still, track
@@ -38,15 +38,16 @@ CLIP_SPEED = 1.5
 STRIP_FRAMES = 6
 
 
-def tracker_of(run: Path, templates: int | None = None) -> Tracker:
+def tracker_of(run: Path, templates: int | None = None, box: BoxShape = "upright") -> Tracker:
     """Return the tracker of a run folder.
 
     Args:
         run: The folder of a run that trained a tracker.
         templates: Number of rotations to try; by default as many as the run was tested with.
+        box: The shape of the boxes it returns.
     """
     config = _tracking_config(run)
-    return Tracker(load(run), templates or config.rotations)
+    return Tracker(load(run), templates or config.rotations, box)
 
 
 def _tracking_config(run: Path) -> TrackingConfig:

@@ -35,7 +35,12 @@ class _Corners(NamedTuple):
 
 
 def annotate(
-    frame: Image, box: ArrayLike, angle: float | None = None, label: str = "", colour: Colour = YELLOW
+    frame: Image,
+    box: ArrayLike,
+    angle: float | None = None,
+    label: str = "",
+    colour: Colour = YELLOW,
+    rotated: ArrayLike | None = None,
 ) -> Image:
     """Return a copy of the frame with the box, a label and a hand for the angle drawn in.
 
@@ -43,10 +48,11 @@ def annotate(
 
     Args:
         frame: (H, W, 3) uint8 RGB.
-        box: x, y, w, h, drawn upright.
+        box: x, y, w, h, drawn upright unless ``rotated`` is given.
         angle: Of the hand, in degrees: up at 0, then counter-clockwise; None for no hand.
         label: Text above the box, or below it where there is no room.
         colour: Of lines and text.
+        rotated: Corners (4, 2) of the rotated box, to draw in place of the upright one.
     """
     Image, ImageDraw = _pillow()
     check_image(frame)
@@ -55,15 +61,25 @@ def annotate(
         raise ValueError(f"a box to draw must be four finite numbers x, y, w, h; got {where.tolist()}")
     rows, columns = frame.shape[:2]
     corners = _corners(where, columns, rows)
+    shorter_side = float(where[2:].min())
+    outline = None
+    if rotated is not None:
+        outline = _outline(np.asarray(rotated, np.float64), columns, rows)
+        sides = np.diff(np.asarray(rotated, np.float64)[:3], axis=0)  # (2, 2): of two neighbours
+        shorter_side = float(np.hypot(sides[:, 0], sides[:, 1]).min())
     thickness = max(2, round(min(rows, columns) / 160))  # to be seen in large frames too
     picture = Image.fromarray(frame)
     draw = ImageDraw.Draw(picture)
     for line_colour, rim in ((BLACK, 1), (colour, 0)):  # the rim first, then the line on it
-        first = (corners.left - rim, corners.top - rim)
-        last = (corners.right + rim, corners.bottom + rim)
-        draw.rectangle([first, last], outline=line_colour, width=thickness + 2 * rim)
+        if outline is not None:
+            draw.line(outline, fill=line_colour, width=thickness + 2 * rim, joint="curve")
+        else:
+            first = (corners.left - rim, corners.top - rim)
+            last = (corners.right + rim, corners.bottom + rim)
+            draw.rectangle([first, last], outline=line_colour, width=thickness + 2 * rim)
         if angle is not None:
-            _draw_hand(draw, where, angle, thickness, rim, line_colour)
+            length = 0.42 * shorter_side  # stays inside the box at every angle
+            _draw_hand(draw, where, angle, length, thickness, rim, line_colour)
     if label:
         _draw_label(draw, label, corners, (rows, columns), thickness, colour)
     return np.array(picture)
@@ -113,10 +129,20 @@ def _near(value: float, length: int) -> int:
     return round(min(max(value, -length), 2 * length))
 
 
-def _draw_hand(draw: Any, box: Array, angle: float, thickness: int, rim: int, colour: Colour) -> None:
+def _outline(corners: Array, columns: int, rows: int) -> list[tuple[int, int]]:
+    """Return the corners as a closed line, moved to where Pillow can draw."""
+    if corners.shape != (4, 2) or not np.isfinite(corners).all():
+        raise ValueError(f"a rotated box to draw must be four finite corners x, y; got {corners.tolist()}")
+    points = [(_near(x, columns), _near(y, rows)) for x, y in corners.tolist()]
+    # one side more than around: the line then has a joint at every corner
+    return [*points, points[0], points[1]]
+
+
+def _draw_hand(
+    draw: Any, box: Array, angle: float, length: float, thickness: int, rim: int, colour: Colour
+) -> None:
     """Draw a line from the middle of the box, straight up at 0°."""
     x, y = centres(box).tolist()
-    length = 0.42 * float(box[2:].min())  # stays inside the box at every angle
     radians = math.radians(angle)
     across = length * math.sin(radians)
     up = length * math.cos(radians)

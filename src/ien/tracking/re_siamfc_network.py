@@ -19,6 +19,7 @@ def re_siamfc(
     backbone: str = "alexnet-v2",
     width: float | Fraction = 1,
     in_channels: int = 3,
+    features: int | None = None,
 ) -> ReSiamFC:
     """Build SiamFC with steerable convolutions and regular fields as its feature groups.
 
@@ -34,6 +35,7 @@ def re_siamfc(
         backbone: ``alexnet-v1`` (stride 8) or ``alexnet-v2`` (stride 4).
         width: Factor on the number of fields.
         in_channels: Channels of the images.
+        features: Fields of the last layer, which are correlated; None for those of the width.
 
     Returns:
         A network in training mode, with an ``export()`` to a plain SiamFC.
@@ -41,14 +43,21 @@ def re_siamfc(
     >>> re_siamfc(width=1 / 8).feature_groups
     FeatureGroups.of(4)
     """
-    return ReSiamFC(Symmetry.of(group), backbone, width, in_channels)
+    return ReSiamFC(Symmetry.of(group), backbone, width, in_channels, features)
 
 
 class ReSiamFC(SiamFC):
     """SiamFC with steerable convolutions; BatchNorms share statistics within a field."""
 
-    def __init__(self, symmetry: Symmetry, backbone: str, width: float | Fraction, in_channels: int) -> None:
-        plain = partial(siamfc, backbone, symmetry.members, width, in_channels)
+    def __init__(
+        self,
+        symmetry: Symmetry,
+        backbone: str,
+        width: float | Fraction,
+        in_channels: int,
+        features: int | None = None,
+    ) -> None:
+        plain = partial(siamfc, backbone, symmetry.members, width, in_channels, features)
         net = on_meta(plain)  # its structure, without weights
         steer(net, symmetry, E2CNN_DEFAULT)
         blocks = [net.get_submodule(layer) for layer in net.taps]

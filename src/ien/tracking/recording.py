@@ -50,8 +50,8 @@ def record(
     """Track through a video, a folder or a clip, and write a video that shows it.
 
     Frames are read, tracked, drawn and written one by one, at the same frame rate. A label shows
-    the score and, if the tracker tries several rotations, a hand in the box shows the angle. For
-    the boxes alone use :func:`track`.
+    the score and, if the tracker tries several rotations, a hand in the box shows the angle. The
+    rotated box is drawn for a tracker with ``box="hull"``. For the boxes alone use :func:`track`.
 
     Args:
         tracker: Such as :class:`ien.tracking.Tracker`.
@@ -74,6 +74,7 @@ def record(
     else:
         frames = footage(source)
     shows_angle = _tries_rotations(tracker)
+    shows_rotated = getattr(tracker, "box", "upright") == "hull"
     steps: list[Step] = []
 
     def drawn() -> Iterator[Image]:
@@ -81,7 +82,10 @@ def record(
             label, angle = f"{step.score:.2f}", None
             if shows_angle:
                 label, angle = f"{label}  {step.angle:.0f}°", step.angle
-            yield annotate(step.image, step.box, angle, label)
+            rotated = None
+            if shows_rotated:
+                rotated = step.corners
+            yield annotate(step.image, step.box, angle, label, rotated=rotated)
             steps.append(step._replace(image=None))  # type: ignore[arg-type]  # frames would fill the memory
             if watch:
                 watch(step)

@@ -52,6 +52,7 @@ def siamfc(
     feature_groups: Spec = 1,
     width: float | Fraction = 1,
     in_channels: int = 3,
+    features: int | None = None,
 ) -> SiamFC:
     """Build SiamFC: five convolutions without padding, and a group pool.
 
@@ -67,6 +68,8 @@ def siamfc(
         feature_groups: Size of the feature groups, or a mix such as ``"4-2-1"``.
         width: Factor on the number of feature groups; see :func:`num_groups`.
         in_channels: Channels of the images.
+        features: Channels of its output, which are correlated; None for those of the width, of
+            which networks with feature groups have half as many as the plain one.
 
     Returns:
         A network in training mode: images (B, C, H, W) in [0, 1] → pooled features.
@@ -77,7 +80,7 @@ def siamfc(
     """
     spec = FeatureGroups.of(feature_groups)
     channels = [in_channels]
-    for count in num_groups(spec, width, backbone):
+    for count in num_groups(spec, width, backbone, features):
         channels.append(spec.channels(count))
     conv_groups = CONV_GROUPS
     if not _is_plain(spec):
@@ -185,7 +188,10 @@ def respond_all(exemplars: Tensor, searches: Tensor) -> Tensor:
 
 
 def num_groups(
-    feature_groups: Spec, width: float | Fraction, backbone: str = "alexnet-v2"
+    feature_groups: Spec,
+    width: float | Fraction,
+    backbone: str = "alexnet-v2",
+    features: int | None = None,
 ) -> tuple[int, ...]:
     """Return how many feature groups each layer has.
 
@@ -198,15 +204,30 @@ def num_groups(
         feature_groups: Size of the feature groups, or a mix, whose unit the numbers are rounded to.
         width: Factor on the numbers.
         backbone: A name in :data:`BACKBONES`.
+        features: Feature groups of the last layer, whatever the width.
+
+    Raises:
+        ValueError: The last layer cannot have that many.
 
     >>> num_groups(4, 1), num_groups(1, 1, "alexnet-v1"), num_groups(1, 1 / 16)
     ((48, 128, 192, 192, 16), (96, 256, 384, 384, 256), (6, 16, 24, 24, 2))
     """
     spec = FeatureGroups.of(feature_groups)
     counts = rounded(_backbone(backbone).num_groups, spec, width)
+    unit = spec.unit
     if _is_plain(spec):
-        return tuple(2 * count for count in counts)
-    return counts
+        counts = tuple(2 * count for count in counts)
+        unit = 2
+    if features is None:
+        return counts
+    if features < 1 or features % unit:
+        below = features - features % unit
+        nearest_counts = f"{below} or {below + unit}" if below > 0 else f"{unit}"
+        raise ValueError(
+            f"features must be a multiple of {unit} with feature groups {spec}; got {features} "
+            f"(nearest: {nearest_counts})"
+        )
+    return (*counts[:-1], features)
 
 
 def _correlate(exemplars: Tensor, searches: Tensor) -> Tensor:

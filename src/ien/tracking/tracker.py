@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -22,13 +22,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..groups.families import rotation
-from .data.boxes import Array, as_boxes, boxes_at, centres, has_area
+from .data.boxes import Array, as_boxes, boxes_at, centres, has_area, hulls, rotated_corners
 from .data.crops import Image, check_image, crop, exemplar_side, mean_colour
 from .settings import settings_for
 from .siamfc_network import respond_all
 
-__all__ = ["Tracker", "Update"]
+__all__ = ["BoxShape", "Tracker", "Update"]
 
+BoxShape = Literal["upright", "hull"]
+"""upright: the first box, moved and scaled; hull: the upright box around it, rotated as found."""
 MIN_SIDE = 10
 """Pixels below which the shorter side of a target does not shrink, as in pysot."""
 MIN_SCALE, MAX_SCALE = 0.2, 5.0
@@ -37,15 +39,21 @@ ROUNDING = 1e-6
 """A response that varies by less, as a share of its largest value, is constant."""
 
 
-class Update(NamedTuple):
-    """Where the target is in a frame."""
-
+class _BoxScoreAngle(NamedTuple):
     box: Array
     """(4,): x, y, w, h; x and y are counted from 0."""
     score: float
     """The network's response there as a probability, 0 to 1."""
     angle: float
     """Degrees of rotation since the first frame, counter-clockwise, 0 to 360."""
+
+
+class Update(_BoxScoreAngle):
+    """Where the target is in a frame; ``box, score, angle = update`` unpacks it."""
+
+    corners: Array
+    """(4, 2): x and y of the corners of the rotated box, first the one that was upper left in the
+    first frame, then clockwise. They are not unpacked with the rest."""
 
 
 class Tracker:
@@ -57,9 +65,11 @@ class Tracker:
     their corners show what the frame shows there. Every template is compared with every size of the
     search picture, and the highest peak gives both the angle and the size.
 
-    As in SiamFC, the box is upright and keeps its aspect ratio whatever the angle. Its centre stays
-    in the frame, its size between 1/5 and 5 times the first one; its shorter side does not shrink
-    below 10 pixels, and no side grows beyond the frame.
+    As in SiamFC, the box is upright and keeps its aspect ratio whatever the angle. With
+    ``box="hull"`` it is the upright box around that box rotated by the angle that was found, as the
+    true boxes of Rot-OTB are. The centre stays in the frame, the size of the unrotated box between
+    1/5 and 5 times the first one; its shorter side does not shrink below 10 pixels, and no side of
+    it grows beyond the frame.
 
     Do not expect it to find a target that has left the frame: it only searches near the last box.
 
@@ -67,17 +77,22 @@ class Tracker:
         model: Maps images (B, 3, H, W) in [0, 1] to features, and has a ``stride``, such as
             :func:`ien.tracking.siamfc`. It is put, and left, in eval mode.
         rotations: Number of angles that are tried; 1 for plain SiamFC.
+        box: ``"upright"``, or ``"hull"`` for a box that follows the angle. Do not use ``"hull"``
+            where the true boxes keep their shape while the target rotates.
         **settings: Any of :class:`ien.tracking.Settings`, in place of what was published for the
             model's ``backbone``.
 
     Raises:
-        ValueError: The model has no stride, or a setting does not exist or is out of range.
+        ValueError: The model has no stride, a setting does not exist or is out of range, or a hull
+            is asked of a tracker that tries a single angle.
 
     >>> Tracker(ien.tracking.siamfc(width=1 / 16), rotations=4, scales=5).settings.scales
     5
     """
 
-    def __init__(self, model: nn.Module, rotations: int = 1, **settings: float) -> None:
+    def __init__(
+        self, model: nn.Module, rotations: int = 1, box: BoxShape = "upright", **settings: float
+    ) -> None:
         stride = getattr(model, "stride", None)
         if not isinstance(stride, int) or stride < 1:
             raise ValueError(
@@ -86,8 +101,16 @@ class Tracker:
             )
         if not isinstance(rotations, int | np.integer) or rotations < 1:
             raise ValueError(f"rotations must be the number of angles to try, 1 or more; got {rotations!r}")
+        if box not in get_args(BoxShape):
+            raise ValueError(f"box must be {' or '.join(get_args(BoxShape))}; got {box!r}")
+        if box == "hull" and rotations == 1:
+            raise ValueError(
+                'box="hull" follows the angle, and this tracker tries a single one: give rotations=4 '
+                '(ien track: --templates 4), or box="upright"'
+            )
         self.model = model
         self.rotations: int = int(rotations)
+        self.box: BoxShape = box
         self.settings = settings_for(getattr(model, "backbone", None), settings)
         search, exemplar = self.settings.search, self.settings.exemplar
         if (search - exemplar) % (2 * stride):
@@ -171,7 +194,16 @@ class Tracker:
         growth = 1 + options.scale_damping * (factors[size_index] - 1)
         target.scale = float(np.clip(target.scale * growth, *target.scale_limits))
         target.template = template
-        return Update(target.box, score, template * 360 / self.rotations)
+        return self._update(target, score)
+
+    def _update(self, target: _Target, score: float) -> Update:
+        angle = target.template * 360 / self.rotations
+        box = target.box
+        if self.box == "hull":
+            box = hulls(target.box[None], np.array([angle]))[0]
+        update = Update(box, score, angle)
+        update.corners = rotated_corners(target.box, angle)
+        return update
 
     def _templates(self, image: Image, target: _Target) -> Tensor:
         """Return the features of the target at all angles: (rotations, N, h, w)."""
@@ -256,6 +288,7 @@ class _Target:
 
     @property
     def box(self) -> Array:
+        """(4,): as it would be at 0°."""
         return boxes_at(self.centre, self.sides * self.scale)
 
 

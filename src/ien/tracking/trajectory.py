@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._files import replace_file
-from .data.boxes import Array, as_boxes
+from .data.boxes import Array, as_boxes, rotated_corners
 from .data.clip import Clip
 from .data.crops import Image
 
@@ -25,7 +25,7 @@ class TrackerLike(Protocol):
     def init(self, image: Image, box: Array) -> object: ...
 
     def update(self, image: Image) -> tuple[Any, Any, Any]:
-        """Return the box, the score and the angle."""
+        """Return the box, the score and the angle; it may have ``corners`` (4, 2) as well."""
 
 
 class Step(NamedTuple):
@@ -38,6 +38,8 @@ class Step(NamedTuple):
     angle: float
     seconds: float
     """How long the tracker took, without reading the frame."""
+    corners: Array | None = None
+    """(4, 2): those of the rotated box; None if the tracker does not say."""
 
 
 class Track(NamedTuple):
@@ -66,7 +68,7 @@ def follow(
         box: Where the target is in the first frame; a clip knows it.
 
     Yields:
-        The frame, and the box, score, angle and seconds of the target in it.
+        The frame, and the box, score, angle, seconds and corners of the target in it.
 
     Raises:
         ValueError: There is no frame or no box, or the tracker refuses a frame, whose number is
@@ -91,11 +93,13 @@ def follow(
                 first_box = as_boxes(box, "box")
                 tracker.init(image, first_box)
                 found: tuple[Any, Any, Any] = (first_box, 1.0, 0.0)
+                corners: Array | None = rotated_corners(first_box, 0)
             else:
                 found = tracker.update(image)
+                corners = getattr(found, "corners", None)
         except ValueError as error:
             raise ValueError(f"frame {index + 1}: {error}") from error
-        yield Step(image, *found, time.perf_counter() - start)
+        yield Step(image, *found, time.perf_counter() - start, corners)
     if index < 0:
         raise ValueError("there is no frame to track in: give at least one")
 
@@ -140,7 +144,7 @@ def gather(steps: Sequence[Step]) -> Track:
     """Join steps to arrays; their images are not used."""
     if not steps:
         raise ValueError("there are no steps to gather: follow at least one frame")
-    _, boxes, scores, angles, seconds = zip(*steps, strict=True)
+    _, boxes, scores, angles, seconds, _ = zip(*steps, strict=True)
     return Track(
         boxes=np.array(boxes, np.float64),
         scores=np.array(scores, np.float64),

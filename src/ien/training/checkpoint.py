@@ -316,4 +316,10 @@ def _config_digest(config: Config, device: str) -> str:
         del content["objective"]["target"]  # so that checkpoints from before there were targets go on
     if config.objective.slack == "0":
         del content["objective"]["slack"]
+    if config.objective.interpolation == "bilinear":
+        del content["objective"]["interpolation"]
+    if not config.objective.corners:
+        del content["objective"]["corners"]
+    if content["network"].get("features") is None:
+        content["network"].pop("features", None)  # a field of trackers
     return digest(json.dumps(content, sort_keys=True).encode())

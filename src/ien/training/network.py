@@ -151,6 +151,8 @@ def objective_of(config: Config, model: nn.Module) -> EquivarianceLoss | None:
         normalize=objective.normalize,
         action=objective.action,
         target=objective.target,
+        interpolation=objective.interpolation,
+        corners=objective.corners,
     )
 
 

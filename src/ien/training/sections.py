@@ -214,6 +214,16 @@ class Objective(Section):
         "What the loss compares. pooled: the maximum over each feature group; regular: every channel of it, "
         "permuted by the element, which keeps orientation.",
     )
+    interpolation: Literal["bilinear", "nearest"] = setting(
+        "bilinear",
+        "How views and maps are resampled by elements such as 45°. nearest: as in the authors' code. The "
+        "trained network is measured with bilinear in any case.",
+    )
+    corners: bool = setting(
+        False,
+        "Let the loss count every pixel of a map, also those from outside of it, which are 0, as in the "
+        "authors' code; false: only pixels that are known on both sides.",
+    )
     tie: Literal["never", "start", "free", "smooth"] = setting(
         "never",
         "Tie the weights of a plain network, which makes it equivariant, exactly for quarter turns and "
@@ -249,6 +259,14 @@ class Objective(Section):
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their views"
             )
         self._check_target()
+        if self.interpolation != "bilinear" and not self.augment:
+            raise ValueError(
+                f"interpolation={self.interpolation} needs augment=true: views are resampled by it"
+            )
+        if self.corners and not self.beta:
+            raise ValueError(
+                "corners=true needs the loss, whose pixels it counts: set beta above 0, or a target"
+            )
         if self.tie_group and self.tie == "never":
             raise ValueError(f"tie_group={self.tie_group} needs tie=smooth, free or start")
         if self.slack_value != 0 and not self.tied:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ien.tracking.data.boxes import upright_sides
 from ien.tracking.data.clip import Clip
 from ien.tracking.data.clips import otb
-from ien.tracking.data.rot_otb import rotated, upright_sides, write
+from ien.tracking.data.rot_otb import rotated, write
 
 Image = pytest.importorskip("PIL.Image", reason="frames are written by pillow: pip install 'ien[track]'")
 

@@ -26,6 +26,7 @@ def test_a_record_of_a_tracker_is_read_and_a_classifier_has_no_scores(tmp_path) 
     assert plain.by_angle == plain.by_orientation == () and math.isnan(plain.orientation_error)
     assert (plain.sequences, plain.frames) == (len(LENGTHS), sum(LENGTHS.values()))
     assert tuple(tracking.still["otb"]) == STILL["otb"]
+    assert math.isnan(plain.success_hull)  # the record is from before hulls were scored
     assert tuple(tracking.untrained["rot-otb"]) == UNTRAINED["rot-otb"]
     (row,) = summarise(collect(write_records(tmp_path / "classifier", content())))
     assert tracking_of(row.records[0]) is None and trackings(row) == [] and row.has_accuracy
@@ -36,6 +37,7 @@ def test_a_record_of_a_tracker_is_read_and_a_classifier_has_no_scores(tmp_path) 
     [
         ({"tracking": {"still": {}, "untrained": {}}}, "tracking should hold the scores of a test"),
         ({"tracking__otb__success": 1.2}, "success should be from 0 to 1; it is 1.2"),
+        ({"tracking__otb__success_hull": 1.2}, "success_hull should be from 0 to 1; it is 1.2"),
         ({"tracking__otb__precision": None}, "precision should be from 0 to 1; it is nan"),
         ({"tracking__otb__success_curve": [0.5] * 20}, "success_curve should have 21 values; it has 20"),
         ({"tracking__otb__precision_curve": [2] * 51}, "precision_curve should be from 0 to 1; it is 2.0"),

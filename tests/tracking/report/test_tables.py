@@ -102,6 +102,17 @@ def test_what_must_be_beaten_is_shown_and_who_does_not_is_named() -> None:
     assert lines["box that never moves"]["Rot-OTB success"] == "0.110"
 
 
+def test_hulls_have_a_column_where_a_record_has_them() -> None:
+    old = [record("siamfc", 1), record("re-siamfc", 1)]
+    before = tables_of(*old)["Success and precision on Rot-OTB"]
+    assert "hull succ." not in before["re-siamfc"]
+    new = [record("ien-siamfc", seed, tracking__rot_otb__success_hull=0.1 * seed) for seed in (1, 3)]
+    tables = tables_of(*old, *new, record("het-siamfc", 1, tracking__rot_otb__success_hull=0.4))
+    cells = {row: line["hull succ."] for row, line in tables["Success and precision on Rot-OTB"].items()}
+    assert cells == {"siamfc": "–", "re-siamfc": "–", "ien-siamfc": "0.200 ± 0.141", "het-siamfc": "0.400"}
+    assert "hull succ." not in tables["Success and precision on OTB"]["ien-siamfc"]
+
+
 def test_a_subset_is_called_one() -> None:
     notes = "\n".join(notes_of(record()))
     assert "OTB: 5 sequences with 690 frames, a subset: the whole has 100" in notes
@@ -127,7 +138,8 @@ def test_other_tests_have_tables_of_their_own_without_the_papers_figures() -> No
 
 @pytest.mark.parametrize("width", [80, 110])
 def test_terminal_tables_fit_with_every_number_whole(width) -> None:
-    rows = rows_of(*(record(row, seed) for row in ("siamfc", "ien-siamfc") for seed in (1, 2, 3)))
+    hull = {"tracking__otb__success_hull": 0.31, "tracking__rot_otb__success_hull": 0.32}
+    rows = rows_of(*(record(row, seed, **hull) for row in ("siamfc", "ien-siamfc") for seed in (1, 2, 3)))
     console = Console(width=width, file=StringIO(), record=True)
     console.print(as_rich(Part("", rows, kind=Trackers()), paper("tracking")))
     text = console.export_text()

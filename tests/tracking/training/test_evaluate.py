@@ -21,6 +21,7 @@ import ien
 from ien.tracking import Tracker, score
 from ien.tracking.by_angle import overlap_by_angle
 from ien.tracking.data import sets
+from ien.tracking.data.boxes import rotated_corners
 from ien.tracking.results import read_result
 from ien.tracking.siamfc_network import SiamFC
 from ien.tracking.training import evaluate
@@ -150,6 +151,28 @@ def test_scores_are_those_of_the_boxes_that_are_kept(finished) -> None:
     assert name == "rot-clips" and [one.degrees for one in expected.turned] == [0, 15]  # of 0, 6, 12, 18
     for name in ("by_angle", "by_orientation"):  # the same, as none goes once around
         np.testing.assert_allclose(tracking["rot-clips"][name], expected.turned, rtol=1e-12)
+
+
+def test_hulls_are_scored_from_the_same_boxes_and_angles(finished) -> None:
+    tracking = json.loads((finished[0] / "result.json").read_text())["tracking"]
+    for name, clips in toy_clips.clips().tests.items():
+        successes = []
+        for clip in clips:
+            result = read_result(finished[0] / "tracks" / name, clip.name)
+            boxes = []
+            for box, angle in zip(result.boxes, result.angles, strict=True):
+                corners = rotated_corners(box, angle)
+                low, high = corners.min(0), corners.max(0)
+                boxes.append([*(low + 0.5), *(high - low)])  # from borders to the centre of the first pixel
+            successes.append(score(boxes, clip.boxes).success)
+        assert abs(tracking[name]["success_hull"] - np.mean(successes)) < 1e-9
+        assert abs(tracking[name]["precision_hull"] - tracking[name]["precision"]) < 1e-12
+
+
+def test_a_tracker_that_tries_one_angle_has_no_hull(tmp_path) -> None:
+    config = toy_clips.config(feature_groups="1", beta=0.0, augment=False, epochs=1, pairs=2, batch_size=2)
+    record = run(tmp_path / "run", with_values(config, test_images=1), console=Console(file=io.StringIO()))
+    assert not any("hull" in field for test in record["tracking"].values() for field in test)
 
 
 def test_boxes_of_the_same_weights_are_not_tracked_again(tmp_path, finished, monkeypatch) -> None:

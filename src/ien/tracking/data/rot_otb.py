@@ -21,10 +21,10 @@ import torch.nn.functional as F
 
 from ..._files import whole_or_nothing
 from ..._text import to_install
-from .boxes import COUNT_FROM_1, boxes_at, centres
+from .boxes import COUNT_FROM_1, boxes_at, centres, cos_sin, upright_sides
 from .clip import Array, Clip
 
-__all__ = ["cos_sin", "rotated", "upright_sides", "write"]
+__all__ = ["rotated", "write"]
 
 Point = tuple[float, float]
 
@@ -67,50 +67,6 @@ def rotated(clip: Clip, turns_per_second: float = 0.5, fps: float = 30) -> Clip:
     if clip.angles is not None:
         angles = clip.angles + degrees
     return Clip(clip.name, frames, boxes, clip.visible, angles)
-
-
-def upright_sides(sides: Array, degrees: Array, ellipse: bool = False) -> Array:
-    """Return the sides (T, 2) of the upright box around a rotated box, or the ellipse in it.
-
-        box:      W = w |cos| + h |sin|,        H = w |sin| + h |cos|
-        ellipse:  W = √(w² cos² + h² sin²),     H = √(w² sin² + h² cos²)
-
-    Args:
-        sides: Width and height before, (T, 2).
-        degrees: Angles (T,).
-        ellipse: Whether to take the ellipse that fills the box.
-
-    >>> upright_sides(np.array([[30.0, 40.0], [30.0, 40.0]]), np.array([90.0, 0.0]))
-    array([[40., 30.],
-           [30., 40.]])
-    """
-    cos, sin = cos_sin(degrees)
-    cos, sin = np.abs(cos), np.abs(sin)
-    width, height = sides[:, :1], sides[:, 1:]  # (T, 1)
-    from_width = width * np.stack([cos, sin], 1)  # (T, 2)
-    from_height = height * np.stack([sin, cos], 1)  # (T, 2)
-    if ellipse:
-        return np.hypot(from_width, from_height)
-    return from_width + from_height
-
-
-def cos_sin(degrees: Array | float) -> tuple[Array, Array]:
-    """Return cosine and sine, exact for quarter turns.
-
-    >>> cos_sin(np.array([90.0, -180.0]))
-    (array([ 0., -1.]), array([1., 0.]))
-    """
-    degrees = np.asarray(degrees, np.float64)
-    cos = np.cos(np.deg2rad(degrees))
-    sin = np.sin(np.deg2rad(degrees))
-    quarters = np.round(degrees / 90)
-    is_quarter = degrees == 90 * quarters
-    index = quarters.astype(np.int64) % 4
-    exact_cos = np.array([1.0, 0, -1, 0])
-    exact_sin = np.array([0.0, 1, 0, -1])
-    cos = np.where(is_quarter, exact_cos[index], cos)
-    sin = np.where(is_quarter, exact_sin[index], sin)
-    return cos, sin
 
 
 def write(

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .boxes import boxes_at
+from .boxes import boxes_at, cos_sin, upright_sides
 from .clip import Array, Clip
-from .rot_otb import cos_sin, upright_sides
 
 __all__ = ["synthetic"]
 

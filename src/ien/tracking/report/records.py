@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ class Tracked:
     """Area under the success curve."""
     precision: float
     """At 20 pixels."""
+    success_hull: float
+    """Of boxes that follow the angle that was found."""
     precision_auc: float
     normalised_precision: float
     overlap: float
@@ -145,11 +148,16 @@ def channel_shares(row: Row) -> list[float]:
         config = record.config
         feature_groups, width = str(config["feature_groups"]), config["width"]
         assert isinstance(width, int | float)
-        shares[_channel_share(feature_groups, width, str(config["backbone"]), str(config["group"]))] = None
+        features = config.get("features")  # older records have none
+        assert features is None or isinstance(features, int)
+        share = _channel_share(feature_groups, width, str(config["backbone"]), str(config["group"]), features)
+        shares[share] = None
     return list(shares)
 
 
-def _channel_share(feature_groups: str, width: float, backbone: str, group: str) -> float:
+def _channel_share(
+    feature_groups: str, width: float, backbone: str, group: str, features: int | None = None
+) -> float:
     """Return the channels of all layers, relative to those of the steerable twin.
 
     >>> _channel_share("4-2-1", 1, "alexnet-v2", "rot4")
@@ -158,8 +166,8 @@ def _channel_share(feature_groups: str, width: float, backbone: str, group: str)
     own = FeatureGroups.of(feature_groups)
     twin = FeatureGroups.of(len(parse_group(group)))
     # num_groups: of each layer; the members of its feature groups are its channels
-    own_channels = sum(map(own.channels, num_groups(own, width, backbone)))
-    twin_channels = sum(map(twin.channels, num_groups(twin, width, backbone)))
+    own_channels = sum(map(own.channels, num_groups(own, width, backbone, features)))
+    twin_channels = sum(map(twin.channels, num_groups(twin, width, backbone, features)))
     return own_channels / twin_channels
 
 
@@ -188,6 +196,7 @@ def _tracked(found: Mapping[str, object]) -> Tracked:
     return Tracked(
         success=read_share(found, "success"),
         precision=read_share(found, "precision"),
+        success_hull=_optional_share(found, "success_hull"),
         precision_auc=read_share(found, "precision_auc"),
         normalised_precision=read_number(found, "normalised_precision"),
         overlap=read_number(found, "overlap"),
@@ -201,6 +210,13 @@ def _tracked(found: Mapping[str, object]) -> Tracked:
         by_orientation=_bins(found, "by_orientation"),
         by_angle=_bins(found, "by_angle"),
     )
+
+
+def _optional_share(found: Mapping[str, object], name: str) -> float:
+    """Return a number from 0 to 1; NaN if the record is older, or its tracker knows no angle."""
+    if name not in found:
+        return math.nan
+    return read_share(found, name)
 
 
 def _bins(found: Mapping[str, object], name: str) -> tuple[Bin, ...]:

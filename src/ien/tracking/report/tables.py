@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ MEASURES = (
     "sample standard deviation over the seeds; errors of layers: means over the seeds",
     "MACs: of one update, the search at all scales and its correlation with all templates; fps: updates in a "
     "second, the median; channels %: over all layers, of those of the steerable twin at the same width",
+    "hull succ.: success of the upright box around the rotated box, from the angle that was found, where it "
+    "was scored; all other columns are of boxes that keep the ratio of their sides",
     "above both: in success and in precision, with every seed, above a box that never moves and above the "
     "same network untrained",
 )
@@ -99,9 +102,14 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
                 return "no"
         return "yes"
 
+    tested = [row for row in rows if test in _first(row).tests]  # rows of a demo have other tests
+    hull_columns = []
+    if any(not math.isnan(of.tests[test].success_hull) for row in tested for of in trackings(row)):
+        hull_columns.append(Column("hull succ.", spread(lambda score: score.success_hull)))
     columns = [
         *NAME_COLUMNS,
         Column("success", spread(lambda score: score.success)),
+        *hull_columns,
         Column("precision", spread(lambda score: score.precision)),
         Column("prec. AUC", mean(lambda score: score.precision_auc), ".3f"),
     ]
@@ -112,7 +120,6 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
     if test == PAPERS_TEST:  # the only one that the paper prints
         columns.append(Column("paper succ.", lambda row: _printed(row, paper).success, ".2f"))
         columns.append(Column("paper prec.", lambda row: _printed(row, paper).precision, ".2f"))
-    tested = [row for row in rows if test in _first(row).tests]  # rows of a demo have other tests
     return table_of(f"{title}Success and precision on {shown_test(test)}", tested, columns)
 
 

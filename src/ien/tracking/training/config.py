@@ -10,9 +10,9 @@ from ...groups.families import rotation
 from ...loss.feature_groups import FeatureGroups
 from ...training.config import Config
 from ...training.fields import Section, setting
-from ...training.sections import MAX_IMAGES, Data, Network, Objective
+from ...training.sections import MAX_COUNT, MAX_IMAGES, Data, Network, Objective
 from ..data.sets import SETS
-from ..siamfc_network import BACKBONES
+from ..siamfc_network import BACKBONES, num_groups
 
 __all__ = ["ClipData", "TrackerNetwork", "TrackingConfig", "TrackingObjective"]
 
@@ -52,11 +52,19 @@ class TrackerNetwork(Network):
 
     model: str = setting("siamfc", "siamfc, or the steerable re-siamfc.")
     backbone: str = setting("alexnet-v2", "alexnet-v1 or alexnet-v2.")
+    features: int | None = setting(
+        None,
+        "Channels that are correlated, after pooling over feature groups; none: those of the width, of which "
+        "plain SiamFC has twice as many as the others.",
+        low=1,
+        high=MAX_COUNT,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.backbone not in BACKBONES:
             raise ValueError(f"there is no backbone {self.backbone!r}; {nearest(self.backbone, BACKBONES)}")
+        num_groups(self.feature_groups, self.width, self.backbone, self.features)  # raises if it cannot be
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..._files import digest, replace_file
 from ...measuring.measure import measure
 from ...training.evaluate import layer_errors
 from ..by_angle import overlap_by_angle
-from ..data.boxes import Array, centres
+from ..data.boxes import Array, centres, hulls
 from ..data.clip import Clip
 from ..data.crops import crop, exemplar_side
 from ..results import Result, read_result, scored, write_result
@@ -189,9 +189,13 @@ def _scores(config: TrackingConfig, clips: Sequence[Clip], results: Mapping[str,
         predictions.append((result.boxes, clip))
     total = summarise(scores)
     by_angle = overlap_by_angle(predictions)
+    hull_scores = {}
+    if config.rotations > 1:
+        hull_scores = _hull_scores(clips, results)
     return {
         "success": total.success,
         "precision": total.precision,
+        **hull_scores,
         "precision_auc": total.precision_auc,
         "normalised_precision": total.normalised_precision,
         "overlap": total.mean_overlap,
@@ -204,6 +208,20 @@ def _scores(config: TrackingConfig, clips: Sequence[Clip], results: Mapping[str,
         "by_orientation": list(map(list, by_angle.orientation)) or None,
         "by_angle": list(map(list, by_angle.turned)) or None,
     }
+
+
+def _hull_scores(clips: Sequence[Clip], results: Mapping[str, Result]) -> dict[str, float]:
+    """Return the scores of ``Tracker(box="hull")``, whose boxes follow from those at 0° and angles.
+
+    Centres are the same, so precision is too.
+    """
+    boxes = []
+    for clip in clips:
+        result = results[clip.name]
+        assert result.angles is not None  # track_tests keeps them
+        boxes.append(hulls(result.boxes, result.angles))
+    reached = _baseline(clips, boxes)
+    return {"success_hull": reached["success"], "precision_hull": reached["precision"]}
 
 
 def _baseline(clips: Sequence[Clip], boxes: Sequence[Array]) -> dict[str, float]:

@@ -176,6 +176,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
             group=config.objective.group,
             width=config.network.width,
             backbone=config.network.backbone,
+            features=config.network.features,
         )
 
     def prepare(self, config: TrackingConfig, data: Clips, processes: Processes) -> TrackingTask:
