@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from ien.groups import group, similarity
 from ien.tying import projection
+from tests.helpers.device import autocast
 
 COPIES = ("_to_copy", "copy_")
 INDEXING = ("index", "index_put_", "_index_put_impl_")
@@ -86,6 +87,7 @@ def pretended(name: str) -> Iterator[Pretended]:
     try:
         with (
             mock.patch("ien.groups.devices.TAKE_VALUES_AT_ONCE", (name,)),
+            mock.patch("torch.autocast", autocast),
             FakeTensorMode(allow_non_fake_inputs=True),
             Pretended(device) as mode,
         ):

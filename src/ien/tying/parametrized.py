@@ -131,6 +131,8 @@ def _has_version(numbers: Tensor) -> bool:
     """Return whether one can tell if they have changed: not while they are traced or mapped."""
     if torch.compiler.is_compiling() or numbers.is_inference():
         return False
+    if type(numbers) not in (Tensor, nn.Parameter):  # a fake one is nowhere in memory
+        return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(numbers)
 
 
