@@ -1,14 +1,19 @@
-"""Nothing on a device needs float64: the loss, measure, runs and the tracker on one that has none.
+"""Nothing on a device needs float64, is on another device, or makes a GPU wait unseen.
 
-The device is played by the CPU (``tests.helpers.device``), so its results are those of the CPU.
+A device without float64 is played by the CPU (``tests.helpers.device``), so its results are those of
+the CPU. A GPU is pretended (``tests.helpers.pretended``): it has no results, and tells what waits.
 """
 
 import copy
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 import ien
 from ien.geometry.exactness import is_symmetric
@@ -17,11 +22,16 @@ from ien.tracking.training.task import TRACK_TARGETS
 from ien.training import ALONE
 from ien.training.evaluate import evaluate
 from ien.training.loop import take_step
+from ien.training.network import optimizer_of
 from tests.helpers import toy, toy_clips
 from tests.helpers.device import DEVICE, device_without_float64
 from tests.helpers.losses import D4, R8, images
+from tests.helpers.pretended import Pretended, pretended
 
 GROUPS = [R8, D4, ien.scale([0.7, 1.4])]
+NO_CUDA = pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="autograd needs a torch with CUDA")
+PRETENDED = ["meta", pytest.param("cuda", marks=NO_CUDA)]
+"""A torch without CUDA has no autograd for fake tensors on it; those on ``meta`` behave alike."""
 
 
 def classifier() -> nn.Sequential:
@@ -30,6 +40,12 @@ def classifier() -> nn.Sequential:
         nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5),
     )  # fmt: skip
+
+
+@pytest.fixture
+def any_device(monkeypatch) -> None:
+    """Let runs use the device ``meta``, which plays another one here."""
+    monkeypatch.setattr("ien.training.sections.Machine.__post_init__", lambda machine: None)
 
 
 def gradients(model: nn.Module) -> list[torch.Tensor]:
@@ -141,7 +157,7 @@ def test_the_doctor_looks_at_kernels_on_the_device() -> None:
 @pytest.mark.parametrize(
     "changes", [{}, {"normalize": True, "shift": 2, "mirror": True, "cutout": 4}], ids=str
 )
-def test_a_step_of_a_classifier_and_its_test(toy_data, changes) -> None:
+def test_a_step_of_a_classifier_and_its_test(toy_data, any_device, changes) -> None:
     expected = toy.task(**changes)
     values = []
     for step, batch in enumerate(itertools.islice(expected.batches(0, 0), 3)):
@@ -160,7 +176,7 @@ def test_a_step_of_a_classifier_and_its_test(toy_data, changes) -> None:
             assert again["layers"][name]["relative"] == pytest.approx(layer["relative"], rel=1e-2)
 
 
-def test_a_step_of_a_tracker_and_an_update(one_thread) -> None:
+def test_a_step_of_a_tracker_and_an_update(one_thread, any_device) -> None:
     clips = toy_clips.clips()
     expected = TRACK_TARGETS.prepare(toy_clips.config(), clips, ALONE)
     batch = next(expected.batches(0, 0))
@@ -186,3 +202,137 @@ def test_the_loss_on_tensors_without_values() -> None:
     out.loss.backward()
     assert out.loss.is_meta and out.loss.dtype == torch.float32 and out.output.shape == (14, 5)
     assert {parameter.grad.dtype for parameter in model[:4].parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("device", PRETENDED)
+def test_the_pretended_gpu_refuses_mixed_devices_and_tells_what_waits(device) -> None:
+    places = torch.tensor([2, 0])
+
+    def wrong(x: Tensor) -> Tensor:
+        """Forgets to move its indices."""
+        return x.index_select(0, places)
+
+    with pretended(device) as gpu:
+        x = torch.rand(3, 5, device=gpu.device)
+        for mixed in (wrong, lambda x: x[:2].gather(0, places.view(1, 2)), lambda x: x + torch.rand(5)):
+            with pytest.raises(RuntimeError, match="two devices"):
+                mixed(x)
+        for read in (lambda: x.sum().item(), x.tolist, lambda: bool(x.any())):
+            with pytest.raises(DataDependentOutputException):
+                read()
+        for count in (x.nonzero, lambda: x[x > 0.5]):
+            with pytest.raises(DynamicOutputShapeException):
+                count()
+        assert gpu.waits == []
+        assert x[places].device == gpu.device
+        assert gpu.waits == ["index by indices on the CPU"]
+        assert x.index_select(0, places.to(gpu.device)).shape == (2, 5) and x.cpu().device.type == "cpu"
+        assert gpu.waits[1:] == [f"_to_copy from cpu to {device}", f"_to_copy from {device} to cpu"]
+        assert gpu.sent == 0
+        places.to(gpu.device, non_blocking=True)
+        assert gpu.sent == 1 and len(gpu.waits) == 3
+
+
+def waits_of(gpu: Pretended, step: Callable[[], object]) -> list[str]:
+    """What waits in a step after the first one, which may prepare tables that are kept."""
+    step()
+    gpu.waits.clear()
+    step()
+    return gpu.waits
+
+
+@pytest.mark.parametrize("device", PRETENDED)
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_the_action_the_pool_and_the_error_stay_on_the_gpu_and_never_wait(group, device) -> None:
+    g = torch.tensor([1, 2, 1, 0])  # not in runs: images are sorted, and put back in order
+    with pretended(device) as gpu:
+        h = torch.rand(4, 11, 9, 9, device=gpu.device, requires_grad=True)
+        masks = torch.zeros(4, 9, 9, dtype=torch.long, device=gpu.device)
+        boxes = torch.rand(4, 3, 4, device=gpu.device)
+
+        def step() -> None:
+            pooled = ien.group_pool(h, "4-2-1")
+            error = ien.equivariance_loss(pooled, group.act(pooled, g), group, g, normalize=True)
+            h.grad = None
+            error.backward()
+            targets = [
+                group.act_on_masks(masks, g),
+                group.act_on_boxes(boxes, g, (9, 9)),
+                group.act_on_points(boxes[..., :2], g, (9, 9)),
+                group.act_on_angles(boxes, g),
+            ]
+            assert pooled.shape == (4, 4, 9, 9)
+            assert all(each.device == gpu.device for each in (error, h.grad, *targets))
+
+        assert waits_of(gpu, step) == []
+        assert gpu.sent > 0  # so it was counted
+
+
+@pytest.mark.parametrize("device", PRETENDED)
+@pytest.mark.parametrize(("group", "action"), ACTIONS, ids=str)
+@pytest.mark.parametrize("target", [None, 0.1])
+def test_the_objective_stays_on_the_gpu_and_never_waits(group, action, target, device) -> None:
+    objective = ien.EquivarianceLoss(group, ["2", "4"], 8, normalize=True, action=action, target=target)
+    g = torch.arange(8) % (len(group) - 1) + 1
+    model = classifier()
+    with pretended(device) as gpu:
+        model.to(gpu.device)
+        x = torch.rand(8, 1, 13, 13, device=gpu.device)
+
+        def step() -> None:
+            out = objective(model, x, g=g)
+            out.loss.backward()
+            assert out.loss.device == gpu.device
+
+        assert waits_of(gpu, step) == []
+        assert {gradient.device for gradient in [model[0].weight.grad, model[3].weight.grad]} == {gpu.device}
+
+
+@pytest.mark.parametrize("device", PRETENDED)
+@pytest.mark.parametrize("slack", [0.0, 0.5])
+@pytest.mark.parametrize("feature_groups", [4, "4-2-1"])
+@pytest.mark.parametrize(("group", "kernels"), [("rot4", "smooth"), ("rot4", "free")])
+def test_tied_weights_stay_on_the_gpu_and_never_wait(group, kernels, feature_groups, slack, device) -> None:
+    layers = [nn.Conv2d(1, 44, 3), nn.BatchNorm2d(44), nn.ReLU(), nn.Conv2d(44, 44, 3), nn.BatchNorm2d(44)]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(44, 5))
+    x = images(2, 13, torch.float32)
+    tied = ien.make_equivariant(model, group, x, feature_groups=feature_groups, kernels=kernels, slack=slack)
+    with pretended(device) as gpu:
+        model.to(gpu.device)
+        for remainder in tied.remainders.values():
+            # as after the first step, in which a GPU tells once that it is open
+            remainder.read = (remainder.closed, remainder.closed._version, False)
+        x = torch.rand(8, 1, 13, 13, device=gpu.device)
+
+        def step() -> None:
+            model.zero_grad()
+            (model(x).square().sum() + tied.penalty()).backward()
+
+        with mock.patch("ien.tying.slack._is_readable", lambda tensor: True):
+            assert waits_of(gpu, step) == []
+        assert {gradient.device for gradient in [p.grad for p in model.parameters()]} == {gpu.device}
+        model.eval()
+        with torch.no_grad():
+            assert model(x).device == gpu.device
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"group": "rot4xflip", "feature_groups": "8"},
+        {"normalize": True, "action": "regular"},
+        {"transform": True, "rotate": True, "shift": 2, "mirror": True, "cutout": 4},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("device", PRETENDED)
+def test_a_step_of_a_run_waits_for_the_gpu_once(toy_data, device, changes) -> None:
+    task = toy.task(**changes)
+    batch = next(task.batches(0, 0))
+    with pretended(device) as gpu:
+        network = task.network.to(gpu.device)
+        tensors = {name: getattr(task, name).to(gpu.device) for name in ("x", "y", "colour")}
+        optimizer = optimizer_of(task.config, network)
+        task = replace(task, network=network, model=network, optimizer=optimizer, **tensors)
+
+        assert waits_of(gpu, lambda: take_step(task, batch, 0, 0)) == [f"_to_copy from {device} to cpu"]

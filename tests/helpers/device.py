@@ -80,7 +80,7 @@ class _Functions(TorchFunctionMode):
         return output
 
 
-def _autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
     """torch.autocast, which knows no device meta."""
     return AUTOCAST(device_type.replace(DEVICE.type, "cpu"), *args, **kwargs)
 
@@ -141,7 +141,7 @@ def device_without_float64() -> Iterator[torch.device]:
     """Give the device while the block runs; ``model.to(device)`` and ``x.to(device)`` work."""
     caches = (similarity.valid_pixels, similarity._grid, group._coverage)
     try:
-        with _Device(), _Functions(), mock.patch("torch.autocast", _autocast):
+        with _Device(), _Functions(), mock.patch("torch.autocast", autocast):
             yield DEVICE
     finally:
         for cache in caches:  # they keep tensors by device

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..groups.devices import sent
 from ..groups.similarity import Mode
 
 __all__ = ["cutout", "mirror", "rescale", "resized", "rotate", "rotate_and_scale", "shift"]
@@ -100,7 +101,7 @@ def rotate_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mod
     if mode not in get_args(Mode):
         *modes, last = get_args(Mode)
         raise ValueError(f"mode is {', '.join(modes)} or {last}; got {mode!r}")
-    # on the CPU first, since not every device has float64
+    # on the CPU, since not every device has float64; numbers from a GPU would wait for it
     angle = degrees.cpu().double()
     factor = factors.cpu().double()
     usable = factor.isfinite() & (factor > 0)  # false for NaN too
@@ -121,7 +122,8 @@ def rotate_and_scale(images: Tensor, degrees: Tensor, factors: Tensor, mode: Mod
     dtype = torch.float32  # also for halves, which not every device resamples
     if images.dtype == torch.float64:
         dtype = torch.float64
-    matrix = torch.stack([x_row, y_row], dim=1).to(images.device, dtype)  # (N, 2, 3)
+    matrix = torch.stack([x_row, y_row], dim=1).to(dtype)  # (N, 2, 3)
+    matrix = sent(matrix, images.device)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)  # (N, H, W, 2)
     resampled = F.grid_sample(images.to(dtype), grid, mode=mode, align_corners=False)
     return resampled.to(images.dtype)
@@ -148,9 +150,9 @@ def shift(images: Tensor, offsets: Tensor) -> Tensor:
     # further than by its own size an image is gone
     limit = torch.tensor([height, width], device=offsets.device)
     offsets = torch.minimum(torch.maximum(offsets, -limit), limit)
-    down, right = offsets.to(images.device).unbind(1)  # (N,) each
-    rows = int(down.abs().max())
-    columns = int(right.abs().max())
+    # before they are sent: reading from a GPU waits for it
+    rows, columns = offsets.abs().amax(0).tolist()
+    down, right = sent(offsets, images.device).unbind(1)  # (N,) each
     padded = F.pad(images, (columns, columns, rows, rows))
     # every window of the size of an image, of which each image takes one
     windows = padded.unfold(2, height, 1)  # (N, C, 2 * rows + 1, W + 2 * columns, H)
@@ -174,7 +176,7 @@ def mirror(images: Tensor, flags: Tensor) -> Tensor:
             f"mirror needs images (N, C, H, W) and true or false for each (N,); "
             f"got {tuple(images.shape)} and {flags.dtype} {tuple(flags.shape)}"
         )
-    chosen = flags.to(images.device).view(-1, 1, 1, 1)
+    chosen = sent(flags, images.device).view(-1, 1, 1, 1)
     return torch.where(chosen, images.flip(3), images)
 
 
@@ -203,7 +205,7 @@ def cutout(images: Tensor, centres: Tensor, size: int, fill: float | Sequence[fl
         raise ValueError(f"fill is one value or one for each of {channels} channels; got {len(colour)}")
     if size < 1:
         raise ValueError(f"the square needs a size of at least 1 pixel; got {size}")
-    top, left = (centres.to(images.device) - size // 2).unbind(1)  # (N,) each
+    top, left = (sent(centres, images.device) - size // 2).unbind(1)  # (N,) each
     in_rows = _between(top, size, images.shape[2])  # (N, H)
     in_columns = _between(left, size, images.shape[3])  # (N, W)
     inside = in_rows[:, None, :, None] & in_columns[:, None, None, :]  # (N, 1, H, W)

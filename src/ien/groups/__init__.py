@@ -1,5 +1,6 @@
 """What acts: groups of transformations. They need torch only.
 
+devices.py       small tables from the CPU to the device of the maps, without waiting
 similarity.py    rotation, flip and scale as exact fractions, and what they do to pixels
 targets.py       what they do to masks, boxes, points, vectors and angles
 group.py         Group: its elements, sampling, the action on images, feature maps and targets

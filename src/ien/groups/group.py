@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .._text import type_name
+from .devices import sent
 from .similarity import (
     ROUNDING,
     Matrix,
@@ -234,8 +235,10 @@ class Group:
         maps = masks.reshape(len(masks), masks[:1].numel() // max(1, size.numel()), *size)  # (B, C, H, W)
         moved = maps.clone()
         for i in g.unique().tolist():
-            of_element = (g == i).to(maps.device)  # (B,)
-            moved[of_element] = move_mask(maps[of_element], self._target_step(i, inverse), ignore)
+            # places and not a mask: a GPU would have to tell how many places a mask has
+            places = sent((g == i).nonzero().flatten(), maps.device)  # (images of the element,)
+            of_element = move_mask(maps.index_select(0, places), self._target_step(i, inverse), ignore)
+            moved.index_copy_(0, places, of_element)
         return moved.view(masks.shape)
 
     def act_on_points(
@@ -349,6 +352,7 @@ class Group:
         height, width = h.shape[-2:]
         if is_traced():
             # a mean over neighbours is 1 only if all of them lie in the map
+            # in float64, as valid_pixels does: in float32 a mean of ones can be 1 - 1e-6
             ones = torch.ones(len(h), 1, height, width, dtype=torch.float64, device=h.device)
             return self.act(ones, g) > 1 - ROUNDING  # (B, 1, H, W)
         elements, place = self._indices(h, g).unique(return_inverse=True)
@@ -361,7 +365,7 @@ class Group:
         filled = []
         for mask in masks:
             filled.append(everywhere if mask is None else mask)  # (1, H, W)
-        return torch.stack(filled)[place.to(h.device)]  # (B, 1, H, W)
+        return torch.stack(filled)[sent(place, h.device)]  # (B, 1, H, W)
 
     def coverage(self, size: tuple[int, int]) -> tuple[float, ...]:
         """Return the share of valid pixels on a map of ``size`` (H, W), for each element."""
@@ -413,7 +417,12 @@ class Group:
         return self._check_elements(len(x), g)
 
     def _check_elements(self, count: int, g: Tensor) -> Tensor:
-        """Check that ``g`` holds an element for each of ``count`` images; return it on the CPU."""
+        """Check that ``g`` holds an element for each of ``count`` images; return it on the CPU.
+
+        Elements are drawn and kept there: they decide which operations run, and asking a GPU would
+        wait for all that it does. That happens only if a caller's ``g`` is on a GPU. What depends on
+        them is sent, a few numbers for each image.
+        """
         g = torch.as_tensor(g, device="cpu")
         if g.shape != (count,) or g.dtype not in INTEGER_TYPES:
             raise ValueError(
@@ -438,9 +447,9 @@ class Group:
         else:
             # sort the images by element, transform, and put them back in their order
             order = g.argsort(stable=True)
-            together = x.index_select(0, order.to(x.device))
+            together = x.index_select(0, sent(order, x.device))
             result = self._apply_to_runs(together, _runs(g[order]), inverse, mode, on_features)
-            result = result.index_select(0, order.argsort().to(x.device))
+            result = result.index_select(0, sent(order.argsort(), x.device))
         if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
             result = result.contiguous(memory_format=torch.channels_last)
         return result
@@ -548,6 +557,7 @@ def random_order(n: int, generator: torch.Generator | None) -> Tensor:
     """Return 0 to ``n`` - 1 in random order, on the CPU wherever the generator is."""
     if generator is None:
         return torch.randperm(n, device="cpu")
+    # of a generator on a GPU this waits: give one on the CPU
     return torch.randperm(n, generator=generator, device=generator.device).cpu()
 
 

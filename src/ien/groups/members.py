@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from .devices import sent
 from .group import Group, constant_in_a_trace, is_traced
 from .similarity import Similarity
 
@@ -93,7 +94,7 @@ def permute_members(h: Tensor, g: Tensor, group: Group, blocks: Blocks) -> Tenso
     source = channel_table(group, blocks)[elements]  # (B, C)
     if all(size == 1 for size, _ in blocks):
         return h
-    return _PermuteChannels.apply(h, source.to(h.device))
+    return _PermuteChannels.apply(h, sent(source, h.device))
 
 
 @constant_in_a_trace

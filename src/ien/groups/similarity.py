@@ -163,6 +163,7 @@ def resample_by_matrix(x: Tensor, matrices: Sequence[Matrix], g: Tensor, mode: M
         raise ValueError(f"this group interpolates and needs floating point, not {x.dtype}: use x.float()")
     dtype = _coordinate_type(x)
     height, width = x.shape[-2:]
+    # in float64 on the device, as _grid is on the CPU: pixel centres must not move by rounding
     table = torch.tensor(matrices, dtype=torch.float64, device=x.device)  # (n, 2, 2)
     chosen = table[g][..., None, None]  # (B, 2, 2, 1, 1)
     (a, b), (c, d) = (row.unbind(1) for row in chosen.unbind(1))  # (B, 1, 1) each
@@ -241,4 +242,5 @@ def _grid(step: Similarity, height: int, width: int, dtype: torch.dtype, device:
     with torch.inference_mode(False):
         row, column = source_pixels(step, height, width)
         grid = _as_grid(row, column, height, width)  # (H, W, 2)
+        # float64 stays on the CPU; the copy waits, once for each size and element
         return grid.to(device, dtype)[None]  # (1, H, W, 2)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .devices import sent
 from .similarity import Similarity, permute_pixels, source_pixels
 
 __all__ = ["fits", "move_angles", "move_boxes", "move_mask", "move_points", "move_vectors"]
@@ -54,10 +55,10 @@ def move_mask(mask: Tensor, step: Similarity, ignore: float) -> Tensor:
     rows, columns = source_pixels(step, height, width)  # (H, W) each
     # pixel i covers i - 1/2 to i + 1/2
     known = _inside(rows, height) & _inside(columns, width)  # (H, W)
-    rows = _nearest(rows, height).to(mask.device)
-    columns = _nearest(columns, width).to(mask.device)
+    rows = sent(_nearest(rows, height), mask.device)
+    columns = sent(_nearest(columns, width), mask.device)
     moved = mask[:, :, rows, columns]  # (B, C, H, W)
-    return moved.masked_fill(~known.to(mask.device), ignore)
+    return moved.masked_fill(sent(~known, mask.device), ignore)
 
 
 def move_points(points: Tensor, steps: Sequence[Similarity], centre: tuple[float, float]) -> Tensor:
@@ -108,7 +109,7 @@ def _matrices(steps: Sequence[Similarity]) -> Tensor:
 
 def _like(numbers: Tensor, other: Tensor) -> Tensor:
     """Numbers with the type of ``other``, and then on its device: MPS has no float64."""
-    return numbers.to(other.dtype).to(other.device)
+    return sent(numbers.to(other.dtype), other.device)
 
 
 def _inside(place: Tensor, size: int) -> Tensor:

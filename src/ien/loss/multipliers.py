@@ -189,6 +189,6 @@ def _mean_over_processes(errors: Tensor, images: int) -> Tensor:
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return errors
-    sums = torch.cat([errors * images, errors.new_tensor([float(images)])])  # (K + 1,)
+    sums = torch.cat([errors * images, errors.new_full((1,), images)])  # (K + 1,)
     dist.all_reduce(sums)
     return sums[:-1] / sums[-1]

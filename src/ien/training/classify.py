@@ -25,6 +25,7 @@ from ..data import (
 )
 from ..data import load as load_dataset
 from ..data.augment import cutout, mirror, rescale, rotate, shift
+from ..groups.devices import sent
 from ..loss.error import full_precision
 from ..loss.objective import Equivariance, EquivarianceLoss
 from ..tying.slack import slack_of
@@ -306,7 +307,7 @@ class ClassifyTask:
 
     def shown(self, batch: Tensor, share: slice, place: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return this process's images of a batch as they are shown in a step, and their labels."""
-        chosen = batch[share].to(self.x.device)
+        chosen = sent(batch[share], self.x.device)
         x = to_float(self.x[chosen])
         return augmented(self.config, x, len(batch), share, place, self.colour), self.y[chosen]
 
@@ -397,9 +398,9 @@ def augmented(
     data = config.data
 
     def drawn(purpose: str, *shape: int) -> Tensor:
-        """Draw numbers from 0 to 1, (n, *shape)."""
+        """Draw numbers from 0 to 1, (n, *shape), on the CPU: what moves images sends them."""
         values = torch.rand(batch_size, *shape, generator=generator(config.seed, purpose, *place))
-        return values[share].to(x.device)
+        return values[share]
 
     # each step draws from its own purpose, so that switching one on leaves the others as they were
     if config.objective.transform:
@@ -418,7 +419,7 @@ def augmented(
     if data.mirror:
         x = mirror(x, drawn("mirrors") < 0.5)
     if data.cutout:
-        sides = torch.tensor(x.shape[-2:], device=x.device)
+        sides = torch.tensor(x.shape[-2:])
         x = cutout(x, (drawn("holes", 2) * sides).long(), data.cutout, colour)
     return x
 

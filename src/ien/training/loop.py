@@ -157,9 +157,12 @@ def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
     task.optimizer.step()
     task.optimizer.zero_grad()
     with torch.no_grad():
+        # the one place of a step that waits for a GPU: losses are checked in every step
+        numbers = torch.stack([*parts, hits.to(parts[0].dtype)]).cpu()
         # float64, since sums of an epoch are added up step by step
-        sums = torch.stack(parts).cpu().double() * count
-        return torch.cat([sums, torch.tensor([hits, count], dtype=torch.float64)])
+        sums = numbers.double()
+        sums[:-1] *= count  # from means; hits are a sum already
+        return torch.cat([sums, torch.tensor([count], dtype=torch.float64)])
 
 
 def _check_losses(task: Task, values: Tensor, place: str, folder: Path) -> dict[str, float]:

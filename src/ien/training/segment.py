@@ -16,6 +16,7 @@ from .. import models
 from .._files import generator
 from ..data import Dataset, data_folder, to_float
 from ..data.mask_folders import IGNORED, NAMED, has_masks, mask_folders, place_in
+from ..groups.devices import sent
 from ..groups.group import Group
 from ..loss.error import full_precision
 from ..loss.objective import Equivariance
@@ -111,7 +112,7 @@ class SegmentTask(ClassifyTask):
 
     def shown(self, batch: Tensor, share: slice, place: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return this process's images of a batch as they are shown in a step, and their masks."""
-        chosen = batch[share].to(self.x.device)
+        chosen = sent(batch[share], self.x.device)
         x, y = to_float(self.x[chosen]), self.y[chosen].long()
         if self.config.objective.transform:
             (group,) = self.config.objective.groups

@@ -131,6 +131,8 @@ def _has_version(numbers: Tensor) -> bool:
     """Return whether one can tell if they have changed: not while they are traced or mapped."""
     if torch.compiler.is_compiling() or numbers.is_inference():
         return False
+    if type(numbers) not in (Tensor, nn.Parameter):  # a fake one is nowhere in memory
+        return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(numbers)
 
 
@@ -161,8 +163,18 @@ class TiedNorm(nn.Module):
         sizes = [size for size, _ in self.blocks]
         if len(set(sizes)) == 1:
             return self._pooled(x, sizes[0])
-        repeated, restored = _repeated_members(tuple(self.blocks))
-        return self._pooled(x[:, list(repeated)], math.lcm(*sizes))[:, list(restored)]  # (B, C, H, W)
+        filled = math.lcm(*sizes)
+        repeated = []
+        for part, size in zip(x.split([count for _, count in self.blocks], 1), sizes, strict=True):
+            members = part.unflatten(1, (-1, size))  # (B, F, size, H, W)
+            copies = torch.cat([members] * (filled // size), 2)  # (B, F, filled, H, W)
+            repeated.append(copies.flatten(1, 2))  # (B, F * filled, H, W)
+        pooled = self._pooled(torch.cat(repeated, 1), filled)
+        restored = []
+        for part, size in zip(pooled.split([part.shape[1] for part in repeated], 1), sizes, strict=True):
+            members = part.unflatten(1, (-1, filled))[:, :, :size]  # (B, F, size, H, W)
+            restored.append(members.flatten(1, 2))  # (B, F * size, H, W)
+        return torch.cat(restored, 1)  # (B, C, H, W)
 
     def _pooled(self, x: Tensor, size: int) -> Tensor:
         channels_last = x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1
@@ -175,25 +187,6 @@ class TiedNorm(nn.Module):
         pooled = x.reshape(len(x), -1, size * lengths[0], *lengths[1:])  # (B, F, size * H, W)
         result = super().forward(pooled)
         return result.reshape(x.shape)  # (B, C, H, W)
-
-
-@lru_cache(maxsize=64)
-def _repeated_members(blocks: Blocks) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the channels that fill all feature groups up to one size, and where each one is.
-
-    >>> _repeated_members(((2, 2), (1, 1)))
-    ((0, 1, 2, 2), (0, 1, 2))
-    """
-    filled = math.lcm(*[size for size, _ in blocks])
-    repeated: list[int] = []
-    restored: list[int] = []
-    first = 0
-    for size, count in blocks:
-        for start in range(first, first + count, size):
-            restored += range(len(repeated), len(repeated) + size)
-            repeated += list(range(start, start + size)) * (filled // size)
-        first += count
-    return tuple(repeated), tuple(restored)
 
 
 @lru_cache(maxsize=64)
