@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from ien.training import checkpoint, run_folder
 from tests.helpers import toy, toy_runs
 from tests.helpers.sequences import box_lines, make_got10k, make_otb
 from tests.helpers.tiny import idx, make_stl10, make_tiny_imagenet, write_gz
-from tests.torture.commands import small_net
+from tests.torture.commands import one_run, small_net
 
 SMALL_RUN: dict[str, Any] = {"epochs": 1, "cycle_epochs": 1, "train_images": 32}
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
@@ -56,6 +57,15 @@ def fingerprint(weights: dict[str, Any]) -> str:
 def make_run(folder: Path) -> None:
     toy_runs.train(folder / "run", **SMALL_RUN)
     shutil.rmtree(folder / "run" / "tensorboard", ignore_errors=True)
+
+
+def make_experiment(folder: Path) -> None:
+    """The run folder of an experiment that ``ien show`` knows, in place of a toy's."""
+    with suppress(SystemExit):  # by which typer ends every command
+        one_run()
+    (run,) = (folder / "runs").glob("*/*/*")
+    shutil.rmtree(run / "tensorboard", ignore_errors=True)
+    run.rename(folder / "run")
 
 
 def show(folder: Path) -> None:
@@ -194,7 +204,7 @@ def unpack_tar(folder: Path) -> None:
 
 
 READERS = {
-    "config.json": Reader("run/config.json", make_run, show),
+    "config.json": Reader("run/config.json", make_experiment, show),
     "metrics.jsonl": Reader("run/metrics.jsonl", make_run, go_on),
     "result.json": Reader("run/result.json", make_run, tables),
     "last.pt": Reader("run/last.pt", make_run, restore),
