@@ -17,9 +17,11 @@ from tests.torture.tally import Tally
 SHORT = 3
 """Moments at which each call fails in ``make test``, spread evenly."""
 FULL = 60
+"""Fewer if a call runs fewer modules."""
 
 IMAGES = torch.rand(64, 3, 12, 12, generator=torch.Generator().manual_seed(0))
-LABELS = torch.arange(64) % 2
+MANY_IMAGES = IMAGES.repeat(10, 1, 1, 1)
+LABELS = torch.arange(640) % 2
 
 
 class Failure(RuntimeError):
@@ -63,12 +65,12 @@ def doctor(model: nn.Module) -> None:
 
 
 def make_equivariant(model: nn.Module) -> None:
-    ien.make_equivariant(model, IMAGES[:4], "rot4")
+    ien.make_equivariant(model, "rot4", IMAGES[:4])
 
 
 def symmetry(model: nn.Module) -> None:
     """Trains a network of its own."""
-    ien.symmetry(IMAGES, LABELS, "rot4", epochs=1)
+    ien.symmetry(MANY_IMAGES, LABELS, "rot4", epochs=2)
 
 
 def average(model: nn.Module) -> None:
@@ -93,8 +95,12 @@ CALLS: dict[str, Callable[[nn.Module], None]] = {
     "Canonicalize": canonicalize,
     "adapt": adapt,
 }
-MAY_LEARN = {"EquivarianceLoss": ("grad", "buffers"), "GroupAverage": ("buffers",), "Canonicalize": ("buffers",)}
-"""What the forward and backward passes of a model in training change by themselves."""
+ALLOWED = {
+    "EquivarianceLoss": ("random", "grad", "buffers"),  # it is a training step, on elements that are drawn
+    "GroupAverage": ("buffers",),  # a forward pass, in which norms take their statistics
+    "Canonicalize": ("buffers",),
+}
+"""What a call may change, since it is meant to."""
 
 
 def state(model: nn.Module) -> dict[str, Any]:
@@ -151,17 +157,17 @@ def failing_at(number: int, error: type[BaseException]) -> Iterator[list[int]]:
 
 
 def fails_everywhere(name: str, most: int) -> Tally:
-    """Let a call fail at up to ``most`` moments, with each kind of error, in both modes."""
+    """Let a call fail at about ``most`` moments, with another kind of error and mode each time."""
     tally = Tally(f"{name} that fails half way")
     call = CALLS[name]
     with failing_at(0, Failure) as calls:
         call(users_model(training=False))
     step = max(1, calls[0] // most)
-    for number in range(1, calls[0] + 1, step):
-        for error in ERRORS:
-            for training in (False, True):
-                case = f"module call {number}, {error.__name__}, training={training}"
-                tally.add(case, problem_after(call, name, number, error, training))
+    for i, number in enumerate(range(1, calls[0] + 1, step)):
+        error = ERRORS[i % len(ERRORS)]
+        training = i % 2 == 1
+        case = f"module call {number}, {error.__name__}, training={training}"
+        tally.add(case, problem_after(call, name, number, error, training))
     return tally
 
 
@@ -176,7 +182,7 @@ def problem_after(
     if calls[0] < number:
         return f"only {calls[0]} calls"
     for what in before:
-        if training and what in MAY_LEARN.get(name, ()):
+        if what in ALLOWED.get(name, ()) and (training or what == "random"):
             continue
         if differences(before[what], after[what]):
             return f"{what} changed"
@@ -185,4 +191,4 @@ def problem_after(
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_fails_leaves_the_model_as_it_was(name: str) -> None:
-    fails_everywhere(name, SHORT).check(at_least=6)
+    fails_everywhere(name, SHORT).check(at_least=SHORT)
