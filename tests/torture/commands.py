@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
 from torch import nn
 
@@ -115,6 +117,15 @@ def no_preparation(folder: Path) -> None:
 def make_runs(folder: Path) -> None:
     toy_runs.train(folder / "runs" / "ien")
     shutil.rmtree(folder / "runs" / "ien" / "tensorboard", ignore_errors=True)
+
+
+def make_photos(folder: Path) -> None:
+    """``photos/`` with 40 pictures, and ``net.py`` with a function that makes :func:`small_net`."""
+    (folder / "photos").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).save(folder / "photos" / f"{number:02}.png")
+    (folder / "net.py").write_text("from tests.torture.commands import small_net as build\n")
 
 
 def make_clips(folder: Path) -> None:

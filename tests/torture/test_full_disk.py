@@ -17,10 +17,10 @@ from tests.torture.child import call
 from tests.torture.commands import one_run, results
 from tests.torture.tally import Tally
 
-SHORT = (30,)
+SHORT = (220,)
 """Sizes of the disk in ``make test``, in kB."""
-FULL = (4, 30, 60)
-"""Too small for the configuration, for a checkpoint, and for all of a run that has 64 kB."""
+FULL = (4, 100, 220)
+"""Too small for the configuration, the first checkpoint, and the second, which has 156 kB like the first."""
 
 
 @contextmanager
@@ -37,9 +37,9 @@ def small_disk(place: Path, size: int) -> Iterator[bool]:
 
 
 def with_small_files(size: int) -> None:
-    """A run in which no file can have more than ``size`` kB: a full disk for those who cannot mount one."""
+    """A run whose files can have half of ``size`` kB each: a full disk for those who cannot mount one."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size * 1000, size * 1000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size * 500, size * 500))
     one_run()
 
 
