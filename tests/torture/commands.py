@@ -30,7 +30,14 @@ from tests.helpers.tiny import make_tiny_imagenet
 from tests.torture.child import ien_command
 
 TINY = ("--preset", "small", "--threads", "1", "--data", "embedded")
-for setting in ("epochs=2", "cycle_epochs=1", "train_images=16", "test_images=8", "batch_size=8", "width=1/32"):
+for setting in (
+    "epochs=2",
+    "cycle_epochs=1",
+    "train_images=16",
+    "test_images=8",
+    "batch_size=8",
+    "width=1/32",
+):
     TINY += ("--set", setting)
 
 RESULTS = (
@@ -191,4 +198,3 @@ def _without_clock(content: Any) -> Any:
     if isinstance(content, list):
         return [_without_clock(part) for part in content]
     return content
-

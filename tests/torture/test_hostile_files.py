@@ -38,8 +38,6 @@ class Case(NamedTuple):
 
     change: Change
     words: tuple[str, ...]
-    never_says: str = "\0"
-    """What the line must not advise."""
 
 
 # --- changes to the folder
@@ -62,6 +60,20 @@ def in_json(name: str, *keys: str, value: Any) -> Change:
         path.write_text(json.dumps(content))
 
     return change
+
+
+def in_config(*keys: str, value: Any) -> Change:
+    return in_json("config.json", "config", *keys, value=value)
+
+
+def not_begun(change: Change) -> Change:
+    """Make a change in the folder of a run that has not saved a checkpoint yet."""
+
+    def both(folder: Path) -> None:
+        unfinished(folder).unlink()
+        change(folder)
+
+    return both
 
 
 def text_in(name: str, text: str) -> Change:
@@ -93,21 +105,19 @@ def short_moments(state: dict[str, Any]) -> None:
 
 
 def in_place_of(name: str, kind: str) -> Change:
-    """A pipe, a device, a folder or a link to itself in place of a file of the run."""
+    """A pipe, a device or a folder in place of a file of the run."""
 
     def change(folder: Path) -> None:
         path = folder / "run" / name
-        if name == "last.pt":
+        if name in ("last.pt", ".lock"):
             unfinished(folder)
         path.unlink(missing_ok=True)
         if kind == "pipe":
             os.mkfifo(path)
         elif kind == "device":
             path.symlink_to("/dev/zero")
-        elif kind == "folder":
-            path.mkdir()
         else:
-            path.symlink_to(path.name)
+            path.mkdir()
 
     return change
 
@@ -139,7 +149,9 @@ def huge_picture(folder: Path) -> None:
     """A PNG whose header says 100,000 × 100,000."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
@@ -156,13 +168,12 @@ def pipe_for_adapting(folder: Path) -> None:
     os.mkfifo(folder / "state" / "adapting.pt")
 
 
-def link_for_adapting(folder: Path) -> None:
-    (folder / "state").mkdir()
-    (folder / "state" / "adapting.pt").symlink_to("adapting.pt")
-
-
 ADAPT = ("adapt", "net.py:build", "--images", "photos", "--how", "adapt", "-o", "a.safetensors")
 ADAPT += ("--resume", "state", "--minutes", "0.001", "--size", "3x12x12")
+
+HUGE_GROUP_MEASURED = in_json("result.json", "config", "objective", "measured", value="rot99999999")
+FIVE_PER_ELEMENT = in_json("result.json", "layers", "conv1", "per_element", value=5)
+PLOT = ("plot", "training", "run", "--out", "t.png")
 
 CASES: dict[str, Case] = {
     # the checkpoint
@@ -173,41 +184,39 @@ CASES: dict[str, Case] = {
     "code in a checkpoint": Case(payload_in_checkpoint, RESUME),
     "a checkpoint that is a bomb": Case(bomb, RESUME),
     # configuration
-    "a GPU that is not there": Case(in_json("config.json", "config", "machine", "device", value="cuda"), RESUME),
+    "a GPU that is not there": Case(not_begun(in_config("machine", "device", value="cuda")), RESUME),
     "config a list": Case(in_json("config.json", "config", value=[]), RESUME),
     "config a text": Case(in_json("config.json", "config", value="x"), ("show", "run")),
     "data a list": Case(in_json("config.json", "data", value=[]), ("show", "run")),
     "data folder 5": Case(in_json("config.json", "data", "folder", value=5), RESUME),
     "data counts text": Case(in_json("config.json", "data", "train", value="many"), ("show", "run")),
-    "versions missing": Case(in_json("config.json", "versions", value=None), RESUME),
-    "a huge number": Case(in_json("config.json", "config", "objective", "beta", value=10**400), RESUME),
-    "a huge group": Case(in_json("config.json", "config", "objective", "group", value="rot99999999"), RESUME),
-    "a path as experiment": Case(in_json("config.json", "config", "experiment", value="../../x/y"), RESUME),
-    "a root as experiment": Case(in_json("config.json", "config", "experiment", value="/tmp/x/y"), RESUME),
+    "versions missing": Case(not_begun(in_json("config.json", "versions", value=None)), RESUME),
+    "a huge number": Case(in_config("objective", "beta", value=10**400), RESUME),
+    "a huge group": Case(in_config("objective", "group", value="rot99999999"), RESUME),
+    "a path as experiment": Case(not_begun(in_config("experiment", value="../../x/y")), RESUME),
+    "a root as experiment": Case(not_begun(in_config("experiment", value="/tmp/x/y")), RESUME),
     "brackets": Case(text_in("config.json", "[" * 100_000), ("show", "run")),
     "brackets, resumed": Case(text_in("config.json", "[" * 100_000), RESUME),
     # records
-    "record: a huge group": Case(in_json("result.json", "measured", value={"rot99999999": {}}), ("table", "run")),
+    "record: a huge group": Case(HUGE_GROUP_MEASURED, ("table", "run")),
     "record: brackets": Case(text_in("result.json", "[" * 100_000), ("table", "run")),
     "record: brackets, shown": Case(text_in("result.json", "[" * 100_000), ("show", "run")),
-    "record: per_element 5": Case(in_json("result.json", "per_element", value=5), ("table", "run")),
+    "record: per_element 5": Case(FIVE_PER_ELEMENT, ("table", "run")),
     "record: layers a list": Case(in_json("result.json", "layers", value=[1]), ("table", "run")),
     "record: accuracy text": Case(in_json("result.json", "accuracy", value="x"), ("table", "run")),
-    "metrics: brackets": Case(text_in("metrics.jsonl", "[" * 100_000), ("plot", "training", "run", "--out", "t.png")),
-    "metrics: a list": Case(text_in("metrics.jsonl", "[]\n[]\n"), ("plot", "training", "run", "--out", "t.png")),
+    "metrics: brackets": Case(text_in("metrics.jsonl", "[" * 100_000), PLOT),
+    "metrics: a list": Case(text_in("metrics.jsonl", "[]\n[]\n"), PLOT),
     # things that are no files
     "checkpoint a pipe": Case(in_place_of("last.pt", "pipe"), RESUME),
     "checkpoint a device": Case(in_place_of("last.pt", "device"), RESUME),
     "checkpoint a folder": Case(in_place_of("last.pt", "folder"), RESUME),
-    "checkpoint that cannot be read": Case(in_place_of("last.pt", "loop"), RESUME, never_says="delete"),
-    "lock a pipe": Case(in_place_of(".lock", "pipe"), ("run", *RUN[1:], "--out", "x")),
+    "lock a pipe": Case(in_place_of(".lock", "pipe"), RESUME),
     "config a pipe": Case(in_place_of("config.json", "pipe"), ("show", "run")),
     "config a device": Case(in_place_of("config.json", "device"), ("show", "run")),
     "record a pipe": Case(in_place_of("result.json", "pipe"), ("table", "run")),
     "weights a pipe": Case(in_place_of("model.safetensors", "pipe"), ("measure", "run")),
     "weights a device": Case(in_place_of("model.safetensors", "device"), ("measure", "run")),
     "adapting.pt a pipe": Case(pipe_for_adapting, ADAPT),
-    "adapting.pt that cannot be read": Case(link_for_adapting, ADAPT, never_says="remove it"),
     # options
     "group rot4444444": Case(nothing, (*RUN, "--set", "group=rot4444444")),
     "too many seeds": Case(nothing, (*RUN, "--seed", "1-99999999999")),
@@ -239,7 +248,7 @@ def make_base() -> None:
 
 
 def refused(place: Path, most: int) -> Tally:
-    """Meet ``most`` of the hostile cases, each in a copy of the folder."""
+    """Meet about ``most`` of the hostile cases, each in a copy of the folder."""
     tally = Tally("hostile files and options")
     start = place / "start"
     start.mkdir()
@@ -258,8 +267,6 @@ def problem_with(case: Case, work: Path) -> str | None:
     ended = call(ien_command, *case.words, folder=work, limited=True)
     if not ended.refused:
         return str(ended)
-    if case.never_says in ended.said:
-        return f"advises to {case.never_says}: {ended.said}"
     after = tree(work)
     # a lock stays, and a cache may be made before anything is refused
     changed = [path for path in before | after if before.get(path, b"-") != after.get(path, b"-")]

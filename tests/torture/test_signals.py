@@ -1,4 +1,4 @@
-"""Killed or interrupted at random moments, alone and as a worker of torchrun, a run ends as if never stopped."""
+"""Stopped at random moments, alone and as a worker of torchrun, a run ends as if it never was."""
 
 from __future__ import annotations
 
@@ -147,7 +147,9 @@ def workers_killed(place: Path, count: int) -> Tally:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIGNALS, ids=lambda name: name.name)
-def test_a_run_that_is_stopped_at_any_moment_ends_as_if_never_stopped(tmp_path: Path, name: signal.Signals) -> None:
+def test_a_run_that_is_stopped_at_any_moment_ends_as_if_never_stopped(
+    tmp_path: Path, name: signal.Signals
+) -> None:
     stopped_at_random(name, tmp_path, SHORT).check(at_least=SHORT)
 
 

@@ -36,9 +36,57 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "--seeds": _read_seeds,
     "pattern": find,
 }
-WORDS = ["rot", "flip", "scale", "hflip", "vflip", "C", "D", "x", "×", "-", ",", ".", "/", "=", ":", " ", "\t"]
-WORDS += ["0", "1", "4", "8", "28", "224", "0.7", "1e9", "1e999", "nan", "inf", "-1", "9" * 30, "9" * 5000, "٣"]
-WORDS += ["*", "?", "[", "]", "[!", "rot-mnist", "ien-r4", "tracking", "beta", "group", "width", "seed", "epochs"]
+WORDS = [
+    "rot",
+    "flip",
+    "scale",
+    "hflip",
+    "vflip",
+    "C",
+    "D",
+    "x",
+    "×",
+    "-",
+    ",",
+    ".",
+    "/",
+    "=",
+    ":",
+    " ",
+    "\t",
+]
+WORDS += [
+    "0",
+    "1",
+    "4",
+    "8",
+    "28",
+    "224",
+    "0.7",
+    "1e9",
+    "1e999",
+    "nan",
+    "inf",
+    "-1",
+    "9" * 30,
+    "9" * 5000,
+    "٣",
+]
+WORDS += [
+    "*",
+    "?",
+    "[",
+    "]",
+    "[!",
+    "rot-mnist",
+    "ien-r4",
+    "tracking",
+    "beta",
+    "group",
+    "width",
+    "seed",
+    "epochs",
+]
 WORDS += ["feature_groups", "network.", "true", "none", "\n", "\0", "\x1b[2J", "é", "𝟜"]
 
 TEXTS = st.one_of(st.text(max_size=40), st.lists(st.sampled_from(WORDS), max_size=8).map("".join))
