@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core check docs bench clean
+.PHONY: help demo test test-core torture check docs bench clean
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -8,6 +8,7 @@ help:
 	@echo "make demo    train a small CNN on upright digits in three ways, and rotate the test (two minutes)"
 	@echo "make test    run the tests, the README and the examples"
 	@echo "make test-core  run the tests of the method alone, in less than a minute"
+	@echo "make torture  kill it, damage its files, fill its disk: ten minutes, written to docs/reliability.md"
 	@echo "make check   formatting, lint, types"
 	@echo "make docs    build the documentation as a site, site/index.html"
 	@echo "make bench   measure the cost of the loss, and write docs/benchmarks.md"
@@ -23,6 +24,10 @@ test: .venv/ready
 CORE := groups loss tying measuring geometry
 test-core: .venv/ready
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE:%=tests/%) $(CORE:%=src/ien/%)
+
+# everything of tests/torture at full size; make test has a short form of it
+torture: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(PARTS)
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -225,3 +227,17 @@ def test_what_cannot_be_compared_is_named() -> None:
         compare({"original": nn.Conv2d(3, 4, 3)}, images(), "rot4")
     with pytest.raises(ValueError, match=r"labels must have the shape \(64,\); got \(3,\)"):
         compare({"original": sided()}, images(), "rot4", torch.zeros(3, dtype=torch.int64))
+
+
+def test_a_checkpoint_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path) -> None:
+    os.mkfifo(tmp_path / "adapting.pt")
+    with pytest.raises(ValueError, match="adapting.pt is not a regular file but a pipe"):
+        adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+
+
+def test_a_checkpoint_that_may_not_be_read_is_never_to_be_removed(tmp_path, monkeypatch) -> None:
+    (tmp_path / "adapting.pt").write_text("x")
+    monkeypatch.setattr(torch, "load", Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(PermissionError) as caught:
+        adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    assert "remove" not in str(caught.value)

@@ -189,3 +189,14 @@ def test_other_files_are_refused_in_one_line_and_never_executed(name, message, e
         read_weights(name)
     assert "weights_only" not in str(caught.value) and "\n" not in str(caught.value)
     assert not Path("executed").exists()
+
+
+def test_an_archive_with_a_damaged_list_of_contents_is_refused_in_one_line(tmp_path) -> None:
+    path = tmp_path / "weights.pth"
+    torch.save(PLAIN, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2")] = 0
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="cut short, damaged or in another format") as caught:
+        read_weights(path)
+    assert "\n" not in str(caught.value)

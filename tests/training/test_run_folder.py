@@ -218,6 +218,9 @@ def test_other_data_under_the_same_name_are_refused(cut, monkeypatch) -> None:
         (lambda content: content.replace('"beta": 1.0', '"beta": -1'), "beta must be 0 to"),
         (lambda content: content.replace('"beta": 1.0', '"beta": "1"'), "beta must be a number"),
         (lambda content: content.replace('"digest"', '"digits"'), "no digest of the data"),
+        (lambda content: content.replace('"folder": "embedded"', '"folder": 5'), "folder of the data is 5"),
+        (lambda content: content.replace('"versions"', '"version"'), "no versions"),
+        (lambda content: "[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_damaged_configuration_is_refused(cut, spoil, match) -> None:
@@ -253,6 +256,13 @@ def test_missing_lines_of_metrics_are_noticed(cut) -> None:
     assert_refused(cut, r"metrics.jsonl has 1 lines for the 3 epochs of last.pt: restore it, or start")
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, "[]", "{", "5"], ids=["brackets", "list", "cut", "number"])
+def test_a_damaged_line_of_metrics_is_named(tmp_path, line) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": 1}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl: line 2 is damaged \(.*\): restore the file"):
+        folder.read_metrics(tmp_path)
+
+
 def test_the_advice_to_delete_the_checkpoint_works(cut, finished) -> None:
     (cut / "last.pt").unlink()
     toy.run_in(cut)
@@ -262,8 +272,9 @@ def test_the_advice_to_delete_the_checkpoint_works(cut, finished) -> None:
 # --- what comes out again
 
 
-def test_a_damaged_result_names_the_remedy_which_works(copied, finished) -> None:
-    (copied / "result.json").write_text('{"accuracy": ')
+@pytest.mark.parametrize("text", ['{"accuracy": ', "[" * 100_000], ids=["cut", "brackets"])
+def test_a_damaged_result_names_the_remedy_which_works(copied, finished, text) -> None:
+    (copied / "result.json").write_text(text)
     assert_refused(copied, r"result.json is damaged \(.*\): delete it and run ien resume")
     (copied / "result.json").unlink()
     assert toy.run_in(copied)["accuracy"] == json.loads((finished / "result.json").read_text())["accuracy"]

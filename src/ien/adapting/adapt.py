@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._files import generator, replace_file
+from .._files import check_regular, generator, replace_file
 from .._text import progress_bar
 from ..groups.families import group as named_group
 from ..groups.group import Group
@@ -314,12 +314,16 @@ class _Checkpoint:
 
         Raises:
             ValueError: The file is damaged, or from other settings or another model.
+            OSError: It may not be read.
         """
         if self.path is None or not self.path.exists():
             return 0, 0.0
+        check_regular(self.path)  # a pipe would be waited for without end
         try:
             state = torch.load(self.path, map_location="cpu", weights_only=True)
             found = state["settings"]
+        except OSError:
+            raise  # nobody should remove what they may not read
         except Exception as error:  # a damaged file can provoke anything
             raise ValueError(
                 f"{self.path} cannot be read ({type(error).__name__}): remove it to begin again"

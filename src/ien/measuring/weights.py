@@ -338,8 +338,11 @@ def _is_program(path: Path) -> bool:
     """Whether it is an archive that holds code."""
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError):  # damaged: torch.load will refuse it
+        return False
     return any("/code/" in name or "/models/" in name for name in names)
 
 

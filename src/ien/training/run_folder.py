@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import check_regular, file_digest, read_bounded, replace_file, write_tensors
+from .._text import short_repr
 from .config import Config, differences
 from .task import config_from_json
 
@@ -47,7 +48,7 @@ DIGEST = "weights_sha256"
 MAY_CHANGE = ("device", "checkpoint_minutes")
 """Fields that may change in the course of a run."""
 # what a file must have to be taken for one of ours
-DATA_FIELDS = {"folder", "name", "source", "train", "test", "digest"}
+DATA_FIELDS = {"folder": str, "name": str, "source": str, "train": int, "test": int, "digest": str}
 _THREADS = torch.get_num_threads()  # now, before a run sets its own
 
 
@@ -155,7 +156,7 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
         raise FileNotFoundError(f"{folder} is not a run folder: it has no config.json (ien run makes one)")
     text = read_bounded(path)
     try:
-        content = json.loads(text)
+        content = _parsed(text)
         version = content["format"]
         data = content["data"]
         if version != FORMAT:
@@ -163,9 +164,14 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
             raise _OtherFormat(
                 f"{path} has format {version!r} and this version of ien reads {FORMAT}: {remedy}"
             )
-        missing = DATA_FIELDS - set(data)
+        missing = DATA_FIELDS.keys() - set(data)
         if missing:
             raise ValueError(f"no {', '.join(sorted(missing))} of the data")
+        for name, kind in DATA_FIELDS.items():
+            if type(data[name]) is not kind:
+                raise ValueError(f"{name} of the data is {short_repr(data[name])}")
+        if not isinstance(content["versions"], dict):
+            raise ValueError(f"versions is {short_repr(content['versions'])}")
         return config_from_json(content["config"]), data
     except _OtherFormat:
         raise
@@ -176,6 +182,14 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
     raise ValueError(
         f"{path} is not the configuration of a run ({reason}): restore it, or start in another folder"
     )
+
+
+def _parsed(text: bytes) -> Any:
+    """Parse JSON; a file that is nested too deeply is as damaged as any other."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def versions() -> dict[str, str]:
@@ -234,7 +248,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         return None
     text = read_bounded(path)
     try:
-        record = json.loads(text)
+        record = _parsed(text)
         if not isinstance(record, dict):
             raise ValueError("it is no record")
         return record
@@ -256,7 +270,16 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in read_bounded(path).splitlines()]
+    epochs = []
+    for number, line in enumerate(read_bounded(path).splitlines(), 1):
+        try:
+            metrics = _parsed(line)
+            if not isinstance(metrics, dict):
+                raise ValueError("it is no epoch of a run")
+        except ValueError as error:
+            raise ValueError(f"{path}: line {number} is damaged ({error}): restore the file") from None
+        epochs.append(metrics)
+    return epochs
 
 
 def cut_metrics(folder: Path, epochs: int) -> None:
