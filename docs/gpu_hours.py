@@ -71,13 +71,14 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def page() -> str:
-    """Return the page with the table as it is today."""
+def main() -> None:
+    """Write the table into the page; it takes a few minutes, mostly to build the networks."""
+    hours = table()
     before, _, rest = PAGE.read_text().partition(START)
     _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table()}\n{END}{after}"
+    PAGE.write_text(f"{before}{START}\n\n{hours}\n\n{END}{after}")
+    print(hours)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(table())
+    main()

@@ -13,7 +13,7 @@ from torch import Tensor
 __all__ = ["sent"]
 
 TAKE_VALUES_AT_ONCE = ("cuda",)
-"""Devices that need not be waited for: MPS would read the values later, when they may have changed."""
+"""Devices that need not be waited for. MPS would read values later, when they may have changed."""
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:

@@ -420,8 +420,8 @@ class Group:
         """Check that ``g`` holds an element for each of ``count`` images; return it on the CPU.
 
         Elements are drawn and kept there: they decide which operations run, and asking a GPU would
-        wait for all that it does. That happens only if a caller's ``g`` is on a GPU. What depends on
-        them is sent, a few numbers for each image.
+        wait for all that it does. That happens only if a caller's ``g`` is on a GPU. What depends
+        on them is sent, a few numbers for each image.
         """
         g = torch.as_tensor(g, device="cpu")
         if g.shape != (count,) or g.dtype not in INTEGER_TYPES:
