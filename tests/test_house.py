@@ -111,14 +111,25 @@ def test_public_names_are_the_checked_in_list() -> None:
     assert names == json.loads((Path(__file__).parent / "public_names.json").read_text())
 
 
-def test_import_loads_torch_and_numpy_and_nothing_else() -> None:
+def test_using_every_name_of_the_method_loads_torch_and_numpy_and_nothing_else() -> None:
     code = """if True:
         import json, sys, torch, numpy
         before = set(sys.modules)
         import ien
+        for path, names in ien._MODULES.items():
+            if not path.startswith((".training", ".exporting")):
+                assert all(hasattr(ien, name) for name in names)
         new = {name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
         print(json.dumps(sorted(new)))"""
     assert in_new_process(code) == ["ien"]
+
+
+def test_names_load_when_they_are_used_and_all_of_them_can_be() -> None:
+    code = """if True:
+        import ien, json, sys
+        before = "torch" in sys.modules
+        print(json.dumps([before, [name for name in ien.__all__ if not hasattr(ien, name)]]))"""
+    assert in_new_process(code) == [False, []]
 
 
 def test_version_is_that_of_the_installed_package() -> None:

@@ -23,25 +23,33 @@ The package, in the order in which it imports and in which to read it:
 """
 
 import importlib as _importlib
+from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from ._text import nearest as _nearest
-from .adapting.adapt import adapt
-from .adapting.average import GroupAverage
-from .adapting.canonicalize import Canonicalize
-from .adapting.compare import Comparison, compare
-from .geometry.doctor import Diagnosis, Finding, doctor
-from .groups.families import custom, group, reflection, rotation, scale
-from .groups.group import Group
-from .loss.capture import Features, capture
-from .loss.feature_groups import FeatureGroups, GroupPool, group_pool
-from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
-from .measuring.measure import measure
-from .measuring.metric import EquivarianceError
-from .measuring.report import ElementReport, LayerReport, OutputReport, Report
-from .tying.symmetry import Symmetry, symmetry
-from .tying.tie import make_equivariant, make_plain, plain_copy
-from .tying.tied import Tied
+
+if TYPE_CHECKING:  # for editors and type checkers; in a program names load when they are first used
+    from . import baselines, data, models, tracking
+    from .adapting.adapt import adapt
+    from .adapting.average import GroupAverage
+    from .adapting.canonicalize import Canonicalize
+    from .adapting.compare import Comparison, compare
+    from .exporting.export import export
+    from .exporting.result import Exported
+    from .geometry.doctor import Diagnosis, Finding, doctor
+    from .groups.families import custom, group, reflection, rotation, scale
+    from .groups.group import Group
+    from .loss.capture import Features, capture
+    from .loss.feature_groups import FeatureGroups, GroupPool, group_pool
+    from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
+    from .measuring import callbacks
+    from .measuring.measure import measure
+    from .measuring.metric import EquivarianceError
+    from .measuring.report import ElementReport, LayerReport, OutputReport, Report
+    from .training import load
+    from .tying.symmetry import Symmetry, symmetry
+    from .tying.tie import make_equivariant, make_plain, plain_copy
+    from .tying.tied import Tied
 
 __all__ = [
     "Canonicalize",
@@ -89,24 +97,40 @@ __all__ = [
 ]
 __version__ = "0.2.0"
 
-# loaded when first used: name -> the module that it is, or module:attribute
-_LAZY = {
-    "baselines": ".baselines",
-    "callbacks": ".measuring.callbacks",
-    "data": ".data",
-    "Exported": ".exporting.result:Exported",
-    "export": ".exporting.export:export",
-    "load": ".training:load",
-    "models": ".models",
-    "tracking": ".tracking",
+# loaded when first used, so that ien --help does without torch: module -> its public names
+_MODULES = {
+    ".adapting.adapt": ["adapt"],
+    ".adapting.average": ["GroupAverage"],
+    ".adapting.canonicalize": ["Canonicalize"],
+    ".adapting.compare": ["Comparison", "compare"],
+    ".exporting.export": ["export"],
+    ".exporting.result": ["Exported"],
+    ".geometry.doctor": ["Diagnosis", "Finding", "doctor"],
+    ".groups.families": ["custom", "group", "reflection", "rotation", "scale"],
+    ".groups.group": ["Group"],
+    ".loss.capture": ["Features", "capture"],
+    ".loss.feature_groups": ["FeatureGroups", "GroupPool", "group_pool"],
+    ".loss.objective": ["Equivariance", "EquivarianceLoss", "equivariance_loss"],
+    ".measuring.measure": ["measure"],
+    ".measuring.metric": ["EquivarianceError"],
+    ".measuring.report": ["ElementReport", "LayerReport", "OutputReport", "Report"],
+    ".training": ["load"],
+    ".tying.symmetry": ["Symmetry", "symmetry"],
+    ".tying.tie": ["make_equivariant", "make_plain", "plain_copy"],
+    ".tying.tied": ["Tied"],
 }
+_FOLDERS = {"baselines": ".baselines", "callbacks": ".measuring.callbacks", "data": ".data"}
+_FOLDERS |= {"models": ".models", "tracking": ".tracking"}
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _LAZY:
-        path, _, attribute = _LAZY[name].partition(":")
-        module = _importlib.import_module(path, __name__)
-        return getattr(module, attribute) if attribute else module
+    if name in _FOLDERS:
+        return _importlib.import_module(_FOLDERS[name], __name__)
+    for path, names in _MODULES.items():
+        if name in names:
+            value = getattr(_importlib.import_module(path, __name__), name)
+            globals()[name] = value  # the next time it is found at once
+            return value
     hint = ""
     if not name.startswith("_"):  # which tools ask for, and people do not
         hint = f"; {_nearest(name, __all__)}"

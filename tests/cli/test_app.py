@@ -84,4 +84,5 @@ def test_looking_at_a_model_imports_no_training_and_no_data(arguments) -> None:
     modules = json.loads(Path("modules.json").read_text())
     folders = {name.split(".")[1] for name in modules if name.startswith("ien.")}
     assert "cli" in folders
+    assert ("torch" in modules) == (arguments != "--help")
     assert not folders & {"training", "data", "baselines", "tracking", "models", "experiments", "report"}
