@@ -106,11 +106,13 @@ def test_hulls_have_a_column_where_a_record_has_them() -> None:
     old = [record("siamfc", 1), record("re-siamfc", 1)]
     before = tables_of(*old)["Success and precision on Rot-OTB"]
     assert "hull succ." not in before["re-siamfc"]
+    assert not any(note.startswith("hull succ.") for note in notes_of(*old))
     new = [record("ien-siamfc", seed, tracking__rot_otb__success_hull=0.1 * seed) for seed in (1, 3)]
     tables = tables_of(*old, *new, record("het-siamfc", 1, tracking__rot_otb__success_hull=0.4))
     cells = {row: line["hull succ."] for row, line in tables["Success and precision on Rot-OTB"].items()}
     assert cells == {"siamfc": "–", "re-siamfc": "–", "ien-siamfc": "0.200 ± 0.141", "het-siamfc": "0.400"}
     assert "hull succ." not in tables["Success and precision on OTB"]["ien-siamfc"]
+    assert any(note.startswith("hull succ.") for note in notes_of(*new))
 
 
 def test_a_subset_is_called_one() -> None:

@@ -37,10 +37,13 @@ MEASURES = (
     "sample standard deviation over the seeds; errors of layers: means over the seeds",
     "MACs: of one update, the search at all scales and its correlation with all templates; fps: updates in a "
     "second, the median; channels %: over all layers, of those of the steerable twin at the same width",
-    "hull succ.: success of the upright box around the rotated box, from the angle that was found, where it "
-    "was scored; all other columns are of boxes that keep the ratio of their sides",
     "above both: in success and in precision, with every seed, above a box that never moves and above the "
     "same network untrained",
+)
+
+NOTE_ON_HULLS = (
+    "hull succ.: success of the upright box around the box rotated by the angle that was found; all other "
+    "columns are of boxes that keep the ratio of their sides; the precision of both is the same"
 )
 
 
@@ -72,7 +75,10 @@ class Trackers:
             for record in row.records:
                 counts |= dict.fromkeys(_counts(record))
                 unbeaten += _unbeaten(name, record)
-        return [*MEASURES, *counts, *unbeaten]
+        hulls = []
+        if any(_has_hulls(row, test) for _, row in named for test in _first(row).tests):
+            hulls.append(NOTE_ON_HULLS)
+        return [*MEASURES, *hulls, *counts, *unbeaten]
 
 
 def _tests(rows: Sequence[Row]) -> list[str]:
@@ -104,7 +110,7 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
 
     tested = [row for row in rows if test in _first(row).tests]  # rows of a demo have other tests
     hull_columns = []
-    if any(not math.isnan(of.tests[test].success_hull) for row in tested for of in trackings(row)):
+    if any(_has_hulls(row, test) for row in tested):
         hull_columns.append(Column("hull succ.", spread(lambda score: score.success_hull)))
     columns = [
         *NAME_COLUMNS,
@@ -121,6 +127,11 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
         columns.append(Column("paper succ.", lambda row: _printed(row, paper).success, ".2f"))
         columns.append(Column("paper prec.", lambda row: _printed(row, paper).precision, ".2f"))
     return table_of(f"{title}Success and precision on {shown_test(test)}", tested, columns)
+
+
+def _has_hulls(row: Row, test: str) -> bool:
+    """Whether a run of the row was scored with boxes that follow the angle."""
+    return any(not math.isnan(of.tests[test].success_hull) for of in trackings(row))
 
 
 def _printed(row: Row, paper: Mapping[str, PaperRow]) -> PaperRow:
