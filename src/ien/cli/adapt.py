@@ -59,7 +59,7 @@ def adapt(
     minutes: Annotated[float, typer.Option(metavar="N", help="How long to adapt.")] = 10.0,
     steps: Annotated[int, typer.Option(min=1, help="Steps of training to canonicalize.")] = 2000,
     layers: Annotated[
-        str | None, typer.Option("--layers", metavar="A,B", help="Adapt with the paper's loss on these, too.")
+        str | None, typer.Option("--layers", metavar="A,B", help="Compare the maps of these layers, too.")
     ] = None,
     test: Annotated[
         Path | None,

@@ -13,11 +13,7 @@ from torch import Tensor
 __all__ = ["sent"]
 
 TAKE_VALUES_AT_ONCE = ("cuda",)
-<<<<<<< HEAD
-"""Devices that need not be waited for: MPS would read the values later, perhaps changed by then."""
-=======
 """Devices that need not be waited for. MPS would read values later, when they may have changed."""
->>>>>>> 65183d295b0863b37387b100d876e77909679c24
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
