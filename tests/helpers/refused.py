@@ -9,7 +9,10 @@ from tests.helpers import toy
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"}
+    # folders are those of loggers, such as tensorboard
+    return {
+        file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"
+    }
 
 
 def assert_refused(path: Path, match: str, **changes: Any) -> None:
