@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 PANELS = {
     "Your model": ["doctor", "measure", "report", "train", "adapt", "export", "symmetry"],
     "Demo": ["demo"],
-    "The paper": ["list", "show", "run", "resume", "table", "track", "plot", "data"],
+    "The paper": ["list", "show", "run", "resume", "status", "table", "track", "plot", "data"],
 }
 
 

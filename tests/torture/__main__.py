@@ -149,7 +149,10 @@ def main(chosen: list[str]) -> int:
             before = cpu_seconds()
             for tally in part(new):
                 now = cpu_seconds()
-                line = f"| {tally.what} | {tally.tried:,} | {tally.survived:,} "
+                tried = f"{tally.tried:,}"
+                if tally.of > tally.tried:
+                    tried += f" of {tally.of:,}"
+                line = f"| {tally.what} | {tried} | {tally.survived:,} "
                 line += f"| {date.today()} | {now - before:.0f} |"
                 before = now
                 print(line, flush=True)

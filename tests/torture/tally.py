@@ -10,6 +10,8 @@ class Tally:
     """Counts tries; says which of them failed, and how."""
 
     what: str
+    of: int = 0
+    """How many there are in all, if that is known and only some are tried."""
     tried: int = 0
     failures: list[str] = field(default_factory=list)
 

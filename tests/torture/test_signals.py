@@ -24,7 +24,7 @@ from tests.torture.tally import Tally
 
 SHORT = 1
 """Of each signal, and of workers that are killed, in ``make test``."""
-FULL = 20
+FULL = 7
 FULL_WORKERS = 6
 
 NEVER = 10**6

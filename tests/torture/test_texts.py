@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable
 
@@ -103,6 +104,7 @@ def too_slow(*arguments: object) -> None:
 
 def problem_with(parse: Callable[[str], object], text: str) -> str | None:
     """Parse a text; what is wrong with how that ended."""
+    gc.disable()  # it may come upon a million objects of hypothesis, which are not the parser's
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
         with one_line_errors():
@@ -114,6 +116,7 @@ def problem_with(parse: Callable[[str], object], text: str) -> str | None:
         return f"{type(error).__name__}: {str(error)[:200]}"
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        gc.enable()
     return None
 
 

@@ -336,9 +336,9 @@ def _unreadable(path: Path) -> str:
 
 def _is_program(path: Path) -> bool:
     """Whether it is an archive that holds code."""
-    if not zipfile.is_zipfile(path):
-        return False
     try:
+        if not zipfile.is_zipfile(path):
+            return False
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError):  # damaged: torch.load will refuse it
