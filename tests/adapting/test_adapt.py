@@ -231,11 +231,7 @@ def test_what_cannot_be_compared_is_named() -> None:
 
 def test_a_checkpoint_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path) -> None:
     os.mkfifo(tmp_path / "adapting.pt")
-<<<<<<< HEAD
     with pytest.raises(ValueError, match=r"adapting\.pt is not a regular file but a pipe"):
-=======
-    with pytest.raises(ValueError, match=r"adapting.pt is not a regular file but a pipe"):
->>>>>>> 7c8f48521c1613c540bcb130997aaa6af86f1fa8
         adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
 
 

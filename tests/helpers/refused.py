@@ -9,19 +9,12 @@ from tests.helpers import toy
 
 
 def contents(path: Path) -> dict[str, bytes]:
-<<<<<<< HEAD
     found = {}
     for file in path.iterdir():
         # TensorBoard, where it is installed, has a folder
         if file.name != ".lock" and file.is_file():
             found[file.name] = file.read_bytes()
     return found
-=======
-    # folders are those of loggers, such as tensorboard
-    return {
-        file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"
-    }
->>>>>>> 7c8f48521c1613c540bcb130997aaa6af86f1fa8
 
 
 def assert_refused(path: Path, match: str, **changes: Any) -> None:

@@ -305,7 +305,8 @@ def table(
         typer.Argument(
             metavar="TABLE",
             autocompletion=complete_tables,
-            help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study, symmetry, size or nuclei.",
+            help="The table: rot-mnist, rot-tim, het, r2-tim, scale, tracking, study, symmetry, size or "
+            "nuclei.",
         ),
     ],
     results: Annotated[
