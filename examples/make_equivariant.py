@@ -32,16 +32,10 @@ def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 def network() -> nn.Sequential:
     """Maps of 24, 12, 8 and 4 pixels rotate exactly; flattened ones would not, so they are pooled first."""
-    return nn.Sequential(
-        block(1, 32, 7, padding=1),
-        nn.MaxPool2d(2),
-        block(32, 64, 5),
-        nn.MaxPool2d(2),
-        block(64, 96, 3, padding=1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(96, 10),
-    )
+    first = [block(1, 32, 7, padding=1), nn.MaxPool2d(2)]
+    second = [block(32, 64, 5), nn.MaxPool2d(2)]
+    third = [block(64, 96, 3, padding=1), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*first, *second, *third, nn.Flatten(), nn.Linear(96, 10))
 
 
 def main() -> None:

@@ -184,7 +184,7 @@ def test_a_measured_product_has_curves_over_angles_and_over_factors() -> None:
 
 def trained(path: Path, epochs: int = 3, terms: bool = True, **changes: Any) -> Path:
     """A run folder with configuration and metrics alone."""
-    data = dict.fromkeys(["folder", "name", "source", "train", "test", "digest"], "x")
+    data = {"folder": "x", "name": "x", "source": "x", "train": 1, "test": 1, "digest": "x"}
     run_folder.create(path, toy.config(**changes), data)
     for epoch in range(1, epochs + 1):
         values = {"conv1": 0.1 / epoch, "conv2": 0.5 / epoch} if terms else {}

@@ -35,7 +35,7 @@ def test_a_folder_of_another_run_is_refused(cut, changes, match) -> None:
 
 
 def test_what_is_left_open_is_settled_in_a_new_folder_and_then_taken_from_it(tmp_path) -> None:
-    data = dict.fromkeys(("folder", "name", "source", "train", "test", "digest"))
+    data = {"folder": "d", "name": "digits", "source": "toy", "train": 1, "test": 1, "digest": "0"}
     config = folder.create(tmp_path, toy.config(device="auto", threads=None), data)
     assert config.machine.threads == 1 and config.machine.device in ("cpu", "cuda", "mps")
     assert folder.read_config(tmp_path) == config
@@ -48,11 +48,11 @@ def test_a_folder_with_other_files_is_refused(tmp_path) -> None:
     assert_refused(tmp_path, "exists and is not a run folder .*: choose another --out")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:77", "meta:x"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:77"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_path, device) -> None:
     with pytest.raises(ValueError, match=f"device '{device}' cannot be used here .*; use cpu"):
         toy.run_in(tmp_path / "run", device=device)
-    assert contents(tmp_path / "run") == {}
+    assert not (tmp_path / "run").exists()
 
 
 def begin_on_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_run_of_a_gpu_that_is_not_here_names_the_command_that_works(cut, finis
 
 
 def test_a_run_that_moved_goes_on_from_its_checkpoint_and_back(tmp_path, monkeypatch) -> None:
-    data = dict.fromkeys(("folder", "name", "source", "train", "test", "digest"))
+    data = {"folder": "d", "name": "digits", "source": "toy", "train": 1, "test": 1, "digest": "0"}
     folder.create(tmp_path, toy.config(), data)
     begin_on_a_gpu(tmp_path, monkeypatch)
     monkeypatch.setattr(folder, "_device", lambda name: name)  # there is one for a while
@@ -154,7 +154,7 @@ def test_leftovers_of_killed_processes_are_cleared_by_whoever_has_the_lock(cut) 
     (cut / ".tmpXy12Zw").write_text("of safetensors")
     with folder.lock(cut):
         assert {path.name for path in cut.glob(".*")} == {".lock"}
-        assert contents(cut).keys() == {"config.json", "last.pt", "metrics.jsonl"}
+        assert contents(cut).keys() == {"README.md", "config.json", "last.pt", "metrics.jsonl"}
 
 
 @pytest.mark.parametrize(

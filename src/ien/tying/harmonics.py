@@ -116,15 +116,15 @@ def orthonormal(rows: Tensor) -> Tensor:
 def _chosen_alike(rows: Tensor) -> Tensor:
     """Return orthonormal rows that depend only on the space that orthonormal ``rows`` span.
 
-    The projection P = rowsᵀ rows onto it has no choice in it. Its first longest row is the first
-    one chosen; what remains of P without it gives the next.
+    The projection P = rowsᵀ rows onto it leaves no choice. Its first longest row is the first one
+    chosen; what remains of P without it gives the next.
     """
-    projection = rows.T @ rows  # (n, n)
+    left = rows  # P = leftᵀ left, (n, n), is never computed
     chosen = []
     for _ in range(len(rows)):
-        lengths = projection.diagonal()  # squared: P² = P
+        lengths = left.square().sum(0)  # the diagonal of P, which is the squared length of its rows
         first_longest = int((lengths > lengths.max() - MIN_STRENGTH).int().argmax())
-        row = projection[first_longest] / lengths[first_longest].sqrt()  # (n,)
+        row = left[:, first_longest] @ left / lengths[first_longest].sqrt()  # (n,)
         chosen.append(row)
-        projection = projection - torch.outer(row, row)
+        left = left - torch.outer(left @ row, row)
     return torch.stack(chosen)
