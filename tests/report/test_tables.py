@@ -196,3 +196,9 @@ def test_page_has_a_section_for_each_table_and_its_reading(tmp_path) -> None:
     assert "which resample" not in first
     assert "the base net 11.22 M" in second and "base net" not in first and "VGG" not in text
     assert "\n\n\n" not in text and text.endswith("\n") and not text.endswith("\n\n")
+
+
+def test_markup_in_a_record_is_text_in_the_notes_of_a_page(tmp_path) -> None:
+    record = content("cnn", 1) | {"machine": "<img src=x>", "commit": "<b>"}
+    notes = "\n".join(notes_of(rows_of(tmp_path, record)))
+    assert "&lt;img src=x&gt;" in notes and "&lt;b&gt;" in notes and "<" not in notes

@@ -21,6 +21,7 @@ import ien
 from ien._files import digest, replace_file, write_tensors
 from ien.adapting import adapt as adapting
 from ien.data import cache, tiny_imagenet
+from ien.data.download import clear_unpacked_part
 from ien.report.page import build
 from ien.tracking.data import sets
 from ien.training import run
@@ -113,7 +114,10 @@ def rotating_clips() -> None:
 
 
 def unpacked() -> None:
-    if not (Path.cwd() / "tiny-imagenet-200").exists():  # as ien data get asks
+    """What ``ien data get`` does once it has the archive."""
+    place = Path.cwd() / "tiny-imagenet-200"
+    clear_unpacked_part(place)
+    if not place.exists():
         tiny_imagenet.unpack(Path("tiny.zip"), Path.cwd())
 
 

@@ -29,7 +29,10 @@ NAMES = {
 }
 FIELDS = ("machine", "commit")
 """Fields of a record that pages and tables show as they are."""
-FORBIDDEN = ("<script>alert", "<img src=x", "<svg onload", "\x1b", "\x07", "\u202e")
+MARKUP = ("<script>alert", "<img src=x", "<svg onload")
+"""What no page may have; a terminal shows it as it is."""
+CONTROLS = ("\x1b", "\x07", "\u202e")
+"""What no terminal may get; a page does nothing with it."""
 
 
 def write_toy_page(run: str) -> None:
@@ -92,7 +95,7 @@ def problem_of_page(run: Path, work: Path, name: str, harmless: str | Outcome) -
     if isinstance(page, Outcome):
         return None if page.refused else str(page)
     assert isinstance(harmless, str)
-    found = [text for text in FORBIDDEN if text in page]
+    found = [text for text in MARKUP if text in page]
     if found:
         return f"has {found}"
     tags = [tag for tag, _ in toy_runs.Page(page).elements]
@@ -108,11 +111,13 @@ def problem_of_tables(run: Path, work: Path, name: str) -> str | None:
     printed = call(ien_command, "table", "rot-mnist", "--results", "records", folder=work)
     if printed.code != 0 and not printed.refused:
         return str(printed)
+    found = [text for text in CONTROLS if text in printed.output]
     written = call(write_table_page, folder=work)
-    texts = [printed.output]
     if written.code == 0:
-        texts.append((work / "tables.md").read_text())
-    found = [text for text in FORBIDDEN if any(text in shown for shown in texts)]
+        page = (work / "tables.md").read_text()
+        found += [text for text in MARKUP if text in page]
+    elif not printed.refused:
+        return str(written)
     if found:
         return f"has {found}"
     return None

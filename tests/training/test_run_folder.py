@@ -263,6 +263,12 @@ def test_a_damaged_line_of_metrics_is_named(tmp_path, line) -> None:
         folder.read_metrics(tmp_path)
 
 
+def test_a_disk_that_is_full_for_metrics_is_named(tmp_path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"metrics.jsonl could not be written \(.*No space left on device\)"):
+        folder.append_metrics(tmp_path, {"epoch": 1})
+
+
 def test_the_advice_to_delete_the_checkpoint_works(cut, finished) -> None:
     (cut / "last.pt").unlink()
     toy.run_in(cut)

@@ -121,10 +121,12 @@ def rot_otb(
 
 def _get_archive(name: str, files: tuple[RemoteFile, ...], folder: Path) -> None:
     """Download and unpack a data set that is published as one archive."""
+    from ..data.download import clear_unpacked_part
     from .data_sets import ARCHIVES
 
     title, module = ARCHIVES[name]
     place = module.place_in(folder)
+    clear_unpacked_part(place)
     if not place.exists():
         _download(files, place.parent)
         _unpack(name, place.parent / files[0].name, place.parent)

@@ -22,6 +22,7 @@ __all__ = [
     "RemoteFile",
     "by_hand",
     "check_path",
+    "clear_unpacked_part",
     "download",
     "download_all",
     "how_to_get",
@@ -144,6 +145,15 @@ def published_folder(folder: str | os.PathLike[str], name: str) -> Path:
     return inside
 
 
+def clear_unpacked_part(place: Path) -> None:
+    """Remove what a killed attempt to unpack into ``place`` has left beside it."""
+    _clear(_part_of(place))
+
+
+def _part_of(place: Path) -> Path:
+    return place.with_name(f"{place.name}.part")
+
+
 @contextmanager
 def unpacking(archive: Path, place: Path) -> Iterator[Path]:
     """Make a new folder to unpack into, whose subfolder then becomes ``place``.
@@ -154,7 +164,7 @@ def unpacking(archive: Path, place: Path) -> Iterator[Path]:
     Yields:
         The folder to unpack into.
     """
-    part = place.with_name(f"{place.name}.part")
+    part = _part_of(place)
     if place.exists():
         raise FileExistsError(f"{place} already exists: move or delete it and run this again")
     try:

@@ -258,11 +258,17 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 def append_metrics(folder: Path, metrics: dict[str, Any]) -> None:
     """Add the line of an epoch to metrics.jsonl, and make sure that it is on the disk."""
-    with open(folder / "metrics.jsonl", "a") as file:
-        file.write(json.dumps(metrics) + "\n")
-        # the checkpoint, which comes next, must not be there without it
-        file.flush()
-        os.fsync(file.fileno())
+    path = folder / "metrics.jsonl"
+    try:
+        with open(path, "a") as file:
+            file.write(json.dumps(metrics) + "\n")
+            # the checkpoint, which comes next, must not be there without it
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk does not say where it is full
+        raise OSError(
+            f"{path} could not be written ({error}); epochs that were saved are untouched"
+        ) from error
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

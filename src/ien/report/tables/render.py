@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ..._text import markdown_table
@@ -100,7 +101,7 @@ def as_markdown(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> str:
             texts.append(f"### {table.title}\n\n{lines}")
     notes = ["### How these were measured\n"]
     for note in [*own_notes, *_notes(parts, paper)]:
-        notes.append(f"- {note}")
+        notes.append(f"- {escape(note, quote=False)}")  # machines and versions are anyone's text
     texts.append("\n".join(notes))
     return "\n\n".join(texts) + "\n"
 
