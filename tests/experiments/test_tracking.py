@@ -222,6 +222,6 @@ def test_a_run_is_shown_measured_and_drawn_and_report_refuses_it(smoke) -> None:
     for kind in ("tracking", "turning"):
         invoke("plot", kind, run, "--out", kind)
         assert "ien-siamfc" in Path(f"{kind}.svg").read_text()
-    assert "does not classify, and this page is about classifiers" in error_of("report", run)
+    assert "neither classifies nor segments, as this page needs" in error_of("report", run)
     table = invoke("table", "tracking", "--results", smoke / "runs").output
     assert "Success and precision on rot-clips (smoke, generated)" in table
