@@ -133,8 +133,8 @@ def test_the_doctor_calls_the_sizes_of_photographs_exact(size) -> None:
 def test_other_sizes_are_refused_with_one_that_works() -> None:
     with pytest.raises(ValueError, match="multiples of 8; got 100×64: pad them to 104×64"):
         unet(width=1 / 8)(torch.rand(1, 3, 100, 64))
-    with pytest.raises(ValueError, match=r"unet has widths .* 1, 4 or 8; got 2"):
-        unet(2)
+    with pytest.raises(ValueError, match=r"unet has widths .* 1, 2, 4 or 8; got 3"):
+        unet(3)
 
 
 def test_names_lead_to_it() -> None:

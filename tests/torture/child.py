@@ -28,7 +28,7 @@ MAX_MEMORY = 1 << 30
 
 
 PRELOADED = ["torch._dynamo", "torch.utils.flop_counter", "matplotlib.pyplot", "PIL.Image", "tensorboard"]
-PRELOADED += ["adjustText", "tests.torture.commands", "tests.torture.readers"]
+PRELOADED += ["tests.torture.commands", "tests.torture.readers"]
 """Modules that would take each child seconds to load."""
 
 
