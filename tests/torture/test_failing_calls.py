@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import ien
 from tests.torture.tally import Tally
 
-SHORT = 3
+SHORT = 2
 """Moments at which each call fails in ``make test``, spread evenly."""
 FULL = 60
 """Fewer if a call runs fewer modules."""

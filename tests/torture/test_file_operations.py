@@ -15,7 +15,7 @@ from tests.torture.child import call, fresh_copy
 from tests.torture.commands import COMMANDS, leftovers, results
 from tests.torture.tally import Tally
 
-SHORT = 3
+SHORT = 2
 """Kills of each command in ``make test``, at operations that are spread evenly."""
 FULL = 60
 """In ``make torture``: all of them, or every second or third of a command that has more."""
@@ -80,7 +80,7 @@ def killed_everywhere(name: str, place: Path, most: int) -> Tally:
     operations = int(count.read_text())
     tally.of = operations
     step = math.ceil(operations / most)
-    for number in range(1, operations + 1, step):
+    for number in range(1 + step // 2, operations + 1, step):
         work = fresh_copy(start, place / "work")
         tally.add(f"operation {number}", problem_after_a_kill(command.function, number, work, expected))
     return tally
@@ -107,4 +107,4 @@ def problem_after_a_kill(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_is_killed_and_given_again_ends_as_if_never_killed(tmp_path: Path, name: str) -> None:
-    killed_everywhere(name, tmp_path, SHORT).check(at_least=2)
+    killed_everywhere(name, tmp_path, SHORT).check(at_least=SHORT)
