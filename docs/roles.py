@@ -9,13 +9,15 @@ import griffe
 
 import ien
 
+UNLISTED = (*ien._FOLDERS, "load")
+"""Public names that the reference has on no page of its own."""
 ROLE = re.compile(r":(?:class|func|meth|attr|mod|data|exc):`~?([^`]+)`")
 
 
 def to_link(role: re.Match[str]) -> str:
     name = role[1].removesuffix("()")
     first = name.removeprefix("ien.").partition(".")[0]
-    if first in ien.__all__ and first not in ien._LAZY:
+    if first in ien.__all__ and first not in UNLISTED:
         return f"[`{name}`][ien.{first}]"
     return f"`{name}`"
 
