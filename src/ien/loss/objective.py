@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from .._text import type_name
 from ..groups.families import group as parse_group
@@ -507,6 +507,8 @@ def _check_images(x: Tensor, terms: list[Tensor]) -> None:
     """
     if not terms or torch.compiler.is_compiling() or any(term.device.type != "cpu" for term in terms):
         return
+    if distributed.is_available() and distributed.is_initialized():
+        return  # the other processes would wait for this one
     if math.isfinite(sum(term.item() for term in terms)):
         return
     finite = torch.isfinite(x.detach()).flatten(1).all(1)  # (B,)
