@@ -126,9 +126,15 @@ def export(
         if not is_our_card(card):
             raise ValueError(f"{card} would be replaced by the model card: rename it, or choose another -o")
         if Path(target).is_dir():
-            subject = _of_run(Path(target), weights, size, images, group, number, data, int8)
+            if weights is not None:
+                raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
+            subject = _of_run(Path(target), size, images, group, number, data, int8)
         else:
-            subject = _of_code(target, weights, size, images, group, number, data, int8)
+            if data is not None:
+                raise ValueError(
+                    "--data is for a run; give a model from code a folder of images: --images DIR"
+                )
+            subject = _of_code(target, weights, size, images, group, number, int8)
         for note in subject.notes:
             typer.echo(note, err=True)
         checked, labels, calibration = _split(subject, number, int8)
@@ -154,7 +160,6 @@ def export(
 
 def _of_run(
     folder: Path,
-    weights: Path | None,
     size: str | None,
     images: Path | None,
     group: str | None,
@@ -168,8 +173,6 @@ def _of_run(
     from ..training.run_folder import read_config
     from ..training.single_file import about_run
 
-    if weights is not None:
-        raise ValueError(f"--weights is for a model from code; {folder} is a run and has its own")
     config = read_config(folder)
     labels = None
     notes: list[str] = []
@@ -202,14 +205,11 @@ def _of_code(
     images: Path | None,
     group: str | None,
     number: int,
-    data: str | None,
     int8: bool,
 ) -> _Subject:
     """Return the model that the code makes, with a folder of images or random numbers."""
     from .model_file import build_with_weights
 
-    if data is not None:
-        raise ValueError("--data is for a run; give a model from code a folder of images: --images DIR")
     if ":" not in target:
         raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     if images is None and size is None:

@@ -11,12 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from .._files import read_bounded
 from ..report import read
 from ..training import MACHINE, Config, differences, entries, flat, kind_of
 from ..training.network import build, count_views, objective_of, plain_of
 from ..training.own_model import NotGiven
-from ..training.run_folder import read_config, read_data, read_result
+from ..training.run_folder import count_epochs, read_config, read_data, read_result
 from ..training.schedule import epoch_length
 from ..tying.tied import count_parameters
 from .catalogue import config as preset_config
@@ -67,12 +66,8 @@ def _state(folder: Path, config: Config) -> str:
     if result is not None:
         finished = read(folder / "result.json").finished
         return f"finished {finished:%Y-%m-%d %H:%M} UTC, {kind_of(config).outcome(result)}"
-    metrics = folder / "metrics.jsonl"
-    epochs = 0
-    if metrics.exists():
-        # a line per epoch; counted, not parsed: the run may be writing the last one just now
-        epochs = read_bounded(metrics).count(b"\n")
-    return f"not finished, {epochs} of {config.schedule.epochs} epochs done: go on with ien resume {folder}"
+    done = count_epochs(folder)
+    return f"not finished, {done} of {config.schedule.epochs} epochs done: go on with ien resume {folder}"
 
 
 def _section(title: str, lines: list[str]) -> str:

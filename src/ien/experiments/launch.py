@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from .._text import to_install
 from ..training import Config
-from ..training.run_folder import read_config, read_result
+from ..training.run_folder import count_epochs, read_config, read_result
 from .queue import is_recorded, run_name
 
 __all__ = ["JOBS", "Launcher", "Resources", "RunStatus", "status", "submit"]
@@ -143,7 +143,7 @@ def status(runs: Path) -> list[RunStatus]:
         if read_result(folder) is not None:
             found.append(RunStatus(name, "finished", "", ""))
             continue
-        progress = f"{_epochs_done(folder)}/{config.schedule.epochs} epochs"
+        progress = f"{count_epochs(folder)}/{config.schedule.epochs} epochs"
         if _is_locked(folder / ".lock"):
             found.append(RunStatus(name, "running", progress, where))
         elif where:
@@ -265,13 +265,6 @@ def _is_queued(runs: Path, number: str) -> bool:
     from submitit import SlurmJob
 
     return not SlurmJob(runs / JOBS, number).done(force_check=True)
-
-
-def _epochs_done(folder: Path) -> int:
-    metrics = folder / "metrics.jsonl"
-    if not metrics.exists():
-        return 0
-    return metrics.read_bytes().count(b"\n")  # counted, not parsed: a run may be writing the last line
 
 
 @contextlib.contextmanager

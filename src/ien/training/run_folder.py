@@ -26,6 +26,7 @@ __all__ = [
     "FORMAT",
     "append_metrics",
     "begun_on",
+    "count_epochs",
     "create",
     "cut_metrics",
     "load_weights",
@@ -286,6 +287,17 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{path}: line {number} is damaged ({error}): restore the file") from None
         epochs.append(metrics)
     return epochs
+
+
+def count_epochs(folder: Path) -> int:
+    """Return how many epochs of a run are done, by the lines of metrics.jsonl.
+
+    Lines are counted, not parsed: the run may be writing the last one just now.
+    """
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return 0
+    return read_bounded(path).count(b"\n")
 
 
 def cut_metrics(folder: Path, epochs: int) -> None:
