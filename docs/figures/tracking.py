@@ -1,4 +1,4 @@
-"""Five trackers on OTB and Rot-OTB: tracking.png, and where they lose the target: turning.png."""
+"""Six trackers on OTB and Rot-OTB: tracking.png, and where they lose the target: turning.png."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ ROWS = {
     "tracking/re-siamfc": "RE-SiamFC (built in)",
     "tracking/ien-siamfc": "IEN-SiamFC (the loss)",
     "tracking/het-siamfc": "Het-SiamFC (smaller)",
+    "tracking/equivariant-siamfc": "make_equivariant (tied)",
 }
 TOP = 0.7
 """Of the curves: no tracker gets further."""

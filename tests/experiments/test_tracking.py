@@ -23,6 +23,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 ALL = [f"tracking/{row}" for row in ("siamfc", "cnn4-siamfc", "re-siamfc", "ien-siamfc")]
 ALL += [f"tracking/{row}" for row in ("ien-siamfc-beta0.01", "ien-siamfc-beta1", "het-siamfc")]
+ALL += ["tracking/equivariant-siamfc", "tracking/slack-siamfc"]
+ONE_VIEW = ("siamfc", "re-siamfc", "equivariant-siamfc", "slack-siamfc")
 # of the paper's table: success and precision on Rot-OTB
 PAPER = {
     "tracking/siamfc": (0.29, 0.47),
@@ -56,7 +58,7 @@ def test_the_preset_paper_is_the_published_protocol(name) -> None:
         **{"decay_weights_only": False, "backbone": "alexnet-v2", "group": "rot4", "samples": 1},
         **{"train_images": None, "test_images": None, "test_on": "test"},
         "model": "re-siamfc" if name == "tracking/re-siamfc" else "siamfc",
-        "augment": name not in ("tracking/siamfc", "tracking/re-siamfc"),
+        "augment": name.removeprefix("tracking/") not in ONE_VIEW,
         "feature_groups": {"tracking/siamfc": "1", "tracking/het-siamfc": "4-2-1"}.get(name, "4"),
     }
     assert {field: settings[field] for field in wanted} == wanted
@@ -81,6 +83,8 @@ def test_small_differs_from_paper_in_size_only_and_rows_as_they_say() -> None:
         "het-siamfc": {"experiment", "feature_groups"},
         "re-siamfc": {"experiment", "model", "augment", "beta"},
         "siamfc": {"experiment", "feature_groups", "augment", "beta"},
+        "equivariant-siamfc": {"experiment", "tie", "augment", "beta"},
+        "slack-siamfc": {"experiment", "tie", "slack", "augment", "beta"},
     }
     for row, preset in itertools.product(fields, PRESETS):
         ours, other = (config(f"tracking/{name}", preset) for name in ("ien-siamfc", row))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..report import PaperRow
 from ..tracking.training.config import TrackingConfig
-from .rows import Settings, Table
+from .rows import EQUIVARIANT, Settings, Table
 
 __all__ = ["TRACKING"]
 
@@ -22,6 +22,9 @@ ROWS: dict[str, Settings] = {
     "ien-siamfc-beta0.01": {**SIAMFC, "beta": 0.01},
     "ien-siamfc-beta1": {**SIAMFC, "beta": 1.0},
     "het-siamfc": {**SIAMFC, "feature_groups": "4-2-1", "beta": 0.1},
+    # beyond the paper
+    "equivariant-siamfc": {**SIAMFC, **EQUIVARIANT},
+    "slack-siamfc": {**SIAMFC, **EQUIVARIANT, "slack": "auto"},
 }
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -97,6 +100,8 @@ DEVIATIONS = {
     "ien-siamfc-beta0.01": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
     "ien-siamfc-beta1": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
     "het-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS + HET_DEVIATIONS,
+    "equivariant-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
+    "slack-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
 }
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from .._files import seed_of
 from . import checkpoint, run_folder
 from .checkpoint import Progress
+from .network import count_views
 from .schedule import learning_rate
 from .task import Task
 
@@ -153,7 +154,7 @@ def take_step(task: Task, batch: Any, epoch: int, step: int) -> Tensor:
         loss = loss + task.tied.penalty()
     loss.backward()
     if task.tied is not None and task.tied.listens:
-        task.tied.listen(task.pass_of(epoch, step), task.views)
+        task.tied.listen(task.pass_of(epoch, step), count_views(task.objective))
     task.optimizer.step()
     task.optimizer.zero_grad()
     with torch.no_grad():

@@ -87,6 +87,30 @@ def test_a_tracker_may_start_equivariant_and_stay_so(tmp_path) -> None:
     assert errors["free"] < 1e-9 and errors["smooth"] < 1e-9 and errors["start"] > 1e-7
 
 
+@pytest.mark.parametrize("augment", [False, True])
+def test_a_tracker_listens_to_each_pair_of_a_short_epoch(augment) -> None:
+    config = toy_clips.config(tie="smooth", slack="auto", augment=augment, beta=0.0, pairs=3, epochs=3)
+    task = prepared(config)
+    tied = task.tied
+    assert tied is not None
+    take_step(task, next(task.batches(0, 0)), 0, 0)
+    take_step(task, next(task.batches(1, 0)), 1, 0)  # an epoch of one step is too short: split from now on
+    heard: list[dict[str, torch.Tensor]] = []
+    listener = tied._listener
+    assert listener is not None
+    listener.listen = lambda pieces, epoch: heard.extend(pieces)  # type: ignore[method-assign]
+    task.forward(next(task.batches(2, 0)), 2, 0).loss.backward()
+    whole = {name: gradient.clone() for name, gradient in tied.gradients().items()}
+    tied.listen(2, 1 + augment)
+    filled = [piece for piece in heard if any(gradient.any() for gradient in piece.values())]
+    assert len(filled) == 3  # a gradient for each pair
+    for name, gradient in whole.items():
+        total = torch.stack([piece[name] for piece in heard]).sum(0)
+        assert (total - gradient).norm() < 1e-4 * gradient.norm()
+    task.optimizer.zero_grad()
+    take_step(task, next(task.batches(2, 0)), 2, 0)  # and the loop passes the views that there are
+
+
 @pytest.mark.parametrize(("augment", "feature_groups", "views"), [(False, "1", 1), (True, "4", 2)])
 def test_without_a_weight_no_term_is_computed(augment, feature_groups, views) -> None:
     task = prepared(toy_clips.config(beta=0.0, augment=augment, feature_groups=feature_groups), torch.float64)

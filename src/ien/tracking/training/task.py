@@ -20,6 +20,7 @@ from ...training.network import (
     autocast,
     build,
     channels_last,
+    count_views,
     create,
     exported,
     loss_names,
@@ -74,9 +75,7 @@ class TrackingTask:
     @property
     def views(self) -> int:
         """How often the network sees a pair in a step: exemplar, search image and their views."""
-        if self.objective is None:
-            return 2
-        return 2 * self.objective.views
+        return 2 * count_views(self.objective)
 
     @property
     def unit(self) -> str:
