@@ -7,11 +7,13 @@ In reading order:
     model_file.py    the model that path/to/code.py:build names, and its weights
     completion.py    what shells offer when TAB is pressed
     options.py       arguments and options that several commands share
-    look.py          measure, doctor, report
+    look.py          measure, doctor
+    report.py        report: a page about runs or a model
     symmetry.py      symmetry
     adapt.py         adapt
     export.py        export: a model as a file for other programs
-    run.py           list, show, run, resume, table, demo
+    rows.py          list, show, table
+    run.py           run, resume, status, demo
     train.py         train: a folder of your own images
     plot.py          plot: pictures of runs and records
     clips.py         which clips are there, and rotating ones written to disk

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from . import look, run
+from . import look, rows, run
 from .adapt import adapt
 from .commands import Commands
 from .data import app as data_app
 from .export import export
 from .plot import app as plot_app
+from .report import report
 from .symmetry import symmetry
 from .track import track
 from .train import train
@@ -59,7 +60,7 @@ def main(
 # --help shows the commands in the order of these lines
 app.command(rich_help_panel=YOUR_MODEL)(look.doctor)
 app.command(rich_help_panel=YOUR_MODEL)(look.measure)
-app.command(rich_help_panel=YOUR_MODEL)(look.report)
+app.command(rich_help_panel=YOUR_MODEL)(report)
 app.command(rich_help_panel=YOUR_MODEL)(train)
 app.command(rich_help_panel=YOUR_MODEL)(adapt)
 app.command(rich_help_panel=YOUR_MODEL)(export)
@@ -67,12 +68,12 @@ app.command(rich_help_panel=YOUR_MODEL)(symmetry)
 
 app.command(rich_help_panel=DEMO)(run.demo)
 
-app.command("list", rich_help_panel=PAPER)(run.list_)
-app.command(rich_help_panel=PAPER)(run.show)
+app.command("list", rich_help_panel=PAPER)(rows.list_)
+app.command(rich_help_panel=PAPER)(rows.show)
 app.command(rich_help_panel=PAPER)(run.run)
 app.command(rich_help_panel=PAPER)(run.resume)
 app.command(rich_help_panel=PAPER)(run.status)
-app.command(rich_help_panel=PAPER)(run.table)
+app.command(rich_help_panel=PAPER)(rows.table)
 app.add_typer(plot_app, name="plot", rich_help_panel=PAPER)
 app.add_typer(data_app, name="data", rich_help_panel=PAPER)
 app.command(rich_help_panel=PAPER)(track)

@@ -22,8 +22,10 @@ __all__ = [
     "Number",
     "OnlyPreset",
     "OwnModel",
+    "Preset",
     "Quiet",
     "Runs",
+    "Settings",
     "Size",
     "Weights",
     "folder_of",
@@ -139,6 +141,21 @@ OwnModel = Annotated[
     str | None,
     typer.Option(
         "--model", metavar="CODE", help="For a run of ien train with a model of your own: net.py:build again."
+    ),
+]
+Preset = Annotated[
+    str,
+    typer.Option(
+        autocompletion=complete_presets,
+        help="Size: paper (for a GPU), small (minutes on two cores), demo, or smoke (seconds).",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a setting, as in --set beta=0.3; repeat for more. ien show lists them all.",
     ),
 ]
 OnlyPreset = Annotated[

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .errors import one_line_errors
-from .options import Quiet
-from .run import Out, Settings, resume_hint
+from .options import Quiet, Settings
+from .run import Out, resume_hint
 
 if TYPE_CHECKING:
     from ..training import Config
