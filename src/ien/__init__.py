@@ -43,9 +43,10 @@ if TYPE_CHECKING:  # for editors and type checkers; in a program names load when
     from .loss.feature_groups import FeatureGroups, GroupPool, group_pool
     from .loss.objective import Equivariance, EquivarianceLoss, equivariance_loss
     from .measuring import callbacks
+    from .measuring.layer_report import ElementReport, LayerReport, OutputReport
     from .measuring.measure import measure
     from .measuring.metric import EquivarianceError
-    from .measuring.report import ElementReport, LayerReport, OutputReport, Report
+    from .measuring.report import Report
     from .training import load
     from .tying.symmetry import Symmetry, symmetry
     from .tying.tie import make_equivariant, make_plain, plain_copy
@@ -113,7 +114,8 @@ _MODULES = {
     ".loss.objective": ["Equivariance", "EquivarianceLoss", "equivariance_loss"],
     ".measuring.measure": ["measure"],
     ".measuring.metric": ["EquivarianceError"],
-    ".measuring.report": ["ElementReport", "LayerReport", "OutputReport", "Report"],
+    ".measuring.layer_report": ["ElementReport", "LayerReport", "OutputReport"],
+    ".measuring.report": ["Report"],
     ".training": ["load"],
     ".tying.symmetry": ["Symmetry", "symmetry"],
     ".tying.tie": ["make_equivariant", "make_plain", "plain_copy"],

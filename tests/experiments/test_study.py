@@ -23,7 +23,8 @@ from ien.experiments.rows import EQUIVARIANT
 from ien.experiments.study import LABELS, ROWS_AT_2X
 from ien.experiments.tables import TABLES, print_table
 from ien.training import ALONE, flat
-from ien.training.classify import ClassifyTask, images
+from ien.training.classify import ClassifyTask
+from ien.training.images import images
 from ien.training.network import objective_of
 from tests.helpers.configs import distinct, network
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ien.measuring.report import ElementReport, LayerReport, Report
+from ien.measuring.layer_report import ElementReport, LayerReport
+from ien.measuring.report import Report
 
 
 def layer(errors: dict[float, float], floor: float | None = None) -> LayerReport:

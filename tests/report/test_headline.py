@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import ien
-from ien.measuring.report import OutputReport, Report
+from ien.measuring.layer_report import OutputReport
+from ien.measuring.report import Report
 from ien.report.page.headline import compare_runs, compare_segmenters, describe_model
 from ien.report.page.sweeps import sweeps_of
 from tests.helpers.reports import layer, report

@@ -11,7 +11,8 @@ from torch import Tensor
 import ien
 from ien._files import generator
 from ien.experiments import config
-from ien.training.classify import CLASSIFY, ClassifyTask, augmented
+from ien.training.classify import CLASSIFY, ClassifyTask
+from ien.training.images import augmented
 from ien.training.schedule import epoch_length
 from tests.helpers import toy
 from tests.helpers.configs import with_values

@@ -8,7 +8,8 @@ In reading order:
     choose_layers.py    the layers to measure when the user names none
     floors.py           the error that the pixel grid or resampling alone would cause
     sums.py             running sums over images, from which means and intervals follow
-    report.py           Report and its parts: numbers, table, plot, Markdown, JSON, pandas
+    layer_report.py     what is measured of a layer, of an element and of the predictions
+    report.py           Report: all of it, as a table, plot, Markdown, JSON or pandas
     measurement.py      the model on one batch after another: errors, floors and predictions, summed
     measure.py          measure, the public function
     metric.py           EquivarianceError: the same in one's own loop, batch by batch, in processes

@@ -23,7 +23,8 @@ from ..loss.layers import check_regular_layers, per_layer
 from .choose_layers import choose_layers
 from .floors import resampling_errors, symmetric_kernels
 from .inputs import try_model
-from .report import ElementReport, LayerReport, OutputElement, OutputReport, Report
+from .layer_report import ElementReport, LayerReport, OutputElement, OutputReport
+from .report import Report
 from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share, mean_of_known
 
 __all__ = ["Measurement", "Sums", "begin", "group_to_measure"]

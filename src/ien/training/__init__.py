@@ -14,6 +14,7 @@ run_folder.py    the files that a run leaves behind
 checkpoint.py    what it takes to go on: written, read, and checked before anyone does
 single_file.py   one .safetensors file in place of a run folder
 evaluate.py      accuracy, equivariance errors and cost of a trained network
+images.py        which images a run trains on and is tested on, and how they are shown
 classify.py      images to classify, as a task
 folder.py        a folder of your own pictures to classify, as a task
 segment.py       images and masks to segment, as a task

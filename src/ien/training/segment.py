@@ -24,12 +24,13 @@ from ..measuring.inputs import device_of
 from ..measuring.measure import measure
 from ..tying.slack import slack_of
 from . import run_folder
-from .classify import ClassifyTask, images, measured_by
+from .classify import ClassifyTask, measured_by
 from .config import Config
 from .distributed import Processes
 from .evaluate import cost, inference_speed, layer_errors
 from .fields import Section, setting
 from .folder import ClassifyFolder
+from .images import images
 from .network import channels_last, exported
 from .own_model import OWN, OwnNetwork
 from .sections import Data, Objective

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._text import MODEL_ITSELF
-from ...measuring.report import ElementReport, LayerReport, Report
+from ...measuring.layer_report import ElementReport, LayerReport
+from ...measuring.report import Report
 from ..palette import CYCLE
 from .html import fill
 

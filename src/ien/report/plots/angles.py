@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..._text import nearest
-from ...measuring.report import ElementReport, Report
+from ...measuring.layer_report import ElementReport
+from ...measuring.report import Report
 from .axes import angle_axis, angle_curve, factor_axis
 from .errors import Point, draw_errors, error_axis
 from .labels import legend_below

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...measuring.report import LayerReport, Report
+from ...measuring.layer_report import LayerReport
+from ...measuring.report import Report
 from .axes import ErrorAxis
 from .labels import legend_below, legend_beside
 from .style import GREY, NARROW, WIDE, Look, check_any, looks_of, note_below, plain, styled, union
