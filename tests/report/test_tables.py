@@ -156,10 +156,12 @@ def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path) -> None:
         content("cnn", 1),
         content("ien-r4", 1),
         content("ien-r4", 1, finished="2026-11-17T00:00:00+00:00"),
-        content("ien-r4", 2, commit=None, config__epochs=12),
+        content("ien-r4", 2, commit=None, config__epochs=12, config__transform=False, config__cutout=3),
         content("e2cnn", 1, trained_parameters=25_000),
     )
     notes = notes_of(rows)
+    assert "transform" not in content()["config"] and "differ in transform" not in str(notes)  # its default
+    assert "ien-r4: its runs differ in cutout (0, 3)" in notes
     assert "commit: abc1234 (cnn, e2cnn, ien-r4 seed 1); unknown (ien-r4 seed 2)" in notes
     assert "data: rot-mnist, generated: 12,000 training and 50,000 test images" in notes
     assert "versions: ien 0.1.0, numpy 2.4.0, python 3.11.7, torch 2.13.0+cpu" in notes

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..._text import short_count
+from ...training.config import Config, flat
 from ..records import Record
 from ..rows import Row, ranges
 from .columns import PaperRow, paper_row
@@ -79,8 +80,11 @@ def _difference_notes(name: str, row: Row) -> Iterator[str]:
     for record in row.records:
         fields |= dict.fromkeys(record.config)
     fields.pop("seed", None)  # which has a column
+    defaults = flat(Config("", ""))
     for field in fields:
-        values = dict.fromkeys(str(record.config.get(field)) for record in row.records)
+        # a record may be older than the field: such runs did what is now its default
+        default = defaults.get(field)
+        values = dict.fromkeys(str(record.config.get(field, default)) for record in row.records)
         if len(values) > 1:  # not changed by hand: the preset itself changed meanwhile
             yield f"{name}: its runs differ in {field} ({', '.join(values)})"
 
