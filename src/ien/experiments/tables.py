@@ -22,6 +22,7 @@ from ..tracking.report.records import tracking_of
 from ..tracking.report.tables import Trackers
 from . import nuclei, size, symmetry
 from .catalogue import check_preset, names, paper
+from .claims import claims_section
 from .study import LABELS, NOTES, NOTES_ON_FEWER
 
 __all__ = ["TABLES", "print_table", "table_rows", "table_with", "write_page"]
@@ -241,7 +242,7 @@ def write_page(path: Path, name: str, results: Path) -> None:
         parts = _parts(each, results)
         if parts:
             sections.append(Section(each, parts, _paper_rows(each), _reading(each, results)))
-    text = results_page(*sections)
+    text = results_page(*sections, first=claims_section(results))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 

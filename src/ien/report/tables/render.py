@@ -106,12 +106,19 @@ def as_markdown(parts: Sequence[Part], paper: Mapping[str, PaperRow]) -> str:
     return "\n\n".join(texts) + "\n"
 
 
-def results_page(*sections: Section) -> str:
-    """Write the text of ``docs/results.md``."""
+def results_page(*sections: Section, first: str = "") -> str:
+    """Write the text of ``docs/results.md``.
+
+    Args:
+        sections: Its tables.
+        first: A section in front of them, if there is any.
+    """
     parts = [
         "# Results\n\nWritten by `ien table` from the records in `results/`: every recorded run is in it, "
         "whatever it shows.\n"
     ]
+    if first:
+        parts.append(first)
     for section in sections:
         parts.append(f"## {section.name}\n\n{as_markdown(section.parts, section.paper)}")
         if section.reading.strip():
