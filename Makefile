@@ -11,7 +11,7 @@ help:
 	@echo "make torture  kill it, damage its files, fill its disk: ten minutes, written to docs/reliability.md"
 	@echo "make check   formatting, lint, types"
 	@echo "make docs    build the documentation as a site, site/index.html"
-	@echo "make bench   measure the cost of the loss, and write docs/benchmarks.md"
+	@echo "make bench   measure costs, also beside peers, written to docs/benchmarks.md: a quarter of an hour"
 	@echo "Each sets up .venv by itself the first time."
 
 demo: .venv/demo
@@ -43,8 +43,9 @@ docs: .venv/docs docs/live.html
 docs/live.html: docs/live.py | .venv/docs
 	$(BIN)/python docs/live.py
 
+# PARTS="loss peers" measures these alone
 bench: .venv/ready
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/bench.py $(PARTS)
 
 clean:
 	rm -rf .venv

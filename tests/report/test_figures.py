@@ -1,5 +1,6 @@
 """The scripts in ``docs/figures``: what they draw are the numbers of the records."""
 
+import json
 import runpy
 import statistics
 from pathlib import Path
@@ -80,3 +81,16 @@ def test_gaps_of_sizes_are_accuracies_beyond_those_of_cnn_aug(rows, monkeypatch)
     assert any(np.isclose(height, gap) for height in heights)
     claims = {round(float(height), 6) for height in heights}
     assert {0.4, 0.2, 0.1} <= claims  # of the paper: E2CNN, its loss with β = 1 and with 0.1
+
+
+def test_growth_draws_what_was_measured_and_the_slope_of_what_the_loss_adds(monkeypatch) -> None:
+    measured = json.loads((ROOT / "benchmarks" / "measured.json").read_text())["growth"]["found"]
+    panels = drawn("growth.py", monkeypatch).axes
+    assert len(panels) == 8  # time and memory against four things
+    first = panels[0]
+    images = [point for point in measured if point["axis"] == "images"]
+    with_loss, plain, added = (line.get_ydata() for line in first.lines)
+    assert list(with_loss) == [point["milliseconds"] for point in images]
+    assert list(plain) == [point["plain_milliseconds"] for point in images]
+    slope, _ = np.polyfit([point["x"] for point in images], added, 1)
+    assert f"{slope:.2f} ms" in first.get_title(loc="left")

@@ -442,7 +442,7 @@ class Group:
             return self._apply_traced(x, g, inverse, mode, on_features)
         g = self._indices(x, g)
         runs = _runs(g)
-        if len(runs) == len(g.unique()):  # each element in one run, as sample() draws them
+        if len(runs) == len({i for i, _ in runs}):  # each element in one run, as sample() draws them
             result = self._apply_to_runs(x, runs, inverse, mode, on_features)
         else:
             # sort the images by element, transform, and put them back in their order
@@ -542,7 +542,7 @@ def _plan(group: Group, inverse: bool) -> list[_Planned]:
         if inverse:
             step = step.inverse
         if step.exact:
-            plan.append(_Planned(True, False, int(4 * step.turn), step.flip, identity))
+            plan.append(_Planned(True, False, step.quarters, step.flip, identity))
         else:
             plan.append(_Planned(True, True, 0, step.flip, step.inverse.matrix))
     return plan

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import torch
@@ -71,10 +71,23 @@ class Similarity:
         turn = self.turn if self.flip else -self.turn % 1
         return Similarity(turn, self.flip, 1 / self.scale)
 
-    @property
+    # fractions are slow to hash and to multiply, and every step of training asks for these anew
+    @cached_property
     def exact(self) -> bool:
         """Whether it only permutes the pixels of a square map."""
         return self.scale == 1 and (4 * self.turn).denominator == 1
+
+    @cached_property
+    def quarters(self) -> int:
+        """The quarter turns of an exact one."""
+        return int(4 * self.turn)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.turn, self.flip, self.scale))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def matrix(self) -> Matrix:
@@ -105,7 +118,7 @@ class Similarity:
 
 def check_sides(step: Similarity, height: int, width: int) -> None:
     """Check that an exact step keeps the size of a map: quarter turns need square ones."""
-    if step.exact and int(4 * step.turn) % 2 and height != width:
+    if step.exact and step.quarters % 2 and height != width:
         raise ValueError(
             f"{step.label!r} swaps the sides of a map, and this one is {height}×{width}: quarter turns "
             f"need square maps (crop or pad), or use a group without them, such as rot2xflip"
@@ -115,7 +128,7 @@ def check_sides(step: Similarity, height: int, width: int) -> None:
 def permute_pixels(x: Tensor, step: Similarity) -> Tensor:
     """Apply an exact step to ``x`` (B, C, H, W), bit for bit like ``rot90`` and ``flip``."""
     check_sides(step, *x.shape[-2:])
-    return permute_quarters(x, int(4 * step.turn), step.flip)
+    return permute_quarters(x, step.quarters, step.flip)
 
 
 def permute_quarters(x: Tensor, quarters: int, flip: bool) -> Tensor:

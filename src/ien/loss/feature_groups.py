@@ -265,15 +265,14 @@ def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
 class _MaxOverMembers(torch.autograd.Function):
     """``_max_over_members`` with a backward in place, several times faster than ``amax``'s."""
 
+    # with the context as an argument: a setup_context of its own costs a tenth of a millisecond
     @staticmethod
-    def forward(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
-        return _max_over_members(h, blocks)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, list[tuple[int, int]]], output: Tensor) -> None:
-        h, ctx.blocks = inputs
+    def forward(ctx: Any, h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
+        pooled = _max_over_members(h, blocks)
+        ctx.blocks = blocks
         # detached: under saved-tensor hooks the output itself would keep the graph alive
-        ctx.save_for_backward(h, output.detach())
+        ctx.save_for_backward(h, pooled.detach())
+        return pooled
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

@@ -460,6 +460,9 @@ class EquivarianceLoss:
                         self.corners,
                     )
                     errors.append(error)
+            if len(errors) == 1:  # the usual case, spared a few small operations in each step
+                terms[group] = errors[0]
+                continue
             # the mean over the views of this group; not .mean(), which rounds differently
             share = 1 / len(errors)
             terms[group] = torch.stack([error * share for error in errors]).sum()
