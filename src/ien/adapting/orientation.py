@@ -138,7 +138,7 @@ def _small_copies(images: Images) -> Tensor:
     if len(copies) < MIN_IMAGES:
         raise ValueError(
             f"{len(copies)} different images are too few to learn an orientation from: use {MIN_IMAGES} or "
-            f"more, better thousands; or leave fit() out, and the model's own confidence decides"
+            f"more, better thousands; or average over the group instead, which needs none"
         )
     return torch.stack(list(copies.values()))
 
