@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ien.groups import group, similarity
+from ien.groups import elements, similarity
 
 DEVICE = torch.device("meta")
 AUTOCAST = torch.autocast
@@ -139,7 +139,7 @@ def _wrapped(leaf: Any) -> Any:
 @contextmanager
 def device_without_float64() -> Iterator[torch.device]:
     """Give the device while the block runs; ``model.to(device)`` and ``x.to(device)`` work."""
-    caches = (similarity.valid_pixels, similarity._grid, group._coverage)
+    caches = (similarity.valid_pixels, similarity._grid, elements.share_of_valid)
     try:
         with _Device(), _Functions(), mock.patch("torch.autocast", autocast):
             yield DEVICE

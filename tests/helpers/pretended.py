@@ -22,14 +22,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ien.groups import group, similarity
+from ien.groups import elements, similarity
 from ien.tying import projection
 from tests.helpers.device import autocast
 
 COPIES = ("_to_copy", "copy_")
 INDEXING = ("index", "index_put_", "_index_put_impl_")
 """Operations that take indices on the CPU as well: they copy them to the device, and wait."""
-CACHES = (similarity.valid_pixels, similarity._grid, group._coverage, projection._moved_channels)
+CACHES = (similarity.valid_pixels, similarity._grid, elements.share_of_valid, projection._moved_channels)
 """They keep tensors by device."""
 
 

@@ -11,7 +11,8 @@ from operator import mul
 from typing import Literal
 
 from .._text import nearest, short_repr
-from .group import MAX_ELEMENTS, Action, BlackBox, Element, Group, unchanged
+from .elements import Action, BlackBox, Element, unchanged
+from .group import MAX_ELEMENTS, Group
 from .similarity import Similarity
 
 __all__ = ["custom", "group", "reflection", "rotation", "scale"]

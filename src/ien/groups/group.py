@@ -9,65 +9,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import groupby
-from typing import ClassVar, NamedTuple, TypeVar, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from .._text import type_name
+from .acting import Planned, constant_in_a_trace, is_traced, transform, transform_traced
 from .devices import sent
-from .similarity import (
-    ROUNDING,
-    Matrix,
-    Mode,
-    Similarity,
-    check_sides,
-    permute_pixels,
-    permute_quarters,
-    resample,
-    resample_by_matrix,
-    valid_pixels,
-)
+from .elements import BlackBox, Element, composed, share_of_valid, similarities
+from .similarity import ROUNDING, Mode, Similarity, check_sides, valid_pixels
 from .targets import fits, move_angles, move_boxes, move_mask, move_points, move_vectors
 
-__all__ = [
-    "MAX_ELEMENTS",
-    "Action",
-    "BlackBox",
-    "Element",
-    "Group",
-    "constant_in_a_trace",
-    "is_traced",
-    "random_order",
-    "unchanged",
-]
+__all__ = ["MAX_ELEMENTS", "Group", "random_order"]
 
 MAX_ELEMENTS = 1024
 """A larger group is a typing error: its elements could not be told apart on any image."""
 MAX_LISTED_ELEMENTS = 12
 """A longer group shows only some of its elements when it is printed."""
 INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-Action = Callable[[Tensor], Tensor]
-F = TypeVar("F", bound=Callable[..., object])
-
-
-@dataclass(frozen=True)
-class BlackBox:
-    """A function on images, and the function that corresponds to it on feature maps."""
-
-    label: str
-    action: Action
-    feature_action: Action
-    exact: ClassVar[bool] = False
-
-
-Element = tuple[Similarity | BlackBox, ...]
-"""The steps of a transformation, the first one applied first; the identity has none."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +73,7 @@ class Group:
         products: dict[Element, None] = {}
         for a in self.elements:
             for b in other.elements:
-                products[_composed(a, b)] = None
+                products[composed(a, b)] = None
         return Group(f"{self}x{other}", tuple(products))
 
     @property
@@ -358,7 +319,7 @@ class Group:
         elements, place = self._indices(h, g).unique(return_inverse=True)
         masks = []
         for i in elements.tolist():
-            masks.append(valid_pixels(_similarities(self.elements[i]), height, width, h.device))
+            masks.append(valid_pixels(similarities(self.elements[i]), height, width, h.device))
         if all(mask is None for mask in masks):
             return None
         everywhere = torch.ones(1, height, width, dtype=torch.bool, device=h.device)
@@ -371,7 +332,7 @@ class Group:
         """Return the share of valid pixels on a map of ``size`` (H, W), for each element."""
         shares = []
         for element in self.elements:
-            shares.append(_coverage(_similarities(element), *size))
+            shares.append(share_of_valid(similarities(element), *size))
         return tuple(shares)
 
     @property
@@ -439,118 +400,35 @@ class Group:
         if mode not in get_args(Mode):
             raise ValueError(f"mode is one of {', '.join(get_args(Mode))}; got {mode!r}")
         if is_traced():
-            return self._apply_traced(x, g, inverse, mode, on_features)
-        g = self._indices(x, g)
-        runs = _runs(g)
-        if len(runs) == len({i for i, _ in runs}):  # each element in one run, as sample() draws them
-            result = self._apply_to_runs(x, runs, inverse, mode, on_features)
-        else:
-            # sort the images by element, transform, and put them back in their order
-            order = g.argsort(stable=True)
-            together = x.index_select(0, sent(order, x.device))
-            result = self._apply_to_runs(together, _runs(g[order]), inverse, mode, on_features)
-            result = result.index_select(0, sent(order.argsort(), x.device))
-        if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
-            result = result.contiguous(memory_format=torch.channels_last)
-        return result
+            _check_maps(self, x)
+            g = torch.as_tensor(g, device=x.device)
+            return transform_traced(x, g, _plan(self, inverse), self.elements, mode, on_features)
 
-    def _apply_traced(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
-        """Transform images without looking at the values of ``g``, which a trace does not know.
-
-        Every element that permutes pixels acts on all images and ``where`` selects, which
-        torch.compile fuses into one kernel; whatever resamples does so in one ``grid_sample``.
-        """
-        _check_maps(self, x)
-        g = torch.as_tensor(g, device=x.device)
-        result = x
-        plan = _plan(self, inverse)
-        if self._resamples:
-            result = resample_by_matrix(x, [step.matrix for step in plan], g, mode)
-        for i, step in enumerate(plan):
-            if step.resamples:
-                continue
-            moved = x
-            if step.is_similarity:
-                moved = permute_quarters(x, step.quarters, step.flip)
-            else:
-                for own in self.elements[i]:
-                    moved = _take_step(own, moved, mode, on_features)
-            chosen = (g == i).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
-            result = torch.where(chosen, moved, result)
-        return result
-
-    def _apply_to_runs(
-        self, x: Tensor, runs: list[tuple[int, int]], inverse: bool, mode: Mode, on_features: bool
-    ) -> Tensor:
-        """Transform consecutive images; ``runs`` are (element, number of images)."""
-        if not runs:
-            return x.clone()
-        parts = list(x.split([n for _, n in runs]))  # split has one backward for all, unlike slices
-
-        resampled: dict[int, Similarity] = {}  # part -> its only step, done for all of them at once
-        for k, (i, _) in enumerate(runs):
-            steps = self.elements[i]
+        def steps_of(i: int) -> Element:
             if inverse:
-                steps = (self._similarity(i).inverse,)
-            match steps:
-                case (Similarity(exact=False) as only,):
-                    resampled[k] = only
-                case _:
-                    for step in steps:
-                        parts[k] = _take_step(step, parts[k], mode, on_features)
+                return (self._similarity(i).inverse,)
+            return self.elements[i]
 
-        if resampled:
-            waiting = [parts[k] for k in resampled]
-            lengths = [len(part) for part in waiting]
-            done = resample(torch.cat(waiting), list(resampled.values()), lengths, mode)
-            for k, part in zip(resampled, done.split(lengths), strict=True):
-                parts[k] = part
-        return torch.cat(parts)
-
-
-class _Planned(NamedTuple):
-    """What an element does to pixels, in plain numbers: torch.compile cannot trace fractions."""
-
-    is_similarity: bool
-    resamples: bool
-    quarters: int
-    flip: bool
-    matrix: Matrix
-    """Where a resampled pixel is read; the identity for elements that do not resample."""
-
-
-def constant_in_a_trace(function: F) -> F:
-    """Let ``torch.compile`` call a function once, and take its result for a constant.
-
-    The same as ``torch.compiler.assume_constant_result``, which would import the compiler together
-    with ``ien``.
-    """
-    vars(function)["_dynamo_marked_constant"] = True
-    return function
+        return transform(x, self._indices(x, g), steps_of, mode, on_features)
 
 
 @constant_in_a_trace
-def _plan(group: Group, inverse: bool) -> list[_Planned]:
+def _plan(group: Group, inverse: bool) -> list[Planned]:
     """Plan what each element does to pixels, for a trace that sees only the result."""
     identity = Similarity().matrix
     plan = []
     for i, steps in enumerate(group.elements):
         if not inverse and any(isinstance(step, BlackBox) for step in steps):
-            plan.append(_Planned(False, False, 0, False, identity))
+            plan.append(Planned(False, False, 0, False, identity))
             continue
         step = group._similarity(i)
         if inverse:
             step = step.inverse
         if step.exact:
-            plan.append(_Planned(True, False, step.quarters, step.flip, identity))
+            plan.append(Planned(True, False, step.quarters, step.flip, identity))
         else:
-            plan.append(_Planned(True, True, 0, step.flip, step.inverse.matrix))
+            plan.append(Planned(True, True, 0, step.flip, step.inverse.matrix))
     return plan
-
-
-def is_traced() -> bool:
-    """Whether torch.compile, or a transform of torch.func such as vmap, runs this code."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def random_order(n: int, generator: torch.Generator | None) -> Tensor:
@@ -559,39 +437,6 @@ def random_order(n: int, generator: torch.Generator | None) -> Tensor:
         return torch.randperm(n, device="cpu")
     # of a generator on a GPU this waits: give one on the CPU
     return torch.randperm(n, generator=generator, device=generator.device).cpu()
-
-
-def unchanged(x: Tensor) -> Tensor:
-    """The feature action of a transformation that layers should be invariant to."""
-    return x
-
-
-def _composed(a: Element, b: Element) -> Element:
-    """The steps of ``b``, then those of ``a``; two similarities that meet become one."""
-    match b, a:
-        case (*before, Similarity() as last), (Similarity() as then, *after):
-            merged = then.after(last)
-            if merged == Similarity():
-                return (*before, *after)
-            return (*before, merged, *after)
-    return b + a
-
-
-def _take_step(step: Similarity | BlackBox, x: Tensor, mode: Mode, on_features: bool) -> Tensor:
-    if isinstance(step, Similarity):
-        if step.exact:
-            return permute_pixels(x, step)
-        return resample(x, [step], [len(x)], mode)
-    action = step.feature_action if on_features else step.action
-    if action is unchanged:
-        return x
-    result = action(x.clone())  # a clone, so that an in-place action spares the caller's images
-    needed = f"action {step.label!r} must keep the shape {tuple(x.shape)}"
-    if not isinstance(result, Tensor):
-        raise ValueError(f"{needed}; it returned {type(result).__name__}")
-    if result.shape != x.shape:
-        raise ValueError(f"{needed}; it returned {tuple(result.shape)}")
-    return result
 
 
 def _check_maps(group: Group, x: Tensor) -> None:
@@ -614,24 +459,3 @@ def _check_numbers(targets: Tensor, kind: str, names: tuple[str, ...]) -> None:
 def _check_floating(targets: Tensor, kind: str) -> None:
     if not targets.is_floating_point():
         raise ValueError(f"{kind} must be in floating point, not {targets.dtype}: use {kind}.float()")
-
-
-def _similarities(element: Element) -> tuple[Similarity, ...]:
-    """The steps that move pixels. Black boxes are left out, so no cache keeps one alive."""
-    return tuple(step for step in element if isinstance(step, Similarity))
-
-
-@lru_cache(maxsize=4096)
-def _coverage(steps: tuple[Similarity, ...], height: int, width: int) -> float:
-    mask = valid_pixels(steps, height, width, torch.device("cpu"))
-    if mask is None:
-        return 1.0
-    return float(mask.double().mean())
-
-
-def _runs(g: Tensor) -> list[tuple[int, int]]:
-    """(element, number of images) of each run of equal elements."""
-    runs = []
-    for i, run in groupby(g.tolist()):
-        runs.append((i, len(list(run))))
-    return runs

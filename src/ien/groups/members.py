@@ -18,8 +18,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from .acting import constant_in_a_trace, is_traced
 from .devices import sent
-from .group import Group, constant_in_a_trace, is_traced
+from .group import Group
 from .similarity import Similarity
 
 __all__ = [

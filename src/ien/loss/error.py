@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._text import type_name
-from ..groups.group import Group, is_traced
+from ..groups.acting import is_traced
+from ..groups.group import Group
 from ..groups.members import FeatureAction, permute_members
 from .feature_groups import FeatureGroups, pool_layer
 

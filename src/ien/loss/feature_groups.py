@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .._text import type_name
-from ..groups.group import is_traced
+from ..groups.acting import is_traced
 
 __all__ = ["FeatureGroups", "GroupPool", "Spec", "group_pool", "pool_layer"]
 
