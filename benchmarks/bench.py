@@ -24,6 +24,7 @@ import loss
 import peers
 import tied
 import torch
+import trackers
 from timing import Row
 
 from ien.training.run import processor
@@ -47,9 +48,7 @@ def table(rows: list[Row]) -> str:
     lines = ["| | ratio | quartiles | goal | measured |", "|---|---:|---:|---:|---|"]
     for row in rows:
         missed = "" if row.reached else " (missed)"
-        lines.append(
-            f"| {row.what} | {row.value:.2f} | {row.interval} | {row.goal}{missed} | {row.detail} |"
-        )
+        lines.append(f"| {row.what} | {row.value:.2f} | {row.interval} | {row.goal}{missed} | {row.detail} |")
     return "\n".join(lines) + "\n"
 
 
@@ -67,14 +66,11 @@ class Part:
 
 PARTS = {
     "loss": Part("The loss", loss.measure, loss.NOTE),
-    "peers": Part(
-        "Beside the peers", peers.measure, peers.NOTE, peers.Cell, peers.described, peers.section
-    ),
+    "peers": Part("Beside the peers", peers.measure, peers.NOTE, peers.Cell, peers.described, peers.section),
     "tied": Part("Tied weights and slack", tied.measure, tied.NOTE),
     "inference": Part("Inference", inference.measure, inference.NOTE),
-    "growth": Part(
-        "Growth", growth.measure, growth.NOTE, growth.Point, growth.described, growth.section
-    ),
+    "growth": Part("Growth", growth.measure, growth.NOTE, growth.Point, growth.described, growth.section),
+    "trackers": Part("Trackers", trackers.measure, trackers.NOTE),
     "engine": Part("Start-up, engine and loader", engine.measure, engine.NOTE),
 }
 

@@ -136,6 +136,4 @@ class Block(nn.Module):
 
 
 def _conv(library: Any, before: Any, after: Any, stride: int = 1) -> nn.Module:
-    return library.R2Conv(
-        before, after, 3, stride=stride, padding=1, frequencies_cutoff=math.pi, sigma=SIGMA
-    )
+    return library.R2Conv(before, after, 3, stride=stride, padding=1, frequencies_cutoff=math.pi, sigma=SIGMA)

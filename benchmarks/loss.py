@@ -146,7 +146,9 @@ def variants(setting: str) -> tuple[Run, Run]:
     x, y = torch.randint(256, (BATCH, 1, 28, 28), dtype=torch.uint8), torch.randint(10, (BATCH,))
     dataset = Dataset("rot-mnist", "random", x, y, x[:2], y[:2], classes=10)
     usual = change(experiments.config("rot-mnist/ien-r4", "small"), ["device=cpu"])
-    changed, as_it_is = (CLASSIFY.prepare(config, dataset, ALONE) for config in (change(usual, [setting]), usual))
+    changed, as_it_is = (
+        CLASSIFY.prepare(config, dataset, ALONE) for config in (change(usual, [setting]), usual)
+    )
     return (
         partial(take_step, changed, torch.arange(BATCH), 0, 0),
         partial(take_step, as_it_is, torch.arange(BATCH), 0, 0),
