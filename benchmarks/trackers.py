@@ -16,8 +16,8 @@ from ien.training.network import channels_last
 ROWS = ("siamfc", "re-siamfc", "ien-siamfc", "het-siamfc", "equivariant-siamfc")
 ROUNDS = 7
 NOTE = """Trackers: one update (three sizes of the search image, batch 1) with AlexNetV2 at full width, as
-plain networks; weights are random, which does not change the time. Rotation-aware trackers compare four templates,
-SiamFC one. RE-SiamFC, IEN-SiamFC and the tied network are one architecture once they are exported;
+plain networks; weights are random, which does not change the time. Rotation-aware trackers compare four
+templates, SiamFC one. RE-SiamFC, IEN-SiamFC and the tied network are one architecture once they are exported;
 Het-SiamFC has 69 % of its channels.
 """
 
