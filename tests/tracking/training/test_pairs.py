@@ -80,6 +80,18 @@ def test_a_draw_is_a_function_of_seed_epoch_and_index() -> None:
     assert all(other.draw(1, index) != draw for index, draw in enumerate(draws))
 
 
+def test_angles_and_colours_fill_their_ranges_and_leave_the_rest_as_it_was() -> None:
+    plain, changed = (pairs([GREY], [[0, 1]], 200, **more) for more in ({}, {"turn": True, "colour": 0.4}))
+    angles, factors = [], []
+    for index in range(200):
+        before, after = plain.draw(1, index), changed.draw(1, index)
+        assert after._replace(angle=before.angle, colours=before.colours) == before
+        angles.append(after.angle)
+        factors += [factor for of_picture in after.colours for factor in of_picture]
+    assert 0 <= min(angles) < 10 and 350 < max(angles) < 360
+    assert 0.6 <= min(factors) < 0.62 and 1.38 < max(factors) <= 1.4
+
+
 @pytest.mark.parametrize(("count", "batch_size"), [(7, 3), (8, 8), (9, 2), (1, 4)])
 def test_batches_are_even_and_take_each_pair_once(count, batch_size) -> None:
     one = pairs([GREY], [[0, 1]], count, batch_size=batch_size)
@@ -145,6 +157,28 @@ def test_a_stretch_enlarges_the_picture(stretch) -> None:
         torch.testing.assert_close(
             picture, torch.from_numpy(columns).float().div(255).expand_as(picture), rtol=0, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("quarters", [1, 2, 3])
+def test_a_pair_that_turns_shows_the_frame_rotated_about_its_middle(quarters) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (160, 200, 3), dtype=np.uint8)
+    one = pairs([clip_of(image, [70.5, 60, 30, 24])], [[0, 1]], 1)
+    upright = Draw(0, (0, 1), (1.0, 1.02), ((3, -2), (-4, 1)))
+    turned = one.pictures(upright._replace(angle=90.0 * quarters))
+    for picture, before in zip(turned, one.pictures(upright), strict=True):
+        torch.testing.assert_close(picture, before.rot90(quarters, (1, 2)), rtol=0, atol=2e-3)
+
+
+def test_colours_are_multiplied_and_stay_in_range() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (160, 200, 3), dtype=np.uint8)
+    one = pairs([clip_of(image, [70.5, 60, 30, 24])], [[0, 1]], 1)
+    draw = Draw(0, (0, 1), (1.0, 1.0), ((0, 0), (0, 0)))
+    plain = one.pictures(draw)
+    exemplar, search = one.pictures(draw._replace(colours=((0.5, 1.0, 9.0), (1.0, 1.0, 0.1))))
+    torch.testing.assert_close(exemplar[0], 0.5 * plain[0][0])
+    torch.testing.assert_close(exemplar[2], (9 * plain[0][2]).clamp(max=1))
+    torch.testing.assert_close(search[2], 0.1 * plain[1][2])
+    assert torch.equal(exemplar[1], plain[0][1]) and torch.equal(search[:2], plain[1][:2])
 
 
 # --- loading

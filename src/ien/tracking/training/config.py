@@ -35,6 +35,10 @@ class ClipData(Data):
     pairs: int | None = setting(
         None, "Pairs of frames in an epoch; none: one from each sequence.", low=2, high=MAX_IMAGES
     )
+    turn: bool = setting(False, "Rotate both pictures of a pair by one random angle.")
+    colour: float = setting(
+        0.0, "Multiply red, green and blue of each picture by factors from 1 - N to 1 + N.", low=0, high=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..._files import generator
+from ...data.augment import rotate
 from ...training.distributed import Processes
 from ..data.boxes import centres
 from ..data.clip import Array, Clip, usable
@@ -47,6 +48,8 @@ FILTERS: dict[str, dict[str, Any]] = {
 """Which frames to train on: arguments of :func:`ien.tracking.data.clip.usable`."""
 MAX_WORKERS = {"cuda": 8, "cpu": 2}
 """Worker processes that decode frames, by the kind of device, unless the run asks for others."""
+UNCHANGED = (1.0, 1.0, 1.0)
+"""Factors of red, green and blue."""
 
 
 class PairBatch(NamedTuple):
@@ -68,6 +71,10 @@ class Draw(NamedTuple):
     """Factors."""
     shifts: tuple[tuple[int, int], tuple[int, int]]
     """In pixels of the picture, along x and y."""
+    angle: float = 0.0
+    """In degrees, counter-clockwise, for both pictures."""
+    colours: tuple[tuple[float, ...], tuple[float, ...]] = (UNCHANGED, UNCHANGED)
+    """Factors of red, green and blue."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +89,10 @@ class Pairs:
     batch_size: int
     seed: int
     processes: Processes
+    turn: bool = False
+    """Whether pairs are rotated."""
+    colour: float = 0.0
+    """How far factors of colours are from 1, at most."""
 
     @property
     def steps(self) -> int:
@@ -121,7 +132,16 @@ class Pairs:
         shifts = torch.randint(2 * MAX_SHIFT + 1, (2, 2), generator=rng) - MAX_SHIFT
         (a, b), (c, d) = shifts.tolist()
         both_frames = (int(frames[first]), int(frames[second]))
-        return Draw(sequence, both_frames, (stretch_z, stretch_x), ((a, b), (c, d)))
+        # drawn from their own purpose, so that switching one on leaves the others as they were
+        angle = 0.0
+        if self.turn:
+            angle = 360 * float(torch.rand((), generator=generator(self.seed, "turn", epoch, index)))
+        colours = (UNCHANGED, UNCHANGED)
+        if self.colour:
+            drawn = torch.rand(2, 3, generator=generator(self.seed, "colour", epoch, index))
+            factors = (1 + self.colour * (2 * drawn - 1)).tolist()
+            colours = (tuple(factors[0]), tuple(factors[1]))
+        return Draw(sequence, both_frames, (stretch_z, stretch_x), ((a, b), (c, d)), angle, colours)
 
     def pictures(self, draw: Draw) -> tuple[Tensor, Tensor]:
         """Return the exemplar (3, 127, 127) and the search image (3, 239, 239) of a pair."""
@@ -129,9 +149,10 @@ class Pairs:
         frame_z, frame_x = draw.frames
         stretch_z, stretch_x = draw.stretches
         shift_z, shift_x = draw.shifts
-        exemplar = _picture(clip, frame_z, EXEMPLAR, stretch_z, shift_z)
-        search = _picture(clip, frame_x, SEARCH, stretch_x, shift_x)
-        return exemplar, search
+        colour_z, colour_x = draw.colours
+        exemplar = _picture(clip, frame_z, EXEMPLAR, stretch_z, shift_z, draw.angle)
+        search = _picture(clip, frame_x, SEARCH, stretch_x, shift_x, draw.angle)
+        return _coloured(exemplar, colour_z), _coloured(search, colour_x)
 
     def __getitem__(self, place: tuple[int, int]) -> PairBatch | Exception:
         """Return this process's share of the batch at (epoch, step), or the error in its way."""
@@ -172,7 +193,16 @@ def make_pairs(config: TrackingConfig, clips: Sequence[Clip], processes: Process
     count = config.data.pairs
     if count is None:
         count = len(chosen)  # one from each sequence
-    return Pairs(chosen, frames, count, config.schedule.batch_size, config.seed, processes)
+    return Pairs(
+        chosen,
+        frames,
+        count,
+        config.schedule.batch_size,
+        config.seed,
+        processes,
+        config.data.turn,
+        config.data.colour,
+    )
 
 
 def load_batches(
@@ -205,16 +235,32 @@ def _num_partners(frames: Array) -> Array:
     return end_of_partners - own_position - 1
 
 
-def _picture(clip: Clip, frame: int, size: int, stretch: float, shift: tuple[int, int]) -> Tensor:
-    """Cut out the target with what is around it, stretched and moved: (3, size, size).
+def _picture(
+    clip: Clip, frame: int, size: int, stretch: float, shift: tuple[int, int], angle: float
+) -> Tensor:
+    """Cut out the target with what is around it, stretched, moved and rotated: (3, size, size).
 
-    The picture is read from the frame in one resampling, and shows the frame up to its border. The
-    published code resamples twice, and fills what a smaller picture lacks with its mean colour.
+    Unless it is rotated, the picture is read from the frame in one resampling. It shows the frame
+    up to its border. The published code resamples twice, and fills what a smaller picture lacks
+    with its mean colour.
     """
     box = clip.boxes[frame]
     step = float(exemplar_side(box)) / EXEMPLAR / stretch  # pixels of the frame for one of the picture
     centre = centres(box) + step * np.array(shift)
-    return crop(clip.frame(frame), centre, [step * size], size)[0]
+    if angle == 0:
+        return crop(clip.frame(frame), centre, [step * size], size)[0]
+    # a square as wide as the diagonal, so that its rotated middle shows what the frame shows
+    border = math.ceil((math.sqrt(2) - 1) / 2 * size)
+    wide = size + 2 * border
+    picture = rotate(crop(clip.frame(frame), centre, [step * wide], wide), torch.tensor([angle]))
+    return picture[0, :, border : border + size, border : border + size]
+
+
+def _coloured(picture: Tensor, factors: tuple[float, ...]) -> Tensor:
+    """Multiply the channels of a picture (3, H, W) in [0, 1]."""
+    if factors == UNCHANGED:
+        return picture
+    return (picture * torch.tensor(factors).view(3, 1, 1)).clamp(0, 1)
 
 
 def _num_workers(config: TrackingConfig, processes: int) -> int:
