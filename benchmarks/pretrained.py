@@ -4,7 +4,8 @@
 
 EfficientNet-Lite0 with ImageNet weights is tested on 400 ImageNet photographs (DIR/imagenet-samples). What
 learns, learns from other photographs without labels: Tiny ImageNet, STL-10, frames of GOT-10k and OTB.
-With --half, it also learns from every other one of the 400, and is tested on the rest.
+With --half, it also learns from every other one of the 400, and is tested on the rest. With --held-out,
+some of those that it learns from are kept, with their labels, to choose how far adapt() goes (share).
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ SHARES = {"imagenet": 2, "stl10": 1, "frames": 1}
 REPEATS = {"imagenet": 10}
 """Sources that are few and close to the tested ones are seen more often by fit()."""
 BATCH_SIZE = 16
+SHARES_OF_THE_WAY = (0.5, 0.7, 0.85, 1.0)
+"""How far adapt() may go, if held-out photographs choose."""
+MAY_LOSE = 0.02
+"""Upright accuracy on held-out photographs that the chosen share may cost."""
 
 
 class Scores(nn.Module):
@@ -110,6 +115,31 @@ def small(sources: dict[str, Tensor]) -> Tensor:
     return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))]
 
 
+def choose_share(
+    model: nn.Module, adapted: dict[float, nn.Module], images: Tensor, labels: Tensor
+) -> tuple[float, dict[str, dict[str, float]]]:
+    """The share that is right most often in all orientations, and nearly as often as the model upright.
+
+    Returns:
+        The share, and the accuracy of each on the held-out images under every element.
+    """
+    versions: dict[str, nn.Module] = {"original": model}
+    for share, version in adapted.items():
+        versions[str(share)] = version
+    result = ien.compare(versions, images, "rot4", labels)
+    print(f"on {len(images)} held-out photographs:")
+    print(result)
+    accuracies = {name: dict(version.accuracy) for name, version in result.versions.items()}
+    least = accuracies["original"]["identity"] - MAY_LOSE - 1e-9
+    best, best_mean = min(adapted), -1.0
+    for share in adapted:
+        under = accuracies[str(share)]
+        mean = sum(under.values()) / len(under)
+        if under["identity"] >= least and mean > best_mean:
+            best, best_mean = share, mean
+    return best, accuracies
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("how", nargs="+", choices=["average", "canonicalize", "adapt"])
@@ -122,20 +152,32 @@ def main() -> None:
     parser.add_argument(
         "--half", action="store_true", help="learn from every other photograph, test on the rest"
     )
+    parser.add_argument(
+        "--held-out", type=int, default=0, help="photographs of the learning half that choose --share"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "pretrained.json")
     parser.add_argument("--state", type=Path, help="a folder to keep what was trained, and to go on from")
     arguments = parser.parse_args()
+    if arguments.held_out and not (arguments.half and arguments.state):
+        parser.error("--held-out needs --half, whose photographs it takes, and --state, to train once")
     torch.set_num_threads(arguments.threads)
 
     model = Scores().eval()
     sources = photographs(arguments.data)
     images, labels = tested(arguments.data)
-    if arguments.half:
-        sources["imagenet"] = (255 * images[1::2]).byte()
-        images, labels = images[::2], labels[::2]
     border = (256 - SIZE) // 2
-    images = images[:, :, border : border + SIZE, border : border + SIZE]
+    middle = slice(border, border + SIZE)
+    held_images, held_labels = images[:0], labels[:0]
+    if arguments.half:
+        learnt, learnt_labels = images[1::2], labels[1::2]
+        held = torch.zeros(len(learnt), dtype=torch.bool)
+        if arguments.held_out > 0:
+            held[:: len(learnt) // arguments.held_out] = True
+        held_images, held_labels = learnt[held][:, :, middle, middle], learnt_labels[held]
+        sources["imagenet"] = (255 * learnt[~held]).byte()
+        images, labels = images[::2], labels[::2]
+    images = images[:, :, middle, middle]
     versions: dict[str, nn.Module] = {"original": model}
     settings: dict[str, object] = {"threads": arguments.threads}
     started = time.process_time()
@@ -155,20 +197,29 @@ def main() -> None:
             settings["steps"] = arguments.steps
         else:
             batches = Mixed(sources, arguments.size, seed=0)
-            versions[how] = ien.adapt(
-                model,
-                batches,
-                "rot4",
-                arguments.minutes,
-                share=arguments.share,
-                learning_rate=arguments.learning_rate,
-                folder=arguments.state,
-            )
+            # what was learnt is kept in the folder, so that every share but the first costs nothing
+            shares = SHARES_OF_THE_WAY if len(held_images) else (arguments.share,)
+            adapted = {}
+            for share in shares:
+                adapted[share] = ien.adapt(
+                    model,
+                    batches,
+                    "rot4",
+                    arguments.minutes,
+                    share=share,
+                    learning_rate=arguments.learning_rate,
+                    folder=arguments.state,
+                )
+            chosen = arguments.share
+            if len(held_images):
+                chosen, on_held = choose_share(model, adapted, held_images, held_labels)
+                settings |= {"held_out": len(held_images), "accuracy_on_held_out": on_held}
+            versions[how] = adapted[chosen]
             settings |= {
                 "minutes": arguments.minutes,
                 "size": arguments.size,
                 "learning_rate": arguments.learning_rate,
-                "share": arguments.share,
+                "share": chosen,
                 "adapt_learnt_from": list(batches.sources),
             }
         settings[f"{how}_cpu_seconds"] = round(time.process_time() - started)
