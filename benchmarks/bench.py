@@ -34,8 +34,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 INTRODUCTION = """# Benchmarks
 
 Written by `make bench`; `python benchmarks/bench.py loss peers` measures these parts alone. Machines are
-noisy, so the sides of a ratio take turns: a ratio is the median over rounds, and beside it stand the quartiles.
-Float32; 64 images unless it says otherwise.
+noisy, so the sides of a ratio take turns: a ratio is the median over rounds, and beside it stand the
+quartiles. Float32; 64 images unless it says otherwise.
 """
 
 
