@@ -20,11 +20,11 @@ SIDE = 24
 """Height and width of images and maps."""
 ROUNDS = 9
 NOTE = """A stack of 3×3 convolutions, each with BatchNorm and ELU, on maps of 24×24 pixels, with feature
-groups of 4 and the loss on every layer; the plain step sees the same views with cross-entropy only. One grows while the
-others stay at 32 images, 32 channels, 4 layers and one view under `rot4`; |G| grows with whole orbits
-(`samples="all"`: each image under each element of `rot2`, `rot4`, `rot8` or `rot16`). Lines are fitted by
-least squares; a convolution has channels² products, so against channels its time is no line, but what the
-loss adds is.
+groups of 4 and the loss on every layer; the plain step sees the same views with cross-entropy only. One
+grows while the others stay at 32 images, 32 channels, 4 layers and one view under `rot4`; |G| grows with
+whole orbits (`samples="all"`: each image under each element of `rot2`, `rot4`, `rot8` or `rot16`). Lines
+are fitted by least squares; a convolution has channels² products, so against channels its time is no line,
+but what the loss adds is.
 """
 
 

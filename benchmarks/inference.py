@@ -18,8 +18,8 @@ SIZES = {"cnn6": (1, 28, 28), "resnet18": (3, 33, 33)}
 """Channels, height and width of the images of each network."""
 WIDTHS = {"cnn6": 1 / 4, "resnet18": 1 / 8}
 NOTE = """Inference: made plain means tied weights that `ien.make_plain` wrote out, against the same net
-that never was tied. R4 has feature groups of 4, R4-2-1 a mix of 4, 2 and 1 with 69 % of the channels; both run
-channels-last, as runs do. onnxruntime runs the file of `ien.export`; eager is torch without a compiler.
+that never was tied. R4 has feature groups of 4, R4-2-1 a mix of 4, 2 and 1 with 69 % of the channels; both
+run channels-last, as runs do. onnxruntime runs the file of `ien.export`; eager is torch without a compiler.
 """
 
 

@@ -25,16 +25,16 @@ TRAINING_BATCH = 64
 """BatchNorm cannot train on one image, so steps have this batch alone."""
 INFERENCE_BATCHES = (64, 1)
 SIZE_OF = {"cnn6": "28 pixels, 32 first channels", "resnet18": "33 pixels, 16 first channels"}
-NOTE = f"""Time relative to the first line of each table, which runs next to the others in every round: median
-and, in brackets, quartiles over the rounds. Below 1 is faster. Memory: tensors alive at the worst moment with 64
-images, without the parameters; that of onnxruntime cannot be seen from torch.
+NOTE = f"""Time relative to the first line of each table, which runs next to the others in every round:
+median and, in brackets, quartiles over the rounds. Below 1 is faster. Memory: tensors alive at the worst
+moment with 64 images, without the parameters; that of onnxruntime cannot be seen from torch.
 
 All have the layers and channels of the CNN. Training: forward and backward of {TRAINING_BATCH} images (with
-one, BatchNorm cannot train); rows with two views see each image twice. The authors' loss is written out by us
-from the paper, with its loop over images. e2cnn and escnn are the libraries themselves, the steerable twin is
-ours, tied means `ien.make_equivariant`. Networks trained with the loss or with rotated copies run as the CNN
-does, and so do tied ones after `ien.make_plain` and steerable ones after their export; the rows show them as
-they are before that. `GroupAverage` runs the CNN once for each of four rotations.
+one, BatchNorm cannot train); rows with two views see each image twice. The authors' loss is written out by
+us from the paper, with its loop over images. e2cnn and escnn are the libraries themselves, the steerable
+twin is ours, tied means `ien.make_equivariant`. Networks trained with the loss or with rotated copies run
+as the CNN does, and so do tied ones after `ien.make_plain` and steerable ones after their export; the rows
+show them as they are before that. `GroupAverage` runs the CNN once for each of four rotations.
 """
 
 

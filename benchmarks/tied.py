@@ -37,12 +37,12 @@ NO_KERNELS = (
     "_record_function_exit",
 )
 """Operations that launch no kernel, besides views."""
-NOTE = """The tied step: forward, backward and fused Adam of the six-conv net on one view of each image.
-Its weights are computed from fewer numbers in every step; it runs against the same net as it is, and against the
-steerable twin. Slack adds a free remainder to each tied weight, and its penalty to the loss; with `auto` it
-also listens to the gradients of the remainder. The operations in a step of ResNet-50 are those of
-`AdamW(foreach=True)` and those that tied weights add to forward and backward, without views, and without the
-322 times that AdamW reads its step counters, which stay on the CPU.
+NOTE = """The tied step: forward, backward and fused Adam of the six-conv net on one view of each image. Its
+weights are computed from fewer numbers in every step; it runs against the same net as it is, and against
+the steerable twin. Slack adds a free remainder to each tied weight, and its penalty to the loss; with
+`auto` it also listens to the gradients of the remainder. The operations in a step of ResNet-50 are those of
+`AdamW(foreach=True)` and those that tied weights add to forward and backward, without views, and without
+the 322 times that AdamW reads its step counters, which stay on the CPU.
 """
 
 
