@@ -9,12 +9,13 @@ and φ_g permutes the members as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, distributed
 
 from .._text import type_name
 from ..groups.acting import is_traced
@@ -25,6 +26,7 @@ from .feature_groups import FeatureGroups, pool_layer
 __all__ = [
     "MIN_VARIANCE",
     "Interpolation",
+    "check_finite_images",
     "check_interpolation",
     "check_pixels",
     "compared_maps",
@@ -35,6 +37,8 @@ __all__ = [
 
 MIN_VARIANCE = 1e-12
 """Constant maps have no variance to divide by."""
+MAX_LISTED_IMAGES = 5
+"""How many images that are not finite an error names."""
 Interpolation = Literal["bilinear", "nearest"]
 """The modes of ``Group.act`` whose valid pixels are known; bicubic reads further than they say."""
 
@@ -163,6 +167,32 @@ def check_pixels(h: Tensor, group: Group, elements: Iterable[int], layer: str) -
         raise ValueError(
             f"no valid pixel is left to compare for {group} {', '.join(empty)} on the {height}×{width} map "
             f"of {layer}: use larger maps or a milder group, or leave the layer out"
+        )
+
+
+def check_finite_images(x: Tensor, terms: list[Tensor]) -> None:
+    """Raise a ValueError if terms are not finite because the images are not.
+
+    It looks at the terms, a few numbers, and at the images only if one of these is NaN or infinite.
+    On a GPU it does nothing: reading a number there would wait for every kernel before it, in each
+    step. Weights that have diverged are left to the training loop, and half precision that
+    overflows to a GradScaler.
+    """
+    if not terms or torch.compiler.is_compiling() or any(term.device.type != "cpu" for term in terms):
+        return
+    if distributed.is_available() and distributed.is_initialized():
+        return  # the other processes would wait for this one
+    if math.isfinite(sum(term.item() for term in terms)):
+        return
+    finite = torch.isfinite(x.detach()).flatten(1).all(1)  # (B,)
+    if not finite.all():
+        places = [str(i) for i in (~finite).nonzero().flatten().tolist()]
+        listed = ", ".join(places[:MAX_LISTED_IMAGES])
+        if len(places) > MAX_LISTED_IMAGES:
+            listed += ", …"
+        raise ValueError(
+            f"{len(places)} of {len(x)} images hold NaN or infinity, so the loss would be NaN: mend or drop "
+            f"x[{listed}]"
         )
 
 

@@ -12,30 +12,34 @@ pixels (``error.py``). In place of weights one can give targets, from which the 
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from .._text import type_name
 from ..groups.families import group as parse_group
-from ..groups.group import Group, random_order
+from ..groups.group import Group
 from ..groups.members import FeatureAction, check_action, permutes_members
 from .arguments import repeat_for_views
 from .capture import watch
-from .error import Interpolation, check_interpolation, check_pixels, compared_maps, mean_error
+from .error import (
+    Interpolation,
+    check_finite_images,
+    check_interpolation,
+    check_pixels,
+    compared_maps,
+    mean_error,
+)
 from .feature_groups import FeatureGroups, Spec
 from .layers import check_regular_layers, per_layer, weights_of
 from .multipliers import Multipliers, targets_of
 from .result import Equivariance
+from .views import distinct_groups, draw_elements, num_samples, split_by_view
 
 __all__ = ["Equivariance", "EquivarianceLoss", "equivariance_loss"]
-
-MAX_LISTED_IMAGES = 5
-"""How many images that are not finite an error names."""
 
 
 def equivariance_loss(
@@ -166,10 +170,10 @@ class EquivarianceLoss:
     ) -> None:
         check_action(action)
         check_interpolation(interpolation)
-        self.groups = _distinct_groups(weights_of(groups, "group"))
+        self.groups = distinct_groups(weights_of(groups, "group"))
         self.layers: dict[str, float] = weights_of(layers, "layer")
         self.feature_groups: dict[str, FeatureGroups] = per_layer(feature_groups, self.layers)
-        self.samples = {group: _num_samples(group, samples) for group in self.groups}
+        self.samples = {group: num_samples(group, samples) for group in self.groups}
         self.whole_orbits = samples == "all"
         self.normalize = normalize
         self.action = action
@@ -279,7 +283,7 @@ class EquivarianceLoss:
         args, kwargs = repeat_for_views(args, kwargs, batch_size, self.views)
         drawn = g is None
         elements = self.sample(batch_size, generator) if g is None else torch.as_tensor(g, device="cpu")
-        views = self._views(batch_size, elements)
+        views = split_by_view(self.samples, elements, batch_size)
         transformed = [group.act(x, of_view, mode=self.interpolation) for group, of_view in views]
         layers = self._compared_layers
         by_layer: dict[str, dict[Group, Tensor]] = {}
@@ -316,7 +320,7 @@ class EquivarianceLoss:
                 terms[str(group), name] = term
                 if self._multipliers is None:
                     loss = loss + self.groups[group] * self.layers[name] * term.to(x.device)
-        _check_images(x, list(terms.values()))
+        check_finite_images(x, list(terms.values()))
         if self._multipliers is not None and terms:
             errors = torch.stack([term.to(x.device) for term in terms.values()])  # (K,)
             loss = self._multipliers.penalty(errors)
@@ -339,22 +343,7 @@ class EquivarianceLoss:
         Returns:
             Element indices ((views - 1) * B,), view after view, on the CPU.
         """
-        views: list[Tensor] = []
-        for group, samples in self.samples.items():
-            others = len(group) - 1
-            if self.whole_orbits:
-                for element in range(1, len(group)):
-                    views.append(torch.full((batch_size,), element, device="cpu"))
-            elif samples > 0:
-                first = group.sample(batch_size, generator=generator)
-                views.append(first)
-                # further views are the first one shifted: different for each image, also in runs
-                shifts = random_order(others - 1, generator)[: samples - 1] + 1
-                for shift in shifts.tolist():
-                    views.append((first - 1 + shift) % others + 1)
-        if not views:
-            return torch.zeros(0, dtype=torch.int64, device="cpu")
-        return torch.cat(views)
+        return draw_elements(self.samples, self.whole_orbits, batch_size, generator)
 
     def __repr__(self) -> str:
         groups = []
@@ -390,24 +379,6 @@ class EquivarianceLoss:
         if not self._compared_groups:
             return []
         return [name for name, beta in self.layers.items() if beta]
-
-    def _views(self, batch_size: int, g: Tensor) -> list[tuple[Group, Tensor]]:
-        """The group and the elements (B,) of each transformed view."""
-        transformed = self.views - 1
-        if g.shape != (transformed * batch_size,):
-            hint = ""
-            if transformed == 0:
-                hint = ": leave it out, as this objective draws none"
-            raise ValueError(
-                f"g must hold an element for each transformed image, ({transformed * batch_size},) for "
-                f"{self.views} views of {batch_size} images; got {tuple(g.shape)}{hint}"
-            )
-        if transformed == 0:
-            return []
-        groups = []  # of each view, in the order in which sample() draws them
-        for group, samples in self.samples.items():
-            groups += [group] * samples
-        return list(zip(groups, g.split(batch_size), strict=True))
 
     def _make_multipliers(self, target: float | Mapping[str, float]) -> Multipliers:
         """One multiplier for each group and layer that is compared."""
@@ -498,58 +469,3 @@ class EquivarianceLoss:
         feature_groups = {name: self.feature_groups[name] for name in self._compared_layers}
         for group in groups:
             check_regular_layers(group, feature_groups)
-
-
-def _check_images(x: Tensor, terms: list[Tensor]) -> None:
-    """Raise a ValueError if terms are not finite because the images are not.
-
-    It looks at the terms, a few numbers, and at the images only if one of these is NaN or infinite.
-    On a GPU it does nothing: reading a number there would wait for every kernel before it, in each
-    step. Weights that have diverged are left to the training loop, and half precision that
-    overflows to a GradScaler.
-    """
-    if not terms or torch.compiler.is_compiling() or any(term.device.type != "cpu" for term in terms):
-        return
-    if distributed.is_available() and distributed.is_initialized():
-        return  # the other processes would wait for this one
-    if math.isfinite(sum(term.item() for term in terms)):
-        return
-    finite = torch.isfinite(x.detach()).flatten(1).all(1)  # (B,)
-    if not finite.all():
-        places = [str(i) for i in (~finite).nonzero().flatten().tolist()]
-        listed = ", ".join(places[:MAX_LISTED_IMAGES])
-        if len(places) > MAX_LISTED_IMAGES:
-            listed += ", …"
-        raise ValueError(
-            f"{len(places)} of {len(x)} images hold NaN or infinity, so the loss would be NaN: mend or drop "
-            f"x[{listed}]"
-        )
-
-
-def _distinct_groups(weights: Mapping[Group | str, float]) -> dict[Group, float]:
-    groups: dict[Group, float] = {}
-    given: dict[Group, Group | str] = {}  # group -> how it was written
-    for key, weight in weights.items():
-        group = parse_group(key)
-        for other, written in given.items():
-            if group == other:
-                raise ValueError(f"groups must be distinct: {written} and {key} are the same group")
-            if str(group) == str(other):
-                raise ValueError(f"groups need distinct names: two are called {group}")
-        groups[group] = weight
-        given[group] = key
-    return groups
-
-
-def _num_samples(group: Group, samples: int | Literal["all"]) -> int:
-    """How many elements of ``group`` are drawn for each image."""
-    others = len(group) - 1
-    if others == 0:
-        return 0
-    if samples == "all":
-        return others
-    if not isinstance(samples, int) or not 0 <= samples <= others:
-        raise ValueError(
-            f'samples, the same for all groups, must be 0 to {others} for {group}, or "all"; got {samples!r}'
-        )
-    return samples
