@@ -136,6 +136,8 @@ def test_a_file_stands_for_its_folder_unless_it_is_code(net) -> None:
     assert "code.py:build" in error_of("measure", "net.py")  # a file, and no run
 
 
-def test_shells_are_offered_completion() -> None:
+def test_shells_are_offered_completion(monkeypatch) -> None:
+    # the shell is found among the parents of this process, which need not have one
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
     assert "complete" in invoke("--show-completion", "bash").output
     assert "--install-completion" in invoke("--help").output

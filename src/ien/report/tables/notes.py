@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..._text import short_count
-from ...training.config import Config, flat
 from ..records import Record
 from ..rows import Row, ranges
 from .columns import PaperRow, paper_row
@@ -80,6 +79,9 @@ def _difference_notes(name: str, row: Row) -> Iterator[str]:
     for record in row.records:
         fields |= dict.fromkeys(record.config)
     fields.pop("seed", None)  # which has a column
+    # here, so that tables are read without the training engine
+    from ...training.config import Config, flat
+
     defaults = flat(Config("", ""))
     for field in fields:
         # a record may be older than the field: such runs did what is now its default
