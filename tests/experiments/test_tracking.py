@@ -23,8 +23,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 ALL = [f"tracking/{row}" for row in ("siamfc", "cnn4-siamfc", "re-siamfc", "ien-siamfc")]
 ALL += [f"tracking/{row}" for row in ("ien-siamfc-beta0.01", "ien-siamfc-beta1", "het-siamfc")]
-ALL += ["tracking/equivariant-siamfc", "tracking/slack-siamfc"]
-ONE_VIEW = ("siamfc", "re-siamfc", "equivariant-siamfc", "slack-siamfc")
+ALL += [f"tracking/{row}-siamfc" for row in ("equivariant", "slack", "het-equivariant")]
+ONE_VIEW = ("siamfc", "re-siamfc", "equivariant-siamfc", "slack-siamfc", "het-equivariant-siamfc")
+FEATURE_GROUPS = {"siamfc": "1", "het-siamfc": "4-2-1", "het-equivariant-siamfc": "4-2-1"}
 # of the paper's table: success and precision on Rot-OTB
 PAPER = {
     "tracking/siamfc": (0.29, 0.47),
@@ -59,7 +60,7 @@ def test_the_preset_paper_is_the_published_protocol(name) -> None:
         **{"train_images": None, "test_images": None, "test_on": "test"},
         "model": "re-siamfc" if name == "tracking/re-siamfc" else "siamfc",
         "augment": name.removeprefix("tracking/") not in ONE_VIEW,
-        "feature_groups": {"tracking/siamfc": "1", "tracking/het-siamfc": "4-2-1"}.get(name, "4"),
+        "feature_groups": FEATURE_GROUPS.get(name.removeprefix("tracking/"), "4"),
     }
     assert {field: settings[field] for field in wanted} == wanted
     assert config(name, "paper").rotations == (1 if name == "tracking/siamfc" else 4)
@@ -88,6 +89,7 @@ def test_small_differs_from_paper_in_size_only_and_rows_as_they_say() -> None:
         "siamfc": {"experiment", "feature_groups", "augment", "beta"},
         "equivariant-siamfc": {"experiment", "tie", "augment", "beta"},
         "slack-siamfc": {"experiment", "tie", "slack", "augment", "beta"},
+        "het-equivariant-siamfc": {"experiment", "tie", "feature_groups", "augment", "beta"},
     }
     for row, preset in itertools.product(fields, PRESETS):
         ours, other = (config(f"tracking/{name}", preset) for name in ("ien-siamfc", row))

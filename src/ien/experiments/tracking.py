@@ -25,6 +25,8 @@ ROWS: dict[str, Settings] = {
     # beyond the paper
     "equivariant-siamfc": {**SIAMFC, **EQUIVARIANT},
     "slack-siamfc": {**SIAMFC, **EQUIVARIANT, "slack": "auto"},
+    # tied and exported, it costs what re-siamfc does: fewer channels make it faster
+    "het-equivariant-siamfc": {**SIAMFC, **EQUIVARIANT, "feature_groups": "4-2-1"},
 }
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -117,6 +119,7 @@ DEVIATIONS = {
     "het-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS + HET_DEVIATIONS,
     "equivariant-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
     "slack-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
+    "het-equivariant-siamfc": COMMON_DEVIATIONS + ROTATION_DEVIATIONS + TWIN_DEVIATIONS,
 }
 
 
