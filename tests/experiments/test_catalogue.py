@@ -27,6 +27,12 @@ def test_names_and_patterns_are_found_once_and_in_the_order_asked() -> None:
         ("zzz", "small", "no experiment 'zzz'; choose from rot-mnist/cnn, "),
         ("rot-mnist/*", "small", "is a pattern; name one experiment, such as rot-mnist/cnn"),
         ("rot-mnist/cnn", "smal", "no preset 'smal'; choose from paper, small, demo, smoke"),
+        (
+            "rot-mnist/cnn",
+            "medium",
+            "rot-mnist has no preset 'medium'; choose from paper, small, demo, smoke",
+        ),
+        ("tracking/siamfc", "midi", "no preset 'midi'; choose from paper, medium, small, demo, smoke"),
     ],
 )
 def test_a_name_that_is_none_says_the_nearest(name, preset, match) -> None:
@@ -37,9 +43,17 @@ def test_a_name_that_is_none_says_the_nearest(name, preset, match) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_row_has_a_configuration_that_survives_json(preset) -> None:
     for name in names():
+        if preset not in CATALOGUE[name.split("/")[0]].presets:
+            continue
         settings = config(name, preset)
         assert (settings.experiment, settings.preset) == (name, preset)
         assert config_from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+def test_only_tracking_has_a_preset_medium() -> None:
+    assert [name for name, table in CATALOGUE.items() if "medium" in table.presets] == ["tracking"]
+    for table in CATALOGUE.values():
+        assert set(PRESETS) - set(table.presets) <= {"medium"}
 
 
 def test_every_row_says_how_it_deviates_and_the_paper_has_no_other_rows() -> None:

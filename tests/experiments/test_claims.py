@@ -1,5 +1,6 @@
 """The table of claims: intervals as in scipy, verdicts, and the difference that the paper prints."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from ien.experiments import names, paper
 from ien.experiments.claims import CLAIMS, NORMAL, STUDENT, Claim, claims_section, difference, verdict
+from tests.helpers.trackers import record
 
 stats = pytest.importorskip("scipy.stats")
 RESULTS = Path(__file__).parents[2] / "results"
@@ -61,6 +63,28 @@ def test_the_table_is_made_of_the_records() -> None:
     assert (here, printed, seeds) == ("does not hold", "+0.20", "3, 3")
     # 95.81 and 97.28 in the table of accuracies
     assert float(re.match(r"\S+", ours)[0]) == pytest.approx(95.81 - 97.28, abs=0.011)
+
+
+def test_trackers_are_compared_at_medium_where_both_rows_have_it(tmp_path) -> None:
+    def write(row: str, preset: str, success: float) -> None:
+        made = record(row, tracking__rot_otb__success=success)
+        made["config"]["preset"] = preset
+        path = tmp_path / "tracking" / row / f"{preset}-seed1.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(made))
+
+    def line(says: str) -> str:
+        return next(line for line in claims_section(tmp_path).splitlines() if says in line)
+
+    for row, success in (("siamfc", 0.10), ("re-siamfc", 0.15), ("ien-siamfc", 0.20)):
+        write(row, "small", success)
+    assert "+5.00" in line("RE-SiamFC is above SiamFC") and "`medium`" not in claims_section(tmp_path)
+    write("siamfc", "medium", 0.11)
+    assert "+5.00" in line("RE-SiamFC is above SiamFC")  # never one size against another
+    write("re-siamfc", "medium", 0.31)
+    assert "+20.00" in line("RE-SiamFC is above SiamFC")
+    assert "+5.00" in line("IEN-SiamFC is above RE-SiamFC")
+    assert "preset `small`, of trackers `medium`" in claims_section(tmp_path)
 
 
 def test_without_records_of_any_claim_there_is_no_table(tmp_path) -> None:

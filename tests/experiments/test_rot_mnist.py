@@ -8,7 +8,8 @@ import torch
 
 import ien
 from ien.data import load, to_float
-from ien.experiments import PRESETS, config, find, paper
+from ien.experiments import config, find, paper
+from ien.experiments.catalogue import CATALOGUE
 from ien.training import flat
 from tests.helpers.configs import differing, distinct
 from tests.helpers.shell import invoke
@@ -71,7 +72,7 @@ def test_rows_differ_in_what_they_are_about_and_small_in_size_alone() -> None:
     # the steerable twin is trained like the row it is compared with
     twin, plain = (config(f"rot-mnist/{row}", "small") for row in ("e2cnn", "cnn-aug"))
     assert differing(twin, plain) == {"experiment", "model"}
-    for preset in PRESETS:
+    for preset in CATALOGUE["rot-mnist"].presets:
         tta, base = (config(f"rot-mnist/{row}", preset) for row in ("cnn-aug-tta", "cnn-aug"))
         assert differing(tta, base) == {"experiment", "weights_of", "average"}
 

@@ -23,8 +23,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 ALL = [f"tracking/{row}" for row in ("siamfc", "cnn4-siamfc", "re-siamfc", "ien-siamfc")]
 ALL += [f"tracking/{row}" for row in ("ien-siamfc-beta0.01", "ien-siamfc-beta1", "het-siamfc")]
-ALL += ["tracking/equivariant-siamfc", "tracking/slack-siamfc"]
-ONE_VIEW = ("siamfc", "re-siamfc", "equivariant-siamfc", "slack-siamfc")
+ALL += [f"tracking/{row}-siamfc" for row in ("equivariant", "slack", "het-equivariant")]
+ONE_VIEW = ("siamfc", "re-siamfc", "equivariant-siamfc", "slack-siamfc", "het-equivariant-siamfc")
+FEATURE_GROUPS = {"siamfc": "1", "het-siamfc": "4-2-1", "het-equivariant-siamfc": "4-2-1"}
 # of the paper's table: success and precision on Rot-OTB
 PAPER = {
     "tracking/siamfc": (0.29, 0.47),
@@ -59,7 +60,7 @@ def test_the_preset_paper_is_the_published_protocol(name) -> None:
         **{"train_images": None, "test_images": None, "test_on": "test"},
         "model": "re-siamfc" if name == "tracking/re-siamfc" else "siamfc",
         "augment": name.removeprefix("tracking/") not in ONE_VIEW,
-        "feature_groups": {"tracking/siamfc": "1", "tracking/het-siamfc": "4-2-1"}.get(name, "4"),
+        "feature_groups": FEATURE_GROUPS.get(name.removeprefix("tracking/"), "4"),
     }
     assert {field: settings[field] for field in wanted} == wanted
     assert config(name, "paper").rotations == (1 if name == "tracking/siamfc" else 4)
@@ -69,9 +70,12 @@ def test_the_preset_paper_is_the_published_protocol(name) -> None:
 def test_the_learning_rate_falls_from_1e_2_to_1e_5(preset) -> None:
     settings = config("tracking/ien-siamfc", preset)
     rates = [learning_rate(settings, 7 * epoch + 3, 7) for epoch in range(settings.schedule.epochs)]
-    factor = 1e-3 ** (1 / settings.schedule.epochs)
-    assert rates == pytest.approx([1e-2 * factor**epoch for epoch in range(settings.schedule.epochs)])
+    generated = settings.data.pretrain_epochs  # before it falls
+    falling = settings.schedule.epochs - generated
+    factor = 1e-3 ** (1 / falling)
+    assert rates == pytest.approx([1e-2] * generated + [1e-2 * factor**epoch for epoch in range(falling)])
     assert rates[-1] * factor == pytest.approx(1e-5)
+    assert bool(generated) == (preset == "medium")
 
 
 def test_small_differs_from_paper_in_size_only_and_rows_as_they_say() -> None:
@@ -85,10 +89,35 @@ def test_small_differs_from_paper_in_size_only_and_rows_as_they_say() -> None:
         "siamfc": {"experiment", "feature_groups", "augment", "beta"},
         "equivariant-siamfc": {"experiment", "tie", "augment", "beta"},
         "slack-siamfc": {"experiment", "tie", "slack", "augment", "beta"},
+        "het-equivariant-siamfc": {"experiment", "tie", "feature_groups", "augment", "beta"},
     }
     for row, preset in itertools.product(fields, PRESETS):
         ours, other = (config(f"tracking/{name}", preset) for name in ("ien-siamfc", row))
-        assert differing(ours, other) == fields[row], (row, preset)
+        expected = fields[row]
+        if (row, preset) == ("siamfc", "medium"):
+            expected = expected | {"templates"}  # it knows no angle
+        assert differing(ours, other) == expected, (row, preset)
+
+
+def test_medium_trains_every_row_on_the_same_pairs_and_correlates_as_many_channels() -> None:
+    x = torch.rand(1, 3, 127, 127)
+    small = config("tracking/ien-siamfc", "small")
+    for name in ALL:
+        settings = config(name, "medium")
+        assert network(settings)(x).shape[1] == 8
+        assert settings.rotations == (1 if name == "tracking/siamfc" else 8)
+        assert settings.data.turn and settings.data.colour == 0.2 and settings.data.pretrain_epochs == 8
+        # more pairs and epochs than small, of GOT-10k alone too
+        of_got10k = settings.schedule.epochs - settings.data.pretrain_epochs
+        assert settings.schedule.epochs > small.schedule.epochs
+        assert of_got10k * settings.data.pairs > small.schedule.epochs * small.data.pairs
+    shown = " ".join(invoke("show", "tracking/equivariant-siamfc", "--preset", "medium").output.split())
+    assert "3 sizes × 8 templates" in shown
+    assert "840 steps, 6,720 pairs seen (1 for each pair), those of the first 8 epochs from" in shown
+    for change in ("turn true instead of false", "pretrain_epochs 8 instead of 0", "features 8 instead of"):
+        assert change in shown
+    refused = error_of("run", "tracking/siamfc", "rot-mnist/cnn", "--preset", "medium")
+    assert "rot-mnist has no preset 'medium'; choose from paper, small, demo, smoke" in refused
 
 
 def test_features_gives_every_row_the_channels_that_it_correlates() -> None:
@@ -210,6 +239,27 @@ def test_every_row_runs(name, smoke) -> None:
     net = ien.load(run)
     assert isinstance(net, SiamFC) and not net.training and set(made["layers"]) == set(net.taps)
     assert net(torch.rand(1, 3, 127, 127)).shape[2:] == (17, 17)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short")
+def test_medium_runs_end_to_end_on_generated_clips(tmp_path) -> None:
+    """Its machinery at the size of smoke: both phases, then the test with eight templates."""
+    cut = ("dataset=synthetic-clips", "width=1/32", "pairs=4", "batch_size=2", "epochs=2", "workers=0")
+    cut += ("pretrain_epochs=1", "pretrain_clips=3", "train_images=2", "test_images=1")
+    settings = [word for text in cut for word in ("--set", text)]
+    options = ("--preset", "medium", "--threads", "1", "--out", tmp_path / "runs", "--results", tmp_path)
+    invoke("run", "tracking/equivariant-siamfc", *options, *settings, columns=300)
+    (path,) = (tmp_path / "tracking").rglob("*.json")
+    made = json.loads(path.read_text())
+    rotated = made["tracking"]["rot-clips"]
+    assert 0 <= rotated["orientation_error"] <= 180 and 0 <= rotated["success_hull"] <= 1
+    (run,) = (tmp_path / "runs" / "tracking" / "equivariant-siamfc").iterdir()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["learning_rate"] for line in lines] == [0.01, 0.01]
+    angles = (run / "tracks" / "rot-clips" / "angles").glob("*.txt")
+    found = {float(angle) for each in angles for angle in each.read_text().split()}
+    assert all(angle % 45 == 0 for angle in found)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import runpy
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,32 @@ def test_gaps_of_sizes_are_accuracies_beyond_those_of_cnn_aug(rows, monkeypatch)
     assert any(np.isclose(height, gap) for height in heights)
     claims = {round(float(height), 6) for height in heights}
     assert {0.4, 0.2, 0.1} <= claims  # of the paper: E2CNN, its loss with β = 1 and with 0.1
+
+
+def test_trackers_are_drawn_as_far_as_they_have_records(monkeypatch, tmp_path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "figures"))
+    script = runpy.run_path(str(ROOT / "docs" / "figures" / "tracking.py"))
+
+    def write(preset: str, *rows: str) -> None:
+        for row in rows:
+            content = json.loads((ROOT / "results/tracking/siamfc/small-seed1.json").read_text())
+            content["config"] |= {"experiment": f"tracking/{row}", "preset": preset}
+            path = tmp_path / "tracking" / row / f"{preset}-seed1.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content))
+
+    def names() -> list[str]:
+        return list(script["scores"]()["Rot-OTB"])
+
+    monkeypatch.setattr(sys.modules["records"], "RESULTS", tmp_path)
+    write("small", "siamfc", "ien-siamfc")
+    assert names() == ["SiamFC", "IEN-SiamFC (the loss)"]
+    write("small", "equivariant-siamfc")
+    assert names() == ["SiamFC", "IEN-SiamFC (the loss)", "make_equivariant (tied)"]
+    write("medium", "siamfc", "equivariant-siamfc")
+    assert names() == ["SiamFC", "make_equivariant (tied)"]
+    lines = {line.get_label() for axes in script["draw"]().axes for line in axes.lines}
+    assert {"SiamFC", "make_equivariant (tied)"} <= lines
 
 
 def test_growth_draws_what_was_measured_and_the_slope_of_what_the_loss_adds(monkeypatch) -> None:

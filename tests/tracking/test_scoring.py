@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ien.tracking import Score, centre_error, overlap, score, summarise
-from ien.tracking.scoring import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS, frame_overlaps
+from ien.tracking.scoring import PRECISION_THRESHOLDS, SUCCESS_THRESHOLDS, angle_between, frame_overlaps
 
 NAN = math.nan
 
@@ -178,6 +178,14 @@ def test_frames_without_truth_are_left_out(blank) -> None:
 
 
 # --- orientation, speed, several sequences
+
+
+def test_an_angle_between_orientations_is_that_of_their_directions() -> None:
+    a, b = np.random.default_rng(0).uniform(-1000, 1000, (2, 50))
+    toward = [np.stack([np.cos(np.radians(each)), np.sin(np.radians(each))]) for each in (a, b)]
+    expected = np.degrees(np.arccos(np.clip((toward[0] * toward[1]).sum(0), -1, 1)))
+    assert np.allclose(angle_between(a, b), expected, atol=1e-4)
+    assert np.isnan(angle_between([NAN], [3.0])).all()
 
 
 def test_orientation_errors_go_the_shorter_way_round() -> None:

@@ -36,10 +36,15 @@ def test_checkpoints_from_before_a_field_are_those_of_its_default() -> None:
     del tracker["machine"]["checkpoint_minutes"]
     for name in ("target", "slack", "interpolation", "corners"):
         del tracker["objective"][name]
-    del tracker["network"]["features"]
+    for name in ("turn", "colour", "pretrain_epochs", "pretrain_clips"):
+        del tracker["data"][name]
+    for name in ("features", "templates"):
+        del tracker["network"][name]
     expected_of_tracker = digest(json.dumps(tracker, sort_keys=True).encode())
     assert checkpoint._config_digest(toy_clips.config(), "cpu") == expected_of_tracker
-    assert checkpoint._config_digest(toy_clips.config(features=8), "cpu") != expected_of_tracker
+    for changes in ({"features": 8}, {"templates": 8}, {"turn": True}, {"pretrain_epochs": 1}):
+        changed = toy_clips.config(**changes)
+        assert checkpoint._config_digest(changed, "cpu") != expected_of_tracker
     for changes in ({"target": 0.1}, {"interpolation": "nearest"}, {"corners": True}):
         assert checkpoint._config_digest(toy.config(**changes), "cpu") != expected
 

@@ -147,7 +147,8 @@ Preset = Annotated[
     str,
     typer.Option(
         autocompletion=complete_presets,
-        help="Size: paper (for a GPU), small (minutes on two cores), demo, or smoke (seconds).",
+        help="Size: paper (for a GPU), medium (trackers: 20 minutes on two cores), small (minutes), demo, or "
+        "smoke (seconds).",
     ),
 ]
 Settings = Annotated[

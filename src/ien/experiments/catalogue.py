@@ -71,13 +71,12 @@ def config(name: str, preset: str) -> Config:
     if name not in names():
         # find() raises, with the nearest names, if it is not a pattern either
         raise ValueError(f"{name!r} is a pattern; name one experiment, such as {find(name)[0]}")
-    check_preset(preset)
     table, row = _split(name)
     return table.config(row, preset)
 
 
 def check_preset(preset: str) -> None:
-    """Raise if there is no such preset."""
+    """Raise if no table has such a preset."""
     if preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
 

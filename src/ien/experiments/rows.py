@@ -22,6 +22,7 @@ __all__ = [
     "NOTE_ON_FREE",
     "NOTE_ON_TIED",
     "PRESETS",
+    "USUAL_PRESETS",
     "Settings",
     "Table",
     "notes_beyond_the_paper",
@@ -29,8 +30,10 @@ __all__ = [
 
 Settings = Mapping[str, Any]
 """Fields of a configuration by name; the others keep their default."""
-PRESETS = ("paper", "small", "demo", "smoke")
+PRESETS = ("paper", "medium", "small", "demo", "smoke")
 """Sizes of a run, from the paper's own down to one that only shows that everything works."""
+USUAL_PRESETS = ("paper", "small", "demo", "smoke")
+"""The sizes that every table has."""
 
 EQUIVARIANT: dict[str, Any] = {"tie": "smooth", "augment": False, "beta": 0.0}
 """Weights tied by ``ien.make_equivariant`` throughout training: every row called equivariant.
@@ -79,9 +82,17 @@ class Table:
     """Row → what we do differently from the paper's authors, whatever the preset."""
     config_class: type[Config] = Config
     """The class of the configurations, which names the kind of task that they train."""
+    presets: tuple[str, ...] = USUAL_PRESETS
+    """The sizes that its rows have."""
 
     def config(self, row: str, preset: str) -> Config:
-        """Return the configuration of a row at a preset."""
+        """Return the configuration of a row at a preset.
+
+        Raises:
+            ValueError: The table has no such preset.
+        """
+        if preset not in self.presets:
+            raise ValueError(f"{self.name} has no preset {preset!r}; choose from {', '.join(self.presets)}")
         # the size comes last: at smoke it also cuts down what a row asks for
         settings = {"dataset": self.name, **self.rows[row], **self.settings(row, preset)}
         config = self.config_class.of(f"{self.name}/{row}", preset, **settings)

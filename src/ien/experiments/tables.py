@@ -298,7 +298,13 @@ def _run_of(record: Record) -> dict[str, Any]:
     if tracked is not None:
         content["tracking"] = {}
         for test, scores in tracked.tests.items():
-            content["tracking"][test] = {"success": scores.success, "precision": scores.precision}
+            content["tracking"][test] = {
+                "success": scores.success,
+                "success_hull": scores.success_hull,
+                "precision": scores.precision,
+                "orientation_error": scores.orientation_error,
+                "orientation_error_on_target": scores.orientation_error_on_target,
+            }
     return content
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "PRECISION_THRESHOLDS",
     "SUCCESS_THRESHOLDS",
     "Score",
+    "angle_between",
     "centre_error",
     "frame_overlaps",
     "overlap",
@@ -254,6 +255,25 @@ def centre_error(a: ArrayLike, b: ArrayLike) -> Array:
     return np.asarray(np.hypot(difference[..., 0], difference[..., 1]))
 
 
+def angle_between(a: ArrayLike, b: ArrayLike) -> Array:
+    """Return the angle between two orientations, the short way around the circle.
+
+    Do not use it for the angle by which something has rotated: full turns do not count.
+
+    Args:
+        a: Degrees (...).
+        b: Degrees (...).
+
+    Returns:
+        (...), from 0 to 180 degrees; NaN where an orientation is not known.
+
+    >>> angle_between([350, 10, 90], [10, 350, -90]).tolist()
+    [20.0, 20.0, 180.0]
+    """
+    difference = np.asarray(a, np.float64) - np.asarray(b, np.float64)
+    return np.asarray(np.abs((difference + 180) % 360 - 180))
+
+
 def frame_overlaps(predicted: ArrayLike, truth: ArrayLike) -> Array:
     """Return the overlap (T,) of each frame; NaN where :func:`score` leaves the frame out."""
     boxes, true_boxes, known = _frames(predicted, truth)
@@ -289,7 +309,7 @@ def _orientation_errors(
         true = _one_per_frame(true_angles, "true_angles", len(known), allow_nan=True)
     if given is None or true is None:
         return np.empty(0)
-    errors = np.abs((given - true + 180) % 360 - 180)  # the short way around the circle
+    errors = angle_between(given, true)
     errors[0] *= 0  # the first frame counts as correct; its NaN, if its angle is not known, stays
     return np.asarray(errors[known & ~np.isnan(true)])
 

@@ -13,6 +13,7 @@ import math
 import pickle
 import zipfile
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,12 @@ MOMENTS = {
     torch.optim.SGD: {"momentum_buffer"},
 }
 """What an optimizer keeps of a parameter that has had a gradient."""
+LATER_FIELDS = {
+    "data": ("turn", "colour", "pretrain_epochs", "pretrain_clips"),
+    "network": ("features", "templates"),
+    "objective": ("target", "slack", "interpolation", "corners"),
+}
+"""Section → fields that checkpoints may be older than: at their default they do not count."""
 REMEDY = "delete it to train from the start, or restore it"
 
 
@@ -312,14 +319,10 @@ def _config_digest(config: Config, device: str) -> str:
     content = config.to_json()
     content["machine"]["device"] = device
     del content["machine"]["checkpoint_minutes"]
-    if config.objective.target is None:
-        del content["objective"]["target"]  # so that checkpoints from before there were targets go on
-    if config.objective.slack == "0":
-        del content["objective"]["slack"]
-    if config.objective.interpolation == "bilinear":
-        del content["objective"]["interpolation"]
-    if not config.objective.corners:
-        del content["objective"]["corners"]
-    if content["network"].get("features") is None:
-        content["network"].pop("features", None)  # a field of trackers
+    # so that checkpoints from before there was a field go on
+    for section, names in LATER_FIELDS.items():
+        values = content[section]
+        for each in fields(getattr(config, section)):
+            if each.name in names and values[each.name] == each.default:
+                del values[each.name]
     return digest(json.dumps(content, sort_keys=True).encode())

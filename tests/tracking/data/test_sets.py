@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ien.tracking.data.clip import Clip, usable
-from ien.tracking.data.sets import digest, load_clips
+from ien.tracking.data.sets import MAX_PRETRAINING_CLIPS, digest, load_clips, pretraining_clips
 from ien.tracking.training.pairs import FILTERS
 from tests.helpers.sequences import REAL, box_lines, make_got10k, make_otb, needs_got10k
 
@@ -76,6 +76,18 @@ def test_generated_clips_come_from_their_seed() -> None:
     plain, moved = first.tests["clips"][0], first.tests["rot-clips"][0]
     assert not plain.angles.any() and moved.angles[-1] == 6 * (len(moved) - 1)
     assert all(usable(clip).sum() > 30 for clip in first.train)  # by the published filter
+
+
+def test_clips_to_pretrain_on_are_never_trained_or_tested_on() -> None:
+    all_names = []
+    for seed in (0, 1):
+        clips = load_clips("synthetic-clips", "nowhere", seed)
+        all_names += named(clips.train + clips.tests["clips"])
+        all_names += named(pretraining_clips(seed, MAX_PRETRAINING_CLIPS))
+    assert len(set(all_names)) == len(all_names) == 2 * (24 + 6 + 400)
+    for count in (0, MAX_PRETRAINING_CLIPS + 1):
+        with pytest.raises(ValueError, match=f"1 to 400 clips to pre-train on; got {count}"):
+            pretraining_clips(0, count)
 
 
 def test_a_digest_tells_names_boxes_and_files_apart(tmp_path) -> None:

@@ -115,6 +115,32 @@ def test_hulls_have_a_column_where_a_record_has_them() -> None:
     assert any(note.startswith("hull succ.") for note in notes_of(*new))
 
 
+def test_angle_errors_on_target_have_a_column_where_a_record_has_them() -> None:
+    old = record("re-siamfc", 1)
+    assert "held °" not in tables_of(old)["Success and precision on Rot-OTB"]["re-siamfc"]
+    new = []
+    for seed in (1, 2):
+        field = {"tracking__rot_otb__orientation_error_on_target": 10.0 * seed}
+        new.append(record("ien-siamfc", seed, **field))
+    tables = tables_of(old, *new)
+    cells = {row: line["held °"] for row, line in tables["Success and precision on Rot-OTB"].items()}
+    assert cells == {"re-siamfc": "–", "ien-siamfc": "15.0"}
+    assert "held °" not in tables["Success and precision on OTB"]["ien-siamfc"]
+    assert any(note.startswith("held °") for note in notes_of(*new))
+
+
+def test_presets_stand_side_by_side_in_one_table() -> None:
+    made = [record("siamfc", seed) for seed in (1, 2)]
+    made[1]["config"]["preset"] = "medium"
+    text = markdown_of(*made)
+    lines = parse(text)["Success and precision on Rot-OTB"]
+    assert [(line["row"], line["preset"]) for line in lines] == [("siamfc", "medium"), ("siamfc", "small")]
+    console = Console(width=120, file=StringIO(), record=True)
+    print_table("tracking", Path("results"), "medium", console)
+    alone = console.export_text()
+    assert "on Rot-OTB (medium, subset)" in alone and "small" not in alone
+
+
 def test_a_subset_is_called_one() -> None:
     notes = "\n".join(notes_of(record()))
     assert "OTB: 5 sequences with 690 frames, a subset: the whole has 100" in notes
@@ -141,6 +167,7 @@ def test_other_tests_have_tables_of_their_own_without_the_papers_figures() -> No
 @pytest.mark.parametrize("width", [80, 110])
 def test_terminal_tables_fit_with_every_number_whole(width) -> None:
     hull = {"tracking__otb__success_hull": 0.31, "tracking__rot_otb__success_hull": 0.32}
+    hull["tracking__rot_otb__orientation_error_on_target"] = 14.2
     rows = rows_of(*(record(row, seed, **hull) for row in ("siamfc", "ien-siamfc") for seed in (1, 2, 3)))
     console = Console(width=width, file=StringIO(), record=True)
     console.print(as_rich(Part("", rows, kind=Trackers()), paper("tracking")))

@@ -19,6 +19,13 @@ from tests.helpers import toy_clips
         ({"workers": -1}, "workers must be 0 to 4096; got -1"),
         ({"filter": "none"}, "filter must be published or wide; got 'none'"),
         ({"model": "re-siamfc", "feature_groups": "1"}, "re-siamfc under rot4 needs feature groups of 4"),
+        (
+            {"pretrain_epochs": 2},
+            r"pretrain_epochs \(2\) must leave some of the 2 epochs .*pretrain_epochs=1",
+        ),
+        ({"pretrain_epochs": -1}, "pretrain_epochs must be 0 to"),
+        ({"pretrain_clips": 401}, "pretrain_clips must be 2 to 400; got 401"),
+        ({"templates": 0}, "templates must be 1 to"),
     ],
 )
 def test_settings_that_no_tracker_has_are_refused(changes, match) -> None:
@@ -32,6 +39,11 @@ def test_settings_that_no_tracker_has_are_refused(changes, match) -> None:
 )
 def test_rotations_are_those_of_the_group(group, feature_groups, rotations) -> None:
     assert toy_clips.config(group=group, feature_groups=feature_groups).rotations == rotations
+
+
+@pytest.mark.parametrize("feature_groups", ["1", "4"])
+def test_templates_win_over_the_group(feature_groups) -> None:
+    assert toy_clips.config(feature_groups=feature_groups, templates=8).rotations == 8
 
 
 def test_the_steerable_tracker_is_exported_to_the_plain_one() -> None:

@@ -22,7 +22,8 @@ from ien.tracking import Tracker, score
 from ien.tracking.by_angle import overlap_by_angle
 from ien.tracking.data import sets
 from ien.tracking.data.boxes import rotated_corners
-from ien.tracking.results import read_result
+from ien.tracking.data.clip import Clip
+from ien.tracking.results import Result, read_result
 from ien.tracking.siamfc_network import SiamFC
 from ien.tracking.training import evaluate
 from ien.tracking.training.evaluate import search_crops, track_tests, update_cost
@@ -167,6 +168,35 @@ def test_hulls_are_scored_from_the_same_boxes_and_angles(finished) -> None:
             successes.append(score(boxes, clip.boxes).success)
         assert abs(tracking[name]["success_hull"] - np.mean(successes)) < 1e-9
         assert abs(tracking[name]["precision_hull"] - tracking[name]["precision"]) < 1e-12
+
+
+def test_the_angle_error_on_target_leaves_out_lost_frames_and_the_first() -> None:
+    angles = np.array([0.0, 90, 180, 270, 350])
+    boxes = np.array([[50.0, 50, 20, 20]] * 5)
+    frames = [np.zeros((200, 200, 3), np.uint8)] * 5
+    rotating = Clip("a", frames, boxes, angles=angles)
+    found = boxes.copy()
+    found[3, 0] += 21  # lost: its angle does not count
+    given = np.array([77.0, 95, 170, 100, 5])
+    lost = Clip("b", frames, boxes, angles=angles)  # has no frame on its target
+    far = boxes + np.array([100, 0, 0, 0])
+    results = {"a": Result(found, None, given), "b": Result(far, None, given)}
+    error = evaluate._orientation_error_on_target
+    assert error([rotating, lost], results) == pytest.approx((5 + 10 + 15) / 3)
+    assert error([lost], results) is None
+    still = Clip("a", frames, boxes)
+    assert error([still], results) is None
+
+
+@pytest.mark.parametrize(("templates", "expected"), [(4, 22.5), (8, 11.25)])
+def test_a_perfect_tracker_has_the_angle_error_that_its_templates_leave(templates, expected) -> None:
+    angles = np.arange(720.0)  # two turns
+    boxes = np.array([[50.0, 50, 20, 20]] * 720)
+    clip = Clip("a", [np.zeros((200, 200, 3), np.uint8)] * 720, boxes, angles=angles)
+    step = 360 / templates
+    nearest = np.round(angles / step) * step % 360
+    found = evaluate._orientation_error_on_target([clip], {"a": Result(boxes, None, nearest)})
+    assert found == pytest.approx(expected, abs=0.05)
 
 
 def test_a_tracker_that_tries_one_angle_has_no_hull(tmp_path) -> None:

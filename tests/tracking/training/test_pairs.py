@@ -127,6 +127,26 @@ def test_the_wide_filter_takes_smaller_and_larger_targets() -> None:
         make_pairs(toy_clips.config(filter="published"), [clip], ALONE)
 
 
+def test_the_first_epochs_show_generated_clips_and_leave_the_others_as_they_were() -> None:
+    train = toy_clips.clips().train
+    usual = make_pairs(toy_clips.config(pairs=None, epochs=3), train, ALONE)
+    settings = {"pairs": None, "epochs": 3, "pretrain_epochs": 2, "pretrain_clips": 5, "data_seed": 3}
+    some = make_pairs(toy_clips.config(**settings), train, ALONE)
+    generated = some.generated
+    assert generated is not None and usual.generated is None
+    assert [clip.name for clip in generated.clips] == [f"synthetic-{3100 + k}" for k in range(5)]
+    # one of each sequence to train on, in all epochs
+    assert (some.count, generated.count, some.steps) == (3, 3, 1)
+    for epoch in range(2):
+        exemplar, search = generated.pictures(generated.draw(epoch, 0))
+        shown = some[epoch, 0]
+        assert isinstance(shown, PairBatch)
+        assert torch.equal(shown.exemplars[0], exemplar) and torch.equal(shown.searches[0], search)
+    later, without = some[2, 0], usual[2, 0]
+    assert isinstance(later, PairBatch) and isinstance(without, PairBatch)
+    assert equal(later, without)
+
+
 # --- pictures
 
 

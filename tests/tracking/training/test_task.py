@@ -1,6 +1,8 @@
 """The step of a tracker: its losses against those by hand, and two processes that do what one does."""
 
 import copy
+import itertools
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ from ien._files import generator
 from ien.tracking.training.losses import Siamese, balanced_loss
 from ien.tracking.training.pairs import make_pairs
 from ien.tracking.training.task import TRACK_TARGETS, TrackingTask, sequences
-from ien.training import ALONE, Config, Processes
+from ien.training import ALONE, Config, Processes, Stopped, checkpoint
 from ien.training.loop import take_step, train
 from ien.training.network import build, objective_of
-from tests.helpers import toy_clips
+from tests.helpers import toy, toy_clips
 from tests.helpers.configs import with_values
 from tests.helpers.tracker_losses import is_target, loss_by_hand
 from tests.helpers.two_processes import together
@@ -109,6 +111,51 @@ def test_a_tracker_listens_to_each_pair_of_a_short_epoch(augment) -> None:
         assert (total - gradient).norm() < 1e-4 * gradient.norm()
     task.optimizer.zero_grad()
     take_step(task, next(task.batches(2, 0)), 2, 0)  # and the loop passes the views that there are
+
+
+PHASES = {"pretrain_epochs": 1, "pretrain_clips": 3, "epochs": 2, "turn": True, "colour": 0.2, "data_seed": 3}
+
+
+def test_stopped_in_either_phase_and_resumed_ends_as_if_never_stopped(tmp_path, monkeypatch) -> None:
+    config = toy_clips.config(tie="smooth", augment=False, beta=0.0, **PHASES)
+
+    def run(folder: Path) -> Any:
+        folder.mkdir(exist_ok=True)
+        return train(folder, prepared(config)).network
+
+    def stop_after(steps: int, folder: Path) -> None:
+        calls = itertools.count(1)
+
+        def step(*arguments: Any) -> torch.Tensor:
+            if next(calls) == steps:
+                signal.raise_signal(signal.SIGINT)
+            return take_step(*arguments)
+
+        with monkeypatch.context() as patch, pytest.raises(Stopped):
+            patch.setattr("ien.training.loop.take_step", step)
+            run(folder)
+
+    whole = run(tmp_path / "whole")
+    cut = tmp_path / "cut"
+    stop_after(2, cut)  # of three steps with generated clips
+    stop_after(3, cut)  # of the four that are left: in the second of the toy clips
+    state = checkpoint.load_checkpoint(cut)
+    assert state is not None and (state["epoch"], state["step"]) == (1, 2)
+    toy.assert_same(run(cut), whole)
+    lines = [(folder / "metrics.jsonl").read_bytes() for folder in (tmp_path / "whole", cut)]
+    assert lines[0] == lines[1]
+
+
+def test_generated_clips_belong_to_the_digest_of_the_data_and_are_told() -> None:
+    made = toy_clips.clips()
+    plain, phases, other = toy_clips.config(), toy_clips.config(**PHASES), toy_clips.config(pretrain_epochs=1)
+    digests = {TRACK_TARGETS.describe(each, made).digest for each in (plain, phases, other)}
+    assert len(digests) == 3
+    assert TRACK_TARGETS.describe(phases, made).train == 3  # of the data set
+    assert TRACK_TARGETS.epoch_items(plain, None).note == ""
+    for pairs in (7, None):
+        note = TRACK_TARGETS.epoch_items(toy_clips.config(**PHASES, pairs=pairs), None).note
+        assert note.endswith(", those of the first 1 epochs from generated clips")
 
 
 @pytest.mark.parametrize(("augment", "feature_groups", "views"), [(False, "1", 1), (True, "4", 2)])

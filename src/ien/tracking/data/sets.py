@@ -22,12 +22,14 @@ from .synthetic import synthetic
 __all__ = [
     "GENERATED_COUNTS",
     "HARD_CLIP",
+    "MAX_PRETRAINING_CLIPS",
     "PUBLISHED_COUNTS",
     "SETS",
     "Clips",
     "digest",
     "held_out",
     "load_clips",
+    "pretraining_clips",
     "with_rotated",
 ]
 
@@ -36,6 +38,11 @@ PUBLISHED_COUNTS = (9_335, 100)
 """Sequences of GOT-10k to train on, and targets of OTB to test on."""
 GENERATED_COUNTS = (24, 6)
 """Generated clips to train on and to test on."""
+# Seeds of generated clips, counted from 1000 times the seed of the data: those to train on, to
+# pre-train on and to test on never meet, whatever the seed of the run.
+FIRST_TO_PRETRAIN_ON = 100
+FIRST_TO_TEST_ON = 500
+MAX_PRETRAINING_CLIPS = FIRST_TO_TEST_ON - FIRST_TO_PRETRAIN_ON
 FRAMES = 60
 """Length of a generated clip: once around at 6° a frame."""
 HARD_CLIP: dict[str, Any] = {"distractors": 2, "alike": True}
@@ -84,12 +91,11 @@ def load_clips(
     if name not in SETS:
         raise ValueError(f"there is no set of clips {name!r}; {nearest(name, SETS)}")
     if name == "synthetic-clips":
-        # seeds of clips to train on and to test on never meet, whatever the seed of the run
         train_count, test_count = GENERATED_COUNTS
         train = _generated(1000 * seed, train_count)
         if test_on == "validation":
             return Clips(name, "generated", *_validation_split(train))
-        test = _generated(1000 * seed + 500, test_count)
+        test = _generated(1000 * seed + FIRST_TO_TEST_ON, test_count)
         return Clips(name, "generated", train, with_rotated("clips", test))
 
     place = data_folder(folder)
@@ -104,6 +110,26 @@ def load_clips(
     test = otb(_find(place, ("otb", "OTB", "OTB100"), ""))
     is_whole = (len(train), len(test)) == PUBLISHED_COUNTS
     return Clips(name, _source(is_whole), train, with_rotated("otb", test))
+
+
+def pretraining_clips(seed: int, count: int) -> list[Clip]:
+    """Return generated clips to begin training with, before clips of another set take over.
+
+    They are none of the clips that ``synthetic-clips`` of any seed trains or tests on.
+
+    Args:
+        seed: Of the data.
+        count: How many, up to ``MAX_PRETRAINING_CLIPS``.
+
+    Raises:
+        ValueError: There are not as many.
+
+    >>> [clip.name for clip in pretraining_clips(seed=2, count=2)]
+    ['synthetic-2100', 'synthetic-2101']
+    """
+    if not 1 <= count <= MAX_PRETRAINING_CLIPS:
+        raise ValueError(f"there are 1 to {MAX_PRETRAINING_CLIPS} clips to pre-train on; got {count}")
+    return _generated(1000 * seed + FIRST_TO_PRETRAIN_ON, count)
 
 
 def held_out(sequences: int) -> int:

@@ -55,6 +55,8 @@ class Tracked:
     """In pixels."""
     orientation_error: float
     """In degrees."""
+    orientation_error_on_target: float
+    """The same over frames in which the target is not lost."""
     fps: float
     success_curve: tuple[float, ...]
     precision_curve: tuple[float, ...]
@@ -202,6 +204,7 @@ def _tracked(found: Mapping[str, object]) -> Tracked:
         overlap=read_number(found, "overlap"),
         centre_error=read_number(found, "centre_error"),
         orientation_error=read_number(found, "orientation_error"),
+        orientation_error_on_target=_optional_number(found, "orientation_error_on_target"),
         fps=read_number(found, "fps"),
         success_curve=read_curve(found, "success_curve", count=21),
         precision_curve=read_curve(found, "precision_curve", count=51),
@@ -217,6 +220,13 @@ def _optional_share(found: Mapping[str, object], name: str) -> float:
     if name not in found:
         return math.nan
     return read_share(found, name)
+
+
+def _optional_number(found: Mapping[str, object], name: str) -> float:
+    """Return a number; NaN if the record is older, or has none."""
+    if name not in found:
+        return math.nan
+    return read_number(found, name)
 
 
 def _bins(found: Mapping[str, object], name: str) -> tuple[Bin, ...]:

@@ -45,6 +45,12 @@ NOTE_ON_HULLS = (
     "hull succ.: success of the upright box around the box rotated by the angle that was found; all other "
     "columns are of boxes that keep the ratio of their sides; the precision of both is the same"
 )
+NOTE_ON_HELD = (
+    "held °: the angle error over frames whose centre is at most 20 px off, where the target is not lost; "
+    "over whole turns, the least that templates every 90° allow is 22.5°, and 11.25° every 45°"
+)
+OPTIONAL_NOTES = {"success_hull": NOTE_ON_HULLS, "orientation_error_on_target": NOTE_ON_HELD}
+"""Score that not all records have → the note on its column."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,11 @@ class Trackers:
             for record in row.records:
                 counts |= dict.fromkeys(_counts(record))
                 unbeaten += _unbeaten(name, record)
-        hulls = []
-        if any(_has_hulls(row, test) for _, row in named for test in _first(row).tests):
-            hulls.append(NOTE_ON_HULLS)
-        return [*MEASURES, *hulls, *counts, *unbeaten]
+        columns = []
+        for field, note in OPTIONAL_NOTES.items():
+            if any(_has(row, test, field) for _, row in named for test in _first(row).tests):
+                columns.append(note)
+        return [*MEASURES, *columns, *counts, *unbeaten]
 
 
 def _tests(rows: Sequence[Row]) -> list[str]:
@@ -110,7 +117,7 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
 
     tested = [row for row in rows if test in _first(row).tests]  # rows of a demo have other tests
     hull_columns = []
-    if any(_has_hulls(row, test) for row in tested):
+    if any(_has(row, test, "success_hull") for row in tested):
         hull_columns.append(Column("hull succ.", spread(lambda score: score.success_hull)))
     columns = [
         *NAME_COLUMNS,
@@ -121,6 +128,8 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
     ]
     if test.startswith("rot-"):
         columns.append(Column("angle error °", mean(lambda score: score.orientation_error), ".1f"))
+        if any(_has(row, test, "orientation_error_on_target") for row in tested):
+            columns.append(Column("held °", mean(lambda score: score.orientation_error_on_target), ".1f"))
     else:
         columns.append(Column("above both", is_above_both))
     if test == PAPERS_TEST:  # the only one that the paper prints
@@ -129,9 +138,9 @@ def _scores(title: str, test: str, rows: Sequence[Row], paper: Mapping[str, Pape
     return table_of(f"{title}Success and precision on {shown_test(test)}", tested, columns)
 
 
-def _has_hulls(row: Row, test: str) -> bool:
-    """Whether a run of the row was scored with boxes that follow the angle."""
-    return any(not math.isnan(of.tests[test].success_hull) for of in trackings(row))
+def _has(row: Row, test: str, field: str) -> bool:
+    """Whether a run of the row has a score that older records, and plain SiamFC, lack."""
+    return any(not math.isnan(getattr(of.tests[test], field)) for of in trackings(row))
 
 
 def _printed(row: Row, paper: Mapping[str, PaperRow]) -> PaperRow:

@@ -7,11 +7,12 @@ from typing import ClassVar, Literal
 
 from ..._text import nearest
 from ...groups.families import rotation
+from ...groups.group import MAX_ELEMENTS
 from ...loss.feature_groups import FeatureGroups
 from ...training.config import Config
 from ...training.fields import Section, setting
 from ...training.sections import MAX_COUNT, MAX_IMAGES, Data, Network, Objective
-from ..data.sets import SETS
+from ..data.sets import MAX_PRETRAINING_CLIPS, SETS
 from ..siamfc_network import BACKBONES, num_groups
 
 __all__ = ["ClipData", "TrackerNetwork", "TrackingConfig", "TrackingObjective"]
@@ -39,6 +40,18 @@ class ClipData(Data):
     colour: float = setting(
         0.0, "Multiply red, green and blue of each picture by factors from 1 - N to 1 + N.", low=0, high=1
     )
+    pretrain_epochs: int = setting(
+        0,
+        "The first N of the epochs draw their pairs from generated clips, as many as the others do; 0: none.",
+        low=0,
+        high=MAX_COUNT,
+    )
+    pretrain_clips: int = setting(
+        200,
+        "How many generated clips these epochs have; they are never among those of synthetic-clips.",
+        low=2,
+        high=MAX_PRETRAINING_CLIPS,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +75,13 @@ class TrackerNetwork(Network):
         "plain SiamFC has twice as many as the others.",
         low=1,
         high=MAX_COUNT,
+    )
+    templates: int | None = setting(
+        None,
+        "Orientations in which the tracker looks for its target; none: as many as the group has rotations, "
+        "and one in plain SiamFC. With N, angles come in steps of 360 / N degrees.",
+        low=1,
+        high=MAX_ELEMENTS,
     )
 
     def __post_init__(self) -> None:
@@ -90,9 +110,23 @@ class TrackingConfig(Config):
     network: TrackerNetwork = field(default_factory=TrackerNetwork)
     objective: TrackingObjective = field(default_factory=TrackingObjective)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        generated, epochs = self.data.pretrain_epochs, self.schedule.epochs
+        if generated >= epochs:
+            raise ValueError(
+                f"pretrain_epochs ({generated}) must leave some of the {epochs} epochs for "
+                f"{self.data.dataset}: set both (at most pretrain_epochs={epochs - 1})"
+            )
+
     @property
     def rotations(self) -> int:
-        """Rotations in which the tracker tries its template: the group's, or 1 for plain SiamFC."""
+        """Rotations in which the tracker tries its template.
+
+        Those it was given, or else the group's, and 1 for plain SiamFC.
+        """
+        if self.network.templates is not None:
+            return self.network.templates
         if FeatureGroups.of(self.network.feature_groups).sizes == (1,):
             return 1
         group = next(iter(self.objective.groups))

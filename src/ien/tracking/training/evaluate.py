@@ -23,7 +23,7 @@ from ..data.boxes import Array, centres, hulls
 from ..data.clip import Clip
 from ..data.crops import crop, exemplar_side
 from ..results import Result, read_result, scored, write_result
-from ..scoring import score, summarise
+from ..scoring import PRECISION_THRESHOLDS, angle_between, centre_error, score, summarise
 from ..settings import Settings
 from ..siamfc_network import respond_all
 from ..tracker import Tracker
@@ -37,6 +37,8 @@ Tests = Mapping[str, Sequence[Clip]]
 Results = dict[str, dict[str, Result]]
 """Name of a test → name of a clip → boxes, times and angles."""
 Say = Callable[[str], None]
+ON_TARGET = PRECISION_THRESHOLDS[20]
+"""Pixels that a tracker may be off its target: those at which the precision is read off."""
 NUM_CROPS = 64
 """About how many pictures the equivariance errors are measured on."""
 
@@ -190,8 +192,10 @@ def _scores(config: TrackingConfig, clips: Sequence[Clip], results: Mapping[str,
     total = summarise(scores)
     by_angle = overlap_by_angle(predictions)
     hull_scores = {}
+    error_on_target = None
     if config.rotations > 1:
         hull_scores = _hull_scores(clips, results)
+        error_on_target = _orientation_error_on_target(clips, results)
     return {
         "success": total.success,
         "precision": total.precision,
@@ -201,6 +205,7 @@ def _scores(config: TrackingConfig, clips: Sequence[Clip], results: Mapping[str,
         "overlap": total.mean_overlap,
         "centre_error": total.mean_centre_error,
         "orientation_error": total.orientation_error,
+        "orientation_error_on_target": error_on_target,
         "fps": total.fps,
         "success_curve": list(total.success_curve),
         "precision_curve": list(total.precision_curve),
@@ -222,6 +227,29 @@ def _hull_scores(clips: Sequence[Clip], results: Mapping[str, Result]) -> dict[s
         boxes.append(hulls(result.boxes, result.angles))
     reached = _baseline(clips, boxes)
     return {"success_hull": reached["success"], "precision_hull": reached["precision"]}
+
+
+def _orientation_error_on_target(clips: Sequence[Clip], results: Mapping[str, Result]) -> float | None:
+    """Return the mean angle between predicted and true orientation while the target is held.
+
+    Over frames whose centre is at most 20 pixels off, without the first, which is given; then over
+    the sequences that have such frames. None if there are none.
+    """
+    means = []
+    for clip in clips:
+        result = results[clip.name]
+        assert result.angles is not None  # track_tests keeps them
+        if clip.angles is None:
+            continue
+        # where a true box or angle is not known, the comparison with NaN is False
+        on_target = centre_error(result.boxes, clip.boxes) <= ON_TARGET
+        on_target &= ~np.isnan(clip.angles)
+        on_target[0] = False
+        if on_target.any():
+            means.append(angle_between(result.angles, clip.angles)[on_target].mean())
+    if not means:
+        return None
+    return float(np.mean(means))
 
 
 def _baseline(clips: Sequence[Clip], boxes: Sequence[Array]) -> dict[str, float]:

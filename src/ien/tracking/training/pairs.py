@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from ...training.distributed import Processes
 from ..data.boxes import centres
 from ..data.clip import Array, Clip, usable
 from ..data.crops import crop, exemplar_side
+from ..data.sets import pretraining_clips
 from .config import TrackingConfig
 
 __all__ = ["EXEMPLAR", "SEARCH", "Draw", "PairBatch", "Pairs", "load_batches", "make_pairs"]
@@ -93,6 +94,10 @@ class Pairs:
     """Whether pairs are rotated."""
     colour: float = 0.0
     """How far factors of colours are from 1, at most."""
+    generated: Pairs | None = None
+    """The pairs of the first epochs, as many in each, if they come from generated clips."""
+    generated_epochs: int = 0
+    """How many epochs these are."""
 
     @property
     def steps(self) -> int:
@@ -157,6 +162,8 @@ class Pairs:
     def __getitem__(self, place: tuple[int, int]) -> PairBatch | Exception:
         """Return this process's share of the batch at (epoch, step), or the error in its way."""
         epoch, step = place
+        if self.generated is not None and epoch < self.generated_epochs:
+            return self.generated[place]
         batch = self.batch(step)
         mine = batch[self.processes.share(len(batch))]
         if not mine:  # fewer pairs than processes: take part with one, which does not count
@@ -175,34 +182,19 @@ class Pairs:
 def make_pairs(config: TrackingConfig, clips: Sequence[Clip], processes: Processes) -> Pairs:
     """Return the pairs of a run, from all sequences with two fit frames that are near enough.
 
+    Those of the first ``pretrain_epochs`` epochs come from generated clips instead.
+
     Raises:
         ValueError: There is no such sequence.
     """
-    bounds = FILTERS[config.data.filter]
-    chosen, frames = [], []
-    for clip in clips:
-        fit = np.flatnonzero(usable(clip, **bounds))
-        if _num_partners(fit).any():
-            chosen.append(clip)
-            frames.append(fit)
-    if not chosen:
-        raise ValueError(
-            f"none of {len(clips)} sequences has two frames less than {MAX_APART} apart that pass the "
-            f"filter {config.data.filter}: use more sequences, or --set filter=wide"
-        )
-    count = config.data.pairs
-    if count is None:
-        count = len(chosen)  # one from each sequence
-    return Pairs(
-        chosen,
-        frames,
-        count,
-        config.schedule.batch_size,
-        config.seed,
-        processes,
-        config.data.turn,
-        config.data.colour,
-    )
+    data = config.data
+    pairs = _pairs_of(config, clips, data.pairs, processes)
+    if data.pretrain_epochs == 0:
+        return pairs
+    made = pretraining_clips(config.seed_of_data, data.pretrain_clips)
+    # as many pairs, so that all epochs have the same number of steps
+    generated = _pairs_of(config, made, pairs.count, processes)
+    return replace(pairs, generated=generated, generated_epochs=data.pretrain_epochs)
 
 
 def load_batches(
@@ -226,6 +218,36 @@ def load_batches(
         if isinstance(batch, Exception):
             raise batch
         yield batch
+
+
+def _pairs_of(
+    config: TrackingConfig, clips: Sequence[Clip], count: int | None, processes: Processes
+) -> Pairs:
+    """Return ``count`` pairs of these clips for each epoch; None for one from each sequence."""
+    bounds = FILTERS[config.data.filter]
+    chosen, frames = [], []
+    for clip in clips:
+        fit = np.flatnonzero(usable(clip, **bounds))
+        if _num_partners(fit).any():
+            chosen.append(clip)
+            frames.append(fit)
+    if not chosen:
+        raise ValueError(
+            f"none of {len(clips)} sequences has two frames less than {MAX_APART} apart that pass the "
+            f"filter {config.data.filter}: use more sequences, or --set filter=wide"
+        )
+    if count is None:
+        count = len(chosen)
+    return Pairs(
+        chosen,
+        frames,
+        count,
+        config.schedule.batch_size,
+        config.seed,
+        processes,
+        config.data.turn,
+        config.data.colour,
+    )
 
 
 def _num_partners(frames: Array) -> Array:

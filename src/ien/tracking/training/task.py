@@ -142,6 +142,8 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
         train, tests = sequences(config, data)
         # the tests belong to the digest: other tests would give another record
         all_clips = list(train)
+        if config.data.pretrain_epochs > 0:
+            all_clips += sets.pretraining_clips(config.seed_of_data, config.data.pretrain_clips)
         for clips in tests.values():
             all_clips += clips
         return Description(
@@ -153,8 +155,11 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
         )
 
     def epoch_items(self, config: TrackingConfig, train: int | None) -> EpochItems:
+        generated = ""
+        if config.data.pretrain_epochs > 0:
+            generated = f", those of the first {config.data.pretrain_epochs} epochs from generated clips"
         if config.data.pairs is not None:
-            return EpochItems(config.data.pairs, "pair")
+            return EpochItems(config.data.pairs, "pair", generated)
         if train is None:
             train = config.data.train_images
         if train is None:
@@ -163,7 +168,7 @@ class TrackTargets(TaskKind[TrackingConfig, Clips]):
             if config.data.test_on == "validation":
                 train -= sets.held_out(train)
         note = f", one of each of {train:,} sequences in an epoch, or of those that can be used"
-        return EpochItems(train, "pair", note)
+        return EpochItems(train, "pair", note + generated)
 
     def network(self, config: TrackingConfig) -> nn.Module:
         family: Any = models
