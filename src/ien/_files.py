@@ -26,6 +26,7 @@ __all__ = [
     "seed_of",
     "seeded",
     "whole_or_nothing",
+    "workplace",
     "write_tensors",
 ]
 
@@ -51,12 +52,9 @@ def whole_or_nothing(path: Path) -> Iterator[Path]:
     Yields:
         The temporary path, which does not exist yet.
     """
-    _remove_leftovers(path.parent)
     # a folder, since writers make temporary files of their own: safetensors does
-    workplace = path.with_name(f".ien-{_owner()}-{uuid.uuid4().hex[:8]}.part")
-    workplace.mkdir()
-    try:
-        temporary = workplace / path.name
+    with workplace(path.parent) as place:
+        temporary = place / path.name
         yield temporary
         if temporary.is_file():
             _give_usual_mode(temporary)
@@ -64,8 +62,40 @@ def whole_or_nothing(path: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
+
+
+@contextmanager
+def workplace(folder: Path, mode: int = 0o777) -> Iterator[Path]:
+    """A hidden folder inside ``folder`` for this block alone, which is removed at its end.
+
+    If the process is killed, the next one that works in ``folder`` removes it. Not for what should
+    outlast the block: move that out of it first.
+
+    Args:
+        folder: Where to make it.
+        mode: Who may look into it, as the umask allows: 0o700 for the owner alone.
+
+    Yields:
+        The new folder.
+
+    Raises:
+        OSError: It cannot be made there.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as outer:
+    ...     with workplace(Path(outer)) as place:
+    ...         (place / "half.txt").write_text("half")
+    ...     sorted(Path(outer).iterdir())
+    4
+    []
+    """
+    _remove_leftovers(folder)
+    place = folder / f".ien-{_owner()}-{uuid.uuid4().hex[:8]}.part"
+    place.mkdir(mode)
+    try:
+        yield place
     finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

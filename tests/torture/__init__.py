@@ -13,10 +13,11 @@ In reading order:
     readers.py                     good files, and who reads them
     test_mutated_files.py          the same files with random damage
     test_hostile_files.py          files and options that somebody made on purpose
+    test_hostile_names.py          markup, escape sequences and paths in names
     test_texts.py                  any text for everything that parses text
     test_failing_calls.py          an exception in the middle of a call leaves the model as it was
+    test_memory.py                 too little memory, from the beginning and from a checkpoint
     test_full_disk.py              disks of several sizes that fill up
     test_exactness.py              quarter turns and flips are those of torch, bit for bit
-    test_hostile_names.py          markup, escape sequences and paths in names
     __main__.py                    all of it at full size, and the table in docs/reliability.md
 """

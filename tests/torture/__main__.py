@@ -25,6 +25,7 @@ from tests.torture import (
     test_full_disk,
     test_hostile_files,
     test_hostile_names,
+    test_memory,
     test_mutated_files,
     test_signals,
     test_texts,
@@ -73,6 +74,10 @@ def failing_calls(new: New) -> Iterator[Tally]:
         yield test_failing_calls.fails_everywhere(name, test_failing_calls.FULL)
 
 
+def memory(new: New) -> Iterator[Tally]:
+    yield test_memory.too_little_memory(new(), test_memory.FULL)
+
+
 def full_disk(new: New) -> Iterator[Tally]:
     yield test_full_disk.full_disks(new(), test_full_disk.FULL)
 
@@ -85,17 +90,22 @@ def hostile_names(new: New) -> Iterator[Tally]:
     yield test_hostile_names.shown(new())
 
 
-PARTS = (
-    file_operations,
-    signals,
-    mutated_files,
-    hostile_files,
-    texts,
-    failing_calls,
-    full_disk,
-    exactness,
-    hostile_names,
-)
+PARTS: dict[str, Callable[[New], Iterator[Tally]]] = {
+    "Kills": file_operations,
+    "Signals": signals,
+    "Damaged files": mutated_files,
+    "Hostile files and options": hostile_files,
+    "Hostile names": hostile_names,
+    "Texts": texts,
+    "Failing calls": failing_calls,
+    "Too little memory": memory,
+    "Full disks": full_disk,
+    "Exactness": exactness,
+}
+"""Title → part, in the order of the table."""
+
+Rows = dict[str, dict[str, str]]
+"""Title of a part → what was tried → a line of the table."""
 
 
 def cpu_seconds() -> float:
@@ -112,24 +122,65 @@ def cpu_seconds() -> float:
     return total
 
 
-def write_rows(rows: dict[str, str]) -> None:
-    """Put rows into the table of the page, in place of earlier ones about the same."""
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    table, _, after = rest.partition(END)
-    known = {}
+def read_rows(table: str) -> Rows:
+    """Read the rows of a table, below the titles that it has."""
+    rows: Rows = {}
+    title = ""
     for line in table.splitlines():
-        if line.startswith("| ") and not line.startswith("| what"):
-            known[line.split(" | ")[0]] = line
-    known |= rows
+        what = line.split(" | ")[0].removeprefix("| ")
+        if what.startswith("**"):
+            title = what.strip("*")
+            rows[title] = {}
+        elif title and line.startswith("| "):
+            rows[title][what] = line
+    return rows
+
+
+def table_of(rows: Rows) -> str:
+    """Return the table, in the order of the parts, and what it was made with."""
+    lines = []
+    seconds = 0
+    for title in PARTS:
+        if rows.get(title):
+            lines.append(f"| **{title}** | | | | |")
+            lines += rows[title].values()
+            for line in rows[title].values():
+                seconds += int(line.split(" | ")[-1].rstrip(" |"))
     machine = f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
-    body = f"{BEGIN}\n{HEADER}" + "\n".join(known.values()) + f"\n\n{machine}\n{END}"
-    replace_file(PAGE, lambda temporary: temporary.write_text(before + body + after))
+    made = f"{seconds / 60:.0f} minutes of computing in all, one thread; {machine}"
+    return HEADER + "\n".join(lines) + f"\n\n{made}\n"
+
+
+def write_rows(title: str, made: dict[str, str], finished: bool) -> None:
+    """Put the rows of a part into the table of the page.
+
+    Args:
+        title: Of the part.
+        made: What was tried → a line of the table.
+        finished: Whether these are all of them, so that earlier ones about other things go.
+    """
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    table, _, after = rest.partition(END)
+    rows = read_rows(table)
+    earlier = rows.get(title, {})
+    if finished:
+        earlier = {}
+    rows[title] = earlier | made
+    text = f"{before}{BEGIN}\n{table_of(rows)}{END}{after}"
+    replace_file(PAGE, lambda temporary: temporary.write_text(text))
+
+
+def row_of(tally: Tally, seconds: float) -> str:
+    """A line of the table."""
+    tried = f"{tally.tried:,}"
+    if tally.of > tally.tried:
+        tried += f" of {tally.of:,}"
+    return f"| {tally.what} | {tried} | {tally.survived:,} | {date.today()} | {seconds:.0f} |"
 
 
 def main(chosen: list[str]) -> int:
     """Run the parts; returns the exit code, 1 if something did not survive."""
-    names = [part.__name__ for part in PARTS]
+    names = [part.__name__ for part in PARTS.values()]
     unknown = set(chosen) - set(names)
     if unknown:
         print(f"there is no part {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
@@ -143,21 +194,19 @@ def main(chosen: list[str]) -> int:
             return Path(tempfile.mkdtemp(dir=place))
 
         print(HEADER, end="")
-        for part in PARTS:
+        for title, part in PARTS.items():
             if chosen and part.__name__ not in chosen:
                 continue
+            made: dict[str, str] = {}
             before = cpu_seconds()
             for tally in part(new):
                 now = cpu_seconds()
-                tried = f"{tally.tried:,}"
-                if tally.of > tally.tried:
-                    tried += f" of {tally.of:,}"
-                line = f"| {tally.what} | {tried} | {tally.survived:,} "
-                line += f"| {date.today()} | {now - before:.0f} |"
+                made[tally.what] = row_of(tally, now - before)
                 before = now
-                print(line, flush=True)
+                print(made[tally.what], flush=True)
                 failures += tally.failures
-                write_rows({line.split(" | ")[0]: line})
+                write_rows(title, made, finished=False)
+            write_rows(title, made, finished=True)
     for failure in failures:
         print(failure)
     return int(bool(failures))

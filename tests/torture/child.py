@@ -27,7 +27,14 @@ MAX_MEMORY = 1 << 30
 """Bytes more than the child has when it starts."""
 
 
-PRELOADED = ["torch._dynamo", "torch.utils.flop_counter", "matplotlib.pyplot", "PIL.Image", "tensorboard"]
+PRELOADED = [
+    "torch._dynamo",
+    "torch.utils.flop_counter",
+    "torch.utils.tensorboard",
+    "torch.export.pt2_archive",
+]
+PRELOADED += ["matplotlib.pyplot", "onnx", "onnxruntime", "onnxscript", "pydantic", "PIL.Image"]
+PRELOADED += ["rich._emoji_codes", "safetensors.torch", "tensorboard", "typer._adapters"]
 PRELOADED += ["tests.torture.commands", "tests.torture.readers"]
 """Modules that would take each child seconds to load."""
 
@@ -117,12 +124,17 @@ def enter(folder: Path) -> None:
 
 def limit(seconds: int = MAX_SECONDS) -> None:
     """Limit computing time and memory of this process from now on."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    memory = pages * resource.getpagesize() + MAX_MEMORY
+    memory = used_memory() + MAX_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     used = resource.getrusage(resource.RUSAGE_SELF)
     end = int(used.ru_utime + used.ru_stime) + seconds + 1
     resource.setrlimit(resource.RLIMIT_CPU, (end, end))
+
+
+def used_memory() -> int:
+    """How many bytes this process has asked for, as RLIMIT_AS counts them."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -24,22 +26,23 @@ from ien.data import cache, tiny_imagenet
 from ien.data.download import clear_unpacked_part
 from ien.report.page import build
 from ien.tracking.data import sets
+from ien.tracking.training import evaluate
 from ien.training import run
 from tests.helpers import toy_clips, toy_runs
 from tests.helpers.sequences import box_lines, make_otb
 from tests.helpers.tiny import make_tiny_imagenet
 from tests.torture.child import ien_command
 
-TINY = ("--preset", "small", "--threads", "1", "--data", "embedded")
-for setting in (
-    "epochs=2",
-    "cycle_epochs=1",
-    "train_images=16",
-    "test_images=8",
-    "batch_size=8",
-    "width=1/32",
-):
-    TINY += ("--set", setting)
+
+def tiny(epochs: int, images: int = 16, batch_size: int = 8, width: str = "1/32") -> tuple[str, ...]:
+    """Options of a run that takes a moment."""
+    words = ["--preset", "small", "--threads", "1", "--data", "embedded"]
+    settings = {"epochs": epochs, "cycle_epochs": 1, "train_images": images, "test_images": 8}
+    settings |= {"batch_size": batch_size, "width": width}
+    for name, value in settings.items():
+        words += ["--set", f"{name}={value}"]
+    return tuple(words)
+
 
 RESULTS = (
     "model.safetensors",
@@ -47,6 +50,8 @@ RESULTS = (
     "result.json",
     "results/**/*.json",
     "*.safetensors",
+    "*.pt2",
+    "*.onnx",
     "*.html",
     "*.JPEG",
     "tracks/**/*.txt",
@@ -59,17 +64,21 @@ OF_THE_CLOCK = {"seconds", "finished", "images_per_second", "fps", "commit", "ti
 
 
 def one_run() -> None:
-    ien_command("run", "rot-mnist/ien-r4", "--seed", "5", *TINY)
+    ien_command("run", "rot-mnist/ien-r4", "--seed", "5", *tiny(epochs=2))
 
 
 def queue() -> None:
-    ien_command("run", "rot-mnist/cnn", "rot-mnist/ien-r4", *TINY)
+    """Two runs of one epoch: a run of several is killed by itself."""
+    ien_command("run", "rot-mnist/cnn", "rot-mnist/ien-r4", *tiny(epochs=1))
 
 
 def tracker() -> None:
-    """A run that trains a tracker on generated clips, and tests it."""
+    """A run that trains a tracker on generated clips, and tests it on one of them."""
     clips = toy_clips.clips(count=2, frames=3, tests=1)
+    # the same files again for the rotated clip would be killed in the same way
+    clips = dataclasses.replace(clips, tests={"clips": clips.tests["clips"]})
     sets.load_clips = lambda *arguments: clips  # type: ignore[assignment]
+    evaluate.update_speed = lambda *arguments: 1.0  # type: ignore[assignment]
     settings = {"epochs": 1, "pairs": 3}
     run(Path("run"), toy_clips.config(**settings), console=Console(file=io.StringIO()))
 
@@ -94,6 +103,14 @@ def canonicalization() -> None:
     images = torch.rand(64, 3, 12, 12, generator=torch.Generator().manual_seed(1))
     upright = ien.Canonicalize(small_net(), "rot4").fit(images, steps=3, seed=1)
     upright.save("upright.safetensors")
+
+
+def exported() -> None:
+    """Export a model in all three formats; they are made and checked in a temporary folder."""
+    tempfile.tempdir = str(Path("temporary").absolute())
+    images = torch.rand(4, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+    for suffix in ("safetensors", "pt2", "onnx"):
+        ien.export(small_net(), f"out/net.{suffix}", images)
 
 
 def page() -> None:
@@ -123,6 +140,10 @@ def unpacked() -> None:
 
 def no_preparation(folder: Path) -> None:
     pass
+
+
+def make_temporary(folder: Path) -> None:
+    (folder / "temporary").mkdir()
 
 
 def make_runs(folder: Path) -> None:
@@ -164,7 +185,8 @@ COMMANDS = {
     "a tracker": Command(tracker),
     "an adaptation": Command(adaptation),
     "a canonicalization": Command(canonicalization),
-    "a page": Command(page, make_runs),
+    "an export": Command(exported, make_temporary),
+    "a report page": Command(page, make_runs),
     "a cache": Command(cached_data),
     "rotating clips": Command(rotating_clips, make_clips),
     "an archive unpacked": Command(unpacked, make_archive),
@@ -193,7 +215,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def _temporary(folder: Path) -> list[Path]:
-    return sorted([*folder.rglob("*.part"), *folder.rglob(".tmp*")])
+    return sorted([*folder.rglob("*.part"), *folder.rglob(".tmp*"), *folder.rglob("tmp*")])
 
 
 def _without_clock(content: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 from collections.abc import Callable
@@ -120,10 +121,10 @@ def problem_with(parse: Callable[[str], object], text: str) -> str | None:
     return None
 
 
-def parsed(name: str, count: int) -> Tally:
-    """Give ``count`` texts to a parser."""
-    tally = Tally(f"texts for {name}")
-    parse = PARSERS[name]
+@functools.cache
+def drawn(count: int) -> list[str]:
+    """``count`` texts from hypothesis, the same for all parsers: drawing takes longer than parsing."""
+    texts = []
 
     @settings(
         max_examples=count,
@@ -134,12 +135,21 @@ def parsed(name: str, count: int) -> Tally:
         suppress_health_check=list(HealthCheck),
     )
     @given(TEXTS)
-    def try_one(text: str) -> None:
-        tally.add(repr(text[:100]), problem_with(parse, text))
+    def keep(text: str) -> None:
+        texts.append(text)
 
+    keep()
+    return texts
+
+
+def parsed(name: str, count: int) -> Tally:
+    """Give ``count`` texts to a parser."""
+    tally = Tally(f"texts for {name}")
+    parse = PARSERS[name]
     before = signal.signal(signal.SIGVTALRM, too_slow)
     try:
-        try_one()
+        for text in drawn(count):
+            tally.add(repr(text[:100]), problem_with(parse, text))
     finally:
         signal.signal(signal.SIGVTALRM, before)
     return tally

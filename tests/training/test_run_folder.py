@@ -168,8 +168,9 @@ def test_leftovers_of_killed_processes_are_cleared_by_whoever_has_the_lock(cut) 
         RuntimeError(
             "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 5 bytes"
         ),
+        RuntimeError("could not create a primitive"),
     ],
-    ids=["python", "gpu", "cpu", "cpu, posix"],
+    ids=["python", "gpu", "cpu", "cpu, posix", "convolution"],
 )
 def test_out_of_memory_is_one_line_and_loses_nothing(tmp_path, finished, error, monkeypatch) -> None:
     path = tmp_path / "run"

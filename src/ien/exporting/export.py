@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .._files import replace_file, seeded
+from .._files import replace_file, seeded, workplace
 from .._text import number
 from ..adapting.outputs import Kind, Kinds, check_kinds, kinds_in
 from ..groups.families import group as named_group
@@ -118,8 +118,9 @@ def export(
         "versions": {"ien": _version("ien"), "torch": torch.__version__},
         **(about or {}),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, path.name)
+    # what a killed export leaves in the system's temporary folder is removed by the next one
+    with workplace(Path(tempfile.gettempdir()), mode=0o700) as folder:
+        place = folder / path.name
         opset = _write(plain, place, wanted, images, header, any_size, opset)
         versions: dict[str, tuple[nn.Module, Views]] = {MODEL: (plain, expected)}
         runtimes: dict[str, str] = {}

@@ -11,6 +11,12 @@ __all__ = ["OutOfMemory", "is_out_of_memory", "memory_errors"]
 
 CPU_WORDS = ("not enough memory", "can't allocate memory", "Cannot allocate memory")
 """How torch's allocator of the CPU says it, in a RuntimeError like any other."""
+ONEDNN_WORDS = (
+    "could not create a primitive",
+    "could not execute a primitive",
+    "could not create a memory object",
+)
+"""All that oneDNN, torch's library of convolutions, says when it cannot get its working space."""
 
 
 class OutOfMemory(Exception):
@@ -21,7 +27,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in CPU_WORDS)
+    if not isinstance(error, RuntimeError):
+        return False
+    message = str(error)
+    return message in ONEDNN_WORDS or any(words in message for words in CPU_WORDS)
 
 
 @contextmanager
