@@ -208,12 +208,14 @@ def without_nan(value: Any) -> Any:
 def columns(rows: Table) -> list[str]:
     """Lay out a table as plain lines: the first column flush left, the others flush right.
 
+    Control characters, as the name of a folder may have them, are written out.
+
     >>> columns([["layer", "error"], ["conv1", "0.5"]])
     ['layer  error', 'conv1    0.5']
     """
     cleaned = []
     for row in rows:
-        cleaned.append([" ".join(cell.split()) for cell in row])
+        cleaned.append([printable(" ".join(cell.split())) for cell in row])
     widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
 
     lines = []

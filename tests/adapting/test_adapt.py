@@ -181,6 +181,11 @@ def test_bad_input_gets_one_line(change: dict[str, object], message: str) -> Non
         adapt(sided(), **(arguments | change))  # type: ignore[arg-type]
 
 
+def test_what_holds_no_images_is_named() -> None:
+    with pytest.raises(TypeError, match=r"images must be a tensor \(N, C, H, W\) or .*; got None"):
+        adapt(sided(), None, "rot4", progress=False)  # type: ignore[arg-type]
+
+
 def test_a_frozen_model_is_refused() -> None:
     with pytest.raises(ValueError, match="all parameters of the model are frozen"):
         adapt(sided().requires_grad_(False), images(), "rot4", progress=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import ien
 from ien.adapting.average import GroupAverage
+from ien.adapting.canonicalize import Canonicalize
 
 
 class Detector(nn.Module):
@@ -91,6 +93,16 @@ def test_what_cannot_be_averaged_is_named(outputs: object, message: str) -> None
     net = nn.Sequential(nn.Flatten(), nn.Linear(25, 4))
     with pytest.raises(ValueError, match=message):
         GroupAverage(net, "rot4", outputs)(torch.rand(3, 1, 5, 5))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("images", "given"), [([1], "a list"), (None, "None"), (np.ones((1, 1, 5, 5)), "a numpy array")]
+)
+def test_what_is_no_tensor_is_named(images: object, given: str) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(25, 4))
+    for wrapped in (GroupAverage(net, "rot4"), Canonicalize(net, "rot4")):
+        with pytest.raises(TypeError, match=rf"images must be a tensor \(B, C, H, W\); got {given}"):
+            wrapped(images)
 
 
 def test_a_key_without_a_kind_is_named() -> None:

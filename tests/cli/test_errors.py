@@ -1,5 +1,6 @@
 """User errors end in one line; errors of the program keep their traceback."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,18 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly() -> None:
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), said) == (141, b"")
+
+
+@pytest.mark.slow
+def test_a_terminal_without_dashes_shows_a_table_all_the_same() -> None:
+    records = Path(__file__).parents[2] / "results"
+    done = subprocess.run(
+        [sys.executable, "-m", "ien", "table", "rot-mnist", "--results", str(records)],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?" in done.stdout and done.stdout.isascii()
 
 
 @pytest.mark.slow

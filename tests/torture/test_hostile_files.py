@@ -266,9 +266,10 @@ def problem_with(case: Case, work: Path) -> str | None:
     if not ended.refused:
         return str(ended)
     after = tree(work)
-    # a lock stays, and a cache may be made before anything is refused
+    # a lock stays, a cache may be made before anything is refused, and Python compiles the model's code
     changed = [path for path in before | after if before.get(path, b"-") != after.get(path, b"-")]
-    changed = [path for path in changed if not path.endswith(".lock") and not path.startswith("cache")]
+    changed = [path for path in changed if not path.endswith(".lock")]
+    changed = [path for path in changed if not path.startswith(("cache", "__pycache__"))]
     if changed:
         return f"changed {changed}"
     return None

@@ -31,7 +31,7 @@ from ..loss.capture import capture
 from ..loss.error import mean_error
 from ..loss.layers import weights_of
 from ..loss.modules import tensors_in
-from ..measuring.inputs import Images, checked_batches
+from ..measuring.inputs import Images, check_images, checked_batches
 from .head import inputs_of, last_linear
 from .outputs import Kind, Kinds, act_on_outputs, check_kinds, check_square, kinds_in
 from .rate import share_of_peak
@@ -247,6 +247,7 @@ class _Batches:
     """Random batches of images, varied a little; the same for the same seed and step."""
 
     def __init__(self, images: Images, batch_size: int, mix: float, seed: int) -> None:
+        check_images(images)
         if isinstance(images, Iterator):
             raise ValueError(
                 "images can be gone through only once: pass a tensor, a list of batches or a DataLoader"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..loss.modules import map_leaves, tensors_in
+from ..measuring.inputs import check_tensor
 from .outputs import Kind, Kinds, act_on_outputs, check_kinds, kinds_in
 
 __all__ = ["GroupAverage"]
@@ -62,6 +63,7 @@ class GroupAverage(nn.Module):
             args: What the model takes besides.
             kwargs: The same by name.
         """
+        check_tensor(images)
         height, width = images.shape[-2:]
         answers = []
         for element in range(len(self.group)):

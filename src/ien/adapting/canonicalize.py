@@ -15,7 +15,7 @@ from .._files import write_tensors
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..groups.members import permutes_members
-from ..measuring.inputs import Images, device_of, eval_mode
+from ..measuring.inputs import Images, check_tensor, device_of, eval_mode
 from ..tying.tie import make_plain
 from .orientation import orientation_network, shrink, train_orientation
 from .outputs import Kinds, act_on_outputs, check_kinds, check_square, only_tensor
@@ -162,6 +162,7 @@ class Canonicalize(nn.Module):
             args: What the model takes besides.
             kwargs: The same by name.
         """
+        check_tensor(images)
         k = self.orientation(images).cpu()  # (B,)
         upright = self.group.act(images, k, inverse=True)
         returned = self.model(upright, *args, **kwargs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import io
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -62,12 +64,20 @@ class _Group(TyperGroup):
         return _plain_flags(super().get_params(ctx))
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        _allow_any_character()
         with _printed_errors():  # --help is printed here, and the output may be full
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: Any) -> Any:
         with _printed_errors(), refuse_exits():
             return super().invoke(ctx)
+
+
+def _allow_any_character() -> None:
+    """Let a terminal or file that does not know a character show a question mark in its place."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from .._text import printable
 from ..data import data_folder
 from ..report import read
 from ..training import (
@@ -302,7 +303,7 @@ class _Queue:
     def say(self, text: str) -> None:
         """Print a line, in the first process."""
         if self.processes.first:
-            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+            self.console.print(printable(text), soft_wrap=True, highlight=False, markup=False)
 
 
 def _changes(config: Config) -> dict[str, Any]:

@@ -7,7 +7,8 @@ an extra file ``ien.json`` inside a .pt2.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,14 @@ def write_onnx(
         raise does_not_export(model, error) from error
     assert converted is not None  # dynamo=True returns a program
     converted.model.metadata_props[HEADER] = json.dumps(header)
-    converted.save(str(path))
+    with _one_line_if_full(path):
+        converted.save(str(path))
     return int(converted.model.opset_imports[""])
 
 
 def write_program(program: torch.export.ExportedProgram, path: Path, header: Mapping[str, Any]) -> None:
     """Write a program as torch.export saves it."""
-    with quiet_torch():
+    with quiet_torch(), _one_line_if_full(path):
         torch.export.save(program, path, extra_files={HEADER_FILE: json.dumps(header)})
 
 
@@ -78,7 +80,23 @@ def write_weights(model: nn.Module, path: Path, header: Mapping[str, Any]) -> No
     tensors = {}
     for name, tensor in model.state_dict().items():
         tensors[name] = tensor.detach().contiguous().clone()
-    save_file(tensors, path, {HEADER: json.dumps(header)})
+    with _one_line_if_full(path):
+        save_file(tensors, path, {HEADER: json.dumps(header)})
+
+
+@contextmanager
+def _one_line_if_full(path: Path) -> Iterator[None]:
+    """Turn whatever a writer raises about a full disk into an OSError of one line."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch reports a full disk as the second
+        reason = str(error).splitlines()[0]
+        raise OSError(
+            f"{path} could not be written ({reason}): files are made and checked there before they are "
+            f"put in place; make space, or choose another folder by the variable TMPDIR"
+        ) from error
 
 
 def read_header(metadata: Mapping[str, str] | None) -> dict[str, Any]:

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._text import progress_bar
+from .._text import progress_bar, type_name
 from ..loss.arguments import Arguments, check_arguments, cut_for_batch
 
 __all__ = [
     "ImageArguments",
     "Images",
+    "check_images",
     "check_inputs",
+    "check_tensor",
     "checked_batches",
     "device_of",
     "eval_mode",
@@ -36,16 +38,26 @@ def check_inputs(model: object, images: object, labels: object, batch_size: int)
     """Raise an error if an argument of ``measure`` has the wrong type."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}")
-    # a NumPy array is iterable too, but its "batches" would be single images
-    if not isinstance(images, Iterable) or type(images).__module__ == "numpy":
-        raise TypeError(
-            f"images must be a tensor (N, C, H, W) or an iterable of batches; "
-            f"got a {type(images).__name__} (torch.from_numpy converts an array)"
-        )
+    check_images(images)
     if labels is not None:
         _check_labels(labels)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
+
+
+def check_images(images: object) -> None:
+    """Raise a TypeError if this is neither a tensor nor an iterable of batches."""
+    # a NumPy array is iterable too, but its "batches" would be single images
+    if not isinstance(images, Iterable) or type(images).__module__ == "numpy":
+        raise TypeError(
+            f"images must be a tensor (N, C, H, W) or an iterable of batches; got {type_name(images)}"
+        )
+
+
+def check_tensor(images: object) -> None:
+    """Raise a TypeError if these are not images as a model takes them, all in one tensor."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images must be a tensor (B, C, H, W); got {type_name(images)}")
 
 
 def device_of(model: nn.Module, default: torch.device) -> torch.device:
