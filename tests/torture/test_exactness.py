@@ -15,7 +15,8 @@ SHORT = (1, 2, 5, 8)
 FULL = range(1, 66)
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16]
-DTYPES += [torch.int32, torch.int64, torch.bool, torch.complex64]
+DTYPES += [torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128]
+"""All that torch itself can flip on a CPU."""
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda x: x,
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
