@@ -31,7 +31,7 @@ from ien.training import run
 from tests.helpers import toy_clips, toy_runs
 from tests.helpers.sequences import box_lines, make_otb
 from tests.helpers.tiny import make_tiny_imagenet
-from tests.torture.child import ien_command
+from tests.torture.child import call, ien_command
 
 
 def tiny(epochs: int, images: int = 16, batch_size: int = 8, width: str = "1/32") -> tuple[str, ...]:
@@ -205,6 +205,22 @@ def results(folder: Path) -> dict[str, str]:
                     content = json.dumps(_without_clock(json.loads(content))).encode()
                 found[name] = digest(content)
     return found
+
+
+def problem_when_given_again(
+    work: Path, expected: dict[str, str], function: Callable[..., object], *arguments: object
+) -> str | None:
+    """Call what was interrupted in a folder once more; what is wrong with how that ended."""
+    again = call(function, *arguments, folder=work)
+    if again.code != 0:
+        return f"does not go on: {again}"
+    found = results(work)
+    if found != expected:
+        changed = [path for path in expected | found if expected.get(path) != found.get(path)]
+        return f"other results in {', '.join(changed)}"
+    if leftovers(work):
+        return f"leaves {', '.join(leftovers(work))}"
+    return None
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.torture.child import call, fresh_copy
-from tests.torture.commands import COMMANDS, leftovers, results
+from tests.torture.commands import COMMANDS, leftovers, problem_when_given_again, results
 from tests.torture.tally import Tally
 
 SHORT = 2
@@ -92,16 +92,7 @@ def problem_after_a_kill(
     cut = call(killed_at, number, function, folder=work)
     if cut.code != -signal.SIGKILL:
         return f"not killed: {cut}"
-    again = call(killed_at, 0, function, folder=work)
-    if again.code != 0:
-        return f"does not go on: {again}"
-    found = results(work)
-    if found != expected:
-        changed = [path for path in expected | found if expected.get(path) != found.get(path)]
-        return f"other results in {', '.join(changed)}"
-    if leftovers(work):
-        return f"leaves {', '.join(leftovers(work))}"
-    return None
+    return problem_when_given_again(work, expected, killed_at, 0, function)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.torture.child import call
-from tests.torture.commands import one_run, results
+from tests.torture.commands import one_run, problem_when_given_again, results
 from tests.torture.tally import Tally
 
 SHORT = (220,)
@@ -68,12 +68,7 @@ def problem_on(work: Path, size: int, mounted: bool, copy: Path, expected: dict[
     if leftovers_now(work):
         return f"leaves {leftovers_now(work)}"
     shutil.copytree(work, copy)  # where there is space
-    again = call(one_run, folder=copy)
-    if again.code != 0:
-        return f"does not go on: {again}"
-    if results(copy) != expected:
-        return "other results"
-    return None
+    return problem_when_given_again(copy, expected, one_run)
 
 
 def leftovers_now(work: Path) -> list[str]:

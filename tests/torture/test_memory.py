@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.torture.child import Outcome, call, fresh_copy, ien_command, used_memory
-from tests.torture.commands import leftovers, results, tiny
+from tests.torture.commands import leftovers, problem_when_given_again, results, tiny
 from tests.torture.tally import Tally
 
 SHORT = (128,)
@@ -74,12 +74,7 @@ def problem_with(work: Path, megabytes: int, expected: dict[str, str]) -> str | 
         return "changed the checkpoint"
     if leftovers(work):
         return f"leaves {leftovers(work)}"
-    again = call(large_run, folder=work)
-    if again.code != 0:
-        return f"does not go on: {again}"
-    if results(work) != expected:
-        return "other results"
-    return None
+    return problem_when_given_again(work, expected, large_run)
 
 
 def says_what_helps(ended: Outcome) -> bool:

@@ -19,7 +19,7 @@ import ien.data
 from ien.training import Stopped, joined, run
 from tests.helpers import toy
 from tests.torture.child import MAX_WAIT, call, start
-from tests.torture.commands import leftovers, one_run, results
+from tests.torture.commands import leftovers, one_run, problem_when_given_again, results
 from tests.torture.tally import Tally
 
 SHORT = 1
@@ -68,14 +68,7 @@ def problem_after(name: signal.Signals, moment: float, work: Path, expected: dic
     ended = call(run_for, moment, name, folder=work)
     if name is not signal.SIGKILL and "Traceback" in ended.output:
         return f"traceback: {ended}"
-    again = call(run_for, NEVER, name, folder=work)
-    if again.code != 0:
-        return f"does not go on: {again}"
-    if results(work) != expected:
-        return "other results"
-    if leftovers(work):
-        return f"leaves {leftovers(work)}"
-    return None
+    return problem_when_given_again(work, expected, run_for, NEVER, name)
 
 
 # --- torchrun
