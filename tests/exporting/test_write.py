@@ -33,8 +33,9 @@ except OSError as error:
 """
     environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
     (tmp_path / "temporary").mkdir()
+    # -B: Python would keep compiled modules that end after 100 bytes
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
+        [sys.executable, "-B", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
     (told,) = done.stdout.splitlines()
     assert re.fullmatch(rf"{tmp_path}/temporary/\S+ could not be written \(.+ by the variable TMPDIR", told)

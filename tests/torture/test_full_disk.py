@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ def small_disk(place: Path, size: int) -> Iterator[bool]:
 
 def with_small_files(size: int) -> None:
     """A run whose files can have half of ``size`` kB each: a full disk for those who cannot mount one."""
+    sys.dont_write_bytecode = True  # compiled modules would be cut short, and kept
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size * 500, size * 500))
     one_run()
