@@ -289,7 +289,10 @@ def _resumable(folder: Path, config: Config) -> Iterator[None]:
 def _memory_advice(folder: Path, config: Config) -> str:
     """Say what helps a run that has too little memory."""
     size = config.schedule.batch_size
-    advice = f"use a batch_size below {size}, as in --set batch_size={max(2, size // 2)}"
+    advice = (
+        f"use a batch_size below {size}, as in --set batch_size={max(2, size // 2)}, "
+        f"or gradient accumulation in a loop of your own"
+    )
     if (folder / "last.pt").exists():
         advice += f"; {folder} keeps what was saved before"
     return advice
