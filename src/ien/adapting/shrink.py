@@ -1,0 +1,378 @@
+"""Shrink: a trained model with feature groups of one size → a smaller one with a mix of sizes.
+
+The paper sets the mix of a heterogeneous network by hand, before training, and gives every layer the
+same. Here a trained network says which members it can do without (``worth.py``), the least useful
+ones go until the budget is kept, and their channels are removed for real (``removal.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .._text import columns, short_count
+from ..loss.feature_groups import FeatureGroups, Spec
+from ..loss.modules import hooked, tensors_in, unwrapped
+from ..measuring.inputs import Images, check_inputs, checked_batches, device_of, eval_mode
+from ..tying.tie import plain_copy
+from ..tying.wiring import is_depthwise
+from .channels import Channels, Space, follow
+from .removal import cut, without
+from .worth import Loss, Worth, worth_of
+
+__all__ = ["Shrunk", "ShrunkLayer", "shrink"]
+
+CHECKED_IMAGES = 8
+"""Images on which the smaller model is compared with the masked one."""
+MAX_DIFFERENCE = 1e-3
+"""Relative difference between the two that is still rounding."""
+
+
+@dataclass(frozen=True)
+class ShrunkLayer:
+    """What became of the channels of one layer, or of several whose outputs are added."""
+
+    layers: tuple[str, ...]
+    """The layers that write these channels."""
+    channels: int
+    """Before."""
+    kept: Tensor
+    """The channels that remain, in their new order."""
+    feature_groups: FeatureGroups
+    """The mix that they have now."""
+    wins: Tensor
+    """The share of pixels where each channel, before, alone was the maximum of its feature group."""
+    score: Tensor
+    """What each channel, before, was worth: the change of the loss, or of the maximum, without it."""
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Size → how many feature groups have it now."""
+        blocks = self.feature_groups.blocks(len(self.kept))
+        return {size: count // size for size, count in blocks}
+
+
+@dataclass(frozen=True, repr=False)
+class Shrunk:
+    """What :func:`shrink` returns; prints as a table."""
+
+    model: nn.Module
+    """The smaller model: plain layers, in the mode of the one it came from."""
+    layers: dict[str, ShrunkLayer]
+    """The first layer that writes some channels → what became of them."""
+    feature_groups: dict[str, FeatureGroups]
+    """Each module that returns maps → the mix of their channels, for the loss and ``measure``."""
+    whole: dict[str, str] = field(default_factory=dict)
+    """Layers that lost nothing, and why."""
+    channels: tuple[int, int] = (0, 0)
+    """Channels of the layers that may lose some, before and after."""
+    parameters: tuple[int, int] = (0, 0)
+    """Before and after."""
+    operations: tuple[int, int] = (0, 0)
+    """Multiplications of an image in convolutions and linear layers, before and after."""
+
+    def __str__(self) -> str:
+        rows = [["layer", "channels", "now", "feature groups", "never win"]]
+        for name, layer in self.layers.items():
+            mix = ", ".join(f"{count} of {size}" for size, count in layer.sizes.items())
+            others = len(layer.layers) - 1
+            if others:
+                name = f"{name} (+{others})"
+            never = int((layer.wins == 0).sum())
+            rows.append([name, str(layer.channels), str(len(layer.kept)), mix, str(never)])
+        totals = []
+        for what in ("channels", "parameters", "operations"):
+            before, after = getattr(self, what)
+            totals.append(f"{what} {short_count(before)} → {short_count(after)} ({after / before:.0%})")
+        return "\n".join([*columns(rows), *totals])
+
+    def __repr__(self) -> str:
+        before, after = self.channels
+        return f"<Shrunk: {after} of {before} channels in {len(self.layers)} layers>"
+
+
+def shrink(
+    model: nn.Module,
+    images: Images,
+    feature_groups: Spec | Mapping[str, Spec] = 4,
+    keep: float = 0.69,
+    labels: Tensor | None = None,
+    loss: Loss = F.cross_entropy,
+    budget: Literal["channels", "operations"] = "channels",
+    batch_size: int = 64,
+) -> Shrunk:
+    """Remove the members of feature groups that a trained model needs least, channels and all.
+
+    Each member is scored on your images: with labels by what the loss loses without it, otherwise
+    by how far the maximum over its feature group falls. The lowest in the whole model go, until
+    the budget is kept; of each feature group one member stays. Layers whose outputs are added lose
+    the same channels. What remains is a model of ordinary, smaller layers, to fine-tune in your
+    own loop, with ``result.feature_groups`` for the loss.
+
+    Removing members breaks exact equivariance: a model that was tied is no longer equivariant
+    afterwards, and feature groups of 3 members have no regular action. Measure it again. Not for
+    models that are not trained yet: choose a mix such as ``"4-2-1"`` for those.
+
+    Args:
+        model: A trained model with feature groups of consecutive channels. It is not changed.
+        images: Some hundred training images, a tensor (N, C, H, W) or batches, as it takes them.
+        feature_groups: How channels are grouped now: one for all layers, or layer → its own, with
+            ``""`` for the rest. A layer with size 1 is left whole.
+        keep: The share of channels, or of operations, that remains at most: above 0 and up to 1.
+        labels: What ``loss`` compares outputs with, (N, …), in the order of the images.
+        loss: ``loss(output, labels)``, a mean over images.
+        budget: ``"operations"`` counts multiplications instead of channels: members of costly
+            layers go first.
+        batch_size: Images per batch, if ``images`` is a tensor.
+
+    Returns:
+        The smaller model, and what became of each layer. Save it with ``torch.save(result.model,
+        path)`` or :func:`ien.export`: its weights fit no network of the old size.
+
+    Raises:
+        ValueError: Nothing can be removed, or not as much; channels cannot be split into these
+            feature groups, or cannot be followed through the model. The message names the layer.
+
+    >>> net = ien.models.cnn6(width=1 / 8).eval()
+    >>> x = torch.rand(32, 1, 28, 28)
+    >>> result = shrink(net, x, keep=0.69, labels=torch.arange(32) % 10)
+    >>> result.channels, result.model(x).shape
+    ((216, 149), torch.Size([32, 10]))
+    """
+    check_inputs(model, images, labels, batch_size)
+    if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
+        raise ValueError(f"keep is the share that remains, above 0 and up to 1, such as 0.69; got {keep!r}")
+    if budget not in ("channels", "operations"):
+        raise ValueError(f'budget is "channels" or "operations"; got {budget!r}')
+    if not isinstance(images, Tensor):
+        images = list(images)  # they are needed twice
+    few = next(checked_batches(images, batch_size), None)
+    if few is None:
+        raise ValueError("there are no images to score the members on")
+    large = plain_copy(unwrapped(model))
+    few = few[:CHECKED_IMAGES].to(device_of(large, few.device))
+    with eval_mode(large):
+        channels = follow(large, few, feature_groups)
+        _check_some(channels)
+        worth = worth_of(large, channels, _labelled(large, images, labels, batch_size), loss)
+        groups = _choose(channels, worth, keep, budget)
+        result = _removed(large, channels, groups, worth)
+        _check(large, result, channels, few)
+    _set_modes(result.model, model)
+    return result
+
+
+def _labelled(
+    model: nn.Module, images: Images, labels: Tensor | None, batch_size: int
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield batches of images with their labels, where the model is."""
+    start = 0
+    for x in checked_batches(images, batch_size):
+        x = x.to(device_of(model, x.device))
+        stop = start + len(x)
+        some = None
+        if labels is not None:
+            if len(labels) < stop:
+                raise ValueError(f"there are {len(labels)} labels for at least {stop} images: pass as many")
+            some = labels[start:stop].to(x.device)
+        yield x, some
+        start = stop
+    if labels is not None and len(labels) != start:
+        raise ValueError(f"there are {len(labels)} labels for {start} images: pass as many")
+
+
+def _check_some(channels: Channels) -> None:
+    """Raise an error if no feature group of any layer has two members."""
+    for space in channels.spaces.values():
+        if space.feature_groups is not None and space.feature_groups.sizes[0] > 1:
+            return
+    reasons = []
+    for space in channels.spaces.values():
+        if space.pooled_from is None:
+            reasons.append(f"{space.name!r} ({space.reason or 'feature groups of size 1'})")
+    raise ValueError(
+        f"no layer has members to remove: {', '.join(reasons) or 'the model ran no convolution'}; pass the "
+        f"feature_groups that the model was trained with"
+    )
+
+
+def _choose(
+    channels: Channels, worth: Mapping[str, Worth], keep: float, budget: str
+) -> dict[str, list[list[int]]]:
+    """Remove the least useful member for what it costs, again and again, until the budget is kept.
+
+    Returns:
+        Space → the members that remain of each feature group.
+    """
+    groups: dict[str, list[list[int]]] = {}
+    for name, space in channels.spaces.items():
+        if space.feature_groups is not None:
+            groups[name] = [list(members) for members in space.groups()]
+    widths = {name: space.channels for name, space in channels.spaces.items()}
+    total = _cost(channels, widths, budget)
+    queues = {name: _ranked(groups[name], worth[name].score) for name in groups}
+    cost = total
+    while cost > keep * total:
+        best, best_ratio, best_cost = "", float("inf"), cost
+        for name, queue in queues.items():
+            if not queue:
+                continue
+            score = float(worth[name].score[queue[0][1]])
+            smaller = _cost(channels, {**widths, name: widths[name] - 1}, budget)
+            ratio = score / (cost - smaller)
+            if not best or ratio < best_ratio:
+                best, best_ratio, best_cost = name, ratio, smaller
+        if not best:
+            raise ValueError(
+                f"keep={keep:g} cannot be reached: one member of each feature group leaves "
+                f"{cost / total:.3f} of the {budget}; pass keep={cost / total + 0.001:.3f} or more"
+            )
+        group, channel = queues[best].pop(0)
+        groups[best][group].remove(channel)
+        widths[best] -= 1
+        cost = best_cost
+    return groups
+
+
+def _ranked(groups: list[list[int]], score: Tensor) -> list[tuple[int, int]]:
+    """List (feature group, channel) from the least useful on, without the best of each group."""
+    ranked = []
+    for group, members in enumerate(groups):
+        best = max(members, key=lambda channel: float(score[channel]))
+        for channel in members:
+            if channel != best:
+                ranked.append((float(score[channel]), group, channel))
+    ranked.sort()
+    return [(group, channel) for _, group, channel in ranked]
+
+
+def _cost(channels: Channels, widths: Mapping[str, int], budget: str) -> int:
+    """Count the channels that all layers write, or the operations of an image."""
+    total = 0
+    if budget == "channels":
+        for name, space in channels.spaces.items():
+            if space.feature_groups is not None:
+                total += widths[name] * len(space.writers)
+        return total
+    for read in channels.reads:
+        module: Any = read.module
+        inputs = 0
+        for part in read.parts:
+            width = part.channels
+            if part.space is not None:
+                width = widths[part.space]
+            inputs += width * read.pixels
+        if is_depthwise(module):
+            total += inputs * module.weight[0].numel() * read.positions
+        elif read.mixes:
+            outputs = module.weight.shape[1 if isinstance(module, nn.ConvTranspose2d) else 0]
+            if read.out is not None:
+                outputs = widths[read.out]
+            kernel = 1
+            if module.weight.ndim == 4:
+                kernel = module.weight[0, 0].numel()
+            positions = read.positions
+            if isinstance(module, nn.ConvTranspose2d):  # each input pixel is multiplied with the kernel
+                positions = max(1, positions // (module.stride[0] * module.stride[1]))
+            total += inputs * outputs * kernel * positions
+    return total
+
+
+def _removed(
+    large: nn.Module, channels: Channels, groups: Mapping[str, list[list[int]]], worth: Mapping[str, Worth]
+) -> Shrunk:
+    """Copy the model, remove the channels that no feature group has any more, and tell about it."""
+    kept: dict[str, Tensor] = {}
+    mixes: dict[str, FeatureGroups] = {}
+    orders: dict[str, list[int]] = {}
+    for name, members in groups.items():
+        # larger feature groups first, otherwise in their old order
+        order = sorted(range(len(members)), key=lambda group: -len(members[group]))
+        orders[name] = order
+        kept[name] = torch.tensor([channel for group in order for channel in members[group]])
+        mixes[name] = FeatureGroups.of(dict(Counter(len(each) for each in members)))
+    for name, space in channels.spaces.items():
+        if space.pooled_from in orders:
+            kept[name] = torch.tensor(orders[space.pooled_from])
+    small = plain_copy(large)
+    cut(small, channels, kept, mixes)
+
+    layers, whole = {}, {}
+    widths = {name: space.channels for name, space in channels.spaces.items()}
+    for name, space in channels.spaces.items():
+        if space.feature_groups is not None:
+            layers[name] = _layer(space, kept[name], mixes[name], worth[name])
+            widths[name] = len(kept[name])
+        elif space.pooled_from is None:
+            whole[name] = space.reason
+    feature_groups = {module: mixes[space] for module, space in channels.outputs.items() if space in mixes}
+    taps: Any = getattr(small, "taps", ())
+    if hasattr(small, "feature_groups") and all(tap in feature_groups for tap in taps):
+        small.feature_groups = {tap: feature_groups[tap] for tap in taps}  # type: ignore[assignment]
+    before = {name: space.channels for name, space in channels.spaces.items()}
+    return Shrunk(
+        small,
+        layers,
+        feature_groups,
+        whole,
+        channels=(_cost(channels, before, "channels"), _cost(channels, widths, "channels")),
+        parameters=(_parameters(large), _parameters(small)),
+        operations=(_cost(channels, before, "operations"), _cost(channels, widths, "operations")),
+    )
+
+
+def _layer(space: Space, kept: Tensor, mix: FeatureGroups, worth: Worth) -> ShrunkLayer:
+    return ShrunkLayer(tuple(space.writers), space.channels, kept, mix, worth.wins, worth.score)
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def _check(large: nn.Module, result: Shrunk, channels: Channels, x: Tensor) -> None:
+    """Raise an error unless the smaller model does what the large one does without these channels."""
+    kept = {name: layer.kept for name, layer in result.layers.items()}
+    with without(large, channels, kept):
+        wanted = list(tensors_in(large(x)))
+    entered: list[str] = []
+    modules = dict(result.model.named_modules())
+    problem = ""
+    found: list[Tensor] = []
+    try:
+        with hooked(modules, lambda name, module, given: entered.append(name)):
+            found = list(tensors_in(result.model(x)))
+    except Exception as error:  # whatever the model's own code raises
+        problem = f"after it, {entered[-1]!r} fails ({' '.join(str(error).split())[:200]})"
+    if not problem and not _alike(wanted, found):
+        problem = "without them the model computes something else than with zeros in their place"
+    if problem:
+        names = ", ".join(repr(name) for name in result.layers)
+        raise ValueError(
+            f"shrink cannot follow the channels of this model: {problem}. It removed channels of {names}. Leave "
+            f'the layers before it whole, feature_groups={{"": 4, "their name": 1}}, and use ien.GroupPool in '
+            f"place of ien.group_pool"
+        )
+
+
+def _alike(wanted: list[Tensor], found: list[Tensor]) -> bool:
+    for one, other in zip(wanted, found, strict=True):
+        if one.shape != other.shape:
+            return False
+        scale = one.abs().max().clamp_min(1e-12)
+        if not (one - other).abs().max() <= MAX_DIFFERENCE * scale:
+            return False
+    return True
+
+
+def _set_modes(small: nn.Module, model: nn.Module) -> None:
+    """Give each module the mode that it has in the model."""
+    modes = {name: module.training for name, module in unwrapped(model).named_modules()}
+    for name, module in small.named_modules():
+        module.training = modes.get(name, model.training)
