@@ -20,7 +20,7 @@ from ..loss.feature_groups import FeatureGroups, GroupPool
 from ..loss.layers import by_name
 from ..loss.modules import hooked, walk
 from ..measuring.inputs import try_model
-from ..tying.wiring import Mixing, Specs, Wiring, Word, asked_for, is_depthwise
+from ..tying.wiring import Mixing, Specs, Wiring, Word, asked_for, batches_in, is_depthwise
 
 __all__ = ["Channels", "Part", "Read", "Space", "follow"]
 
@@ -157,6 +157,11 @@ class _Trace(Wiring):
             for word in self.words.get(output, []):
                 if sum(count for _, count in word) == output.shape[1]:
                     self.returned[name] = word
+
+    def end(self, output: Any, num_images: int) -> None:
+        super().end(output, num_images)
+        for part in batches_in(output, num_images):  # also if they are flattened
+            self.leaving.update(layer for layer in self.layers_of(part) if layer is not None)
 
     def space_of(self, layer: str | None) -> str | None:
         """Return the name of a layer's space: that of the layer that runs first, None for images."""

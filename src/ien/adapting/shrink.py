@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._text import columns, short_count
+from .._text import columns, short_count, type_name
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.modules import hooked, tensors_in, unwrapped
 from ..measuring.inputs import Images, check_inputs, checked_batches, device_of, eval_mode
@@ -145,7 +145,9 @@ def shrink(
     >>> result.channels, result.model(x).shape
     ((216, 149), torch.Size([32, 10]))
     """
-    check_inputs(model, images, labels, batch_size)
+    check_inputs(model, images, None, batch_size)
+    if labels is not None and not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a tensor (N, …), one entry for each image; got {type_name(labels)}")
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise ValueError(f"keep is the share that remains, above 0 and up to 1, such as 0.69; got {keep!r}")
     if budget not in ("channels", "operations"):
@@ -172,19 +174,18 @@ def _labelled(
     model: nn.Module, images: Images, labels: Tensor | None, batch_size: int
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield batches of images with their labels, where the model is."""
+    batches = list(checked_batches(images, batch_size))
+    count = sum(len(x) for x in batches)
+    if labels is not None and len(labels) != count:
+        raise ValueError(f"there are {len(labels)} labels for {count} images: pass one for each image")
     start = 0
-    for x in checked_batches(images, batch_size):
+    for x in batches:
         x = x.to(device_of(model, x.device))
-        stop = start + len(x)
         some = None
         if labels is not None:
-            if len(labels) < stop:
-                raise ValueError(f"there are {len(labels)} labels for at least {stop} images: pass as many")
-            some = labels[start:stop].to(x.device)
+            some = labels[start : start + len(x)].to(x.device)
         yield x, some
-        start = stop
-    if labels is not None and len(labels) != start:
-        raise ValueError(f"there are {len(labels)} labels for {start} images: pass as many")
+        start += len(x)
 
 
 def _check_some(channels: Channels) -> None:

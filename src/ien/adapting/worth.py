@@ -91,7 +91,7 @@ def worth_of(
     spaces = {name: space for name, space in channels.spaces.items() if space.feature_groups is not None}
     sums = _Sums(spaces)
     for x, labels in batches:
-        sums.begin(x, labels is not None)
+        sums.begin(labels is not None)
         with _listening(model, channels, sums), torch.set_grad_enabled(labels is not None):
             output = try_model(model, x)
             if labels is not None:
@@ -112,11 +112,14 @@ class _Sums:
         self.readers = dict.fromkeys(spaces, 0)
         """How often each space has been read, times images."""
         self.gates: list[tuple[str, Tensor]] = []
+        """What multiplies the inputs of each reader, in this batch."""
+        self.with_loss = False
         for name, space in spaces.items():
             self.wins[name] = torch.zeros(space.channels, dtype=torch.float64)
             self.change[name] = torch.zeros(space.channels, dtype=torch.float64)
 
-    def begin(self, x: Tensor, with_loss: bool) -> None:
+    def begin(self, with_loss: bool) -> None:
+        """Begin with a batch."""
         self.gates = []
         self.with_loss = with_loss
 
