@@ -1,10 +1,10 @@
-"""Shrunk networks beside hand-set Het networks of as many operations: writes benchmarks/shrink.json, or --out.
+"""Shrunk networks beside hand-set Het ones of as many operations: writes benchmarks/shrink.json, or --out.
 
     python benchmarks/shrink.py --data DIR --sets rot-mnist eurosat --seeds 1 2 3
 
-A network with feature groups of 4 is trained, shrunk to the operations of the hand-set R4-2-1, and fine-tuned.
-R4-2-1 with the loss, and the same network without it (CNN-aug), are trained for as many steps in all. A
-fourth one has the shrunk mix with new weights: what the choice is worth without what was learned before.
+A network with feature groups of 4 is trained, shrunk to the operations of the hand-set R4-2-1, and
+fine-tuned. R4-2-1 with the loss, and the same network without it (CNN-aug), are trained for as many steps
+in all. With --new-weights so is the shrunk mix: what the choice is worth without what was learned before.
 With --validation nothing touches the test images: the last training images are held out and tested.
 """
 
@@ -17,6 +17,7 @@ import platform
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,9 @@ def load(setup: Setup, data: Path, validation: bool) -> Images:
     return Images(x, y, to_float(test_x), test_y, dataset.classes)
 
 
-def train(net: nn.Module, images: Images, setup: Setup, epochs: int, beta: float, seed: int, lr: float) -> None:
+def train(
+    net: nn.Module, images: Images, setup: Setup, epochs: int, beta: float, seed: int, lr: float
+) -> None:
     """Train with the recipe of the preset small: Adam, one cycle over four fifths of the epochs."""
     cycle = epochs * 4 // 5
     changes = {"batch_size": setup.batch_size, "epochs": epochs, "cycle_epochs": cycle, "max_lr": lr}
@@ -157,7 +160,9 @@ def reset(net: nn.Module) -> None:
             module.reset_parameters()
 
 
-def run(setup: Setup, images: Images, seed: int) -> tuple[dict[str, dict[str, Any]], dict[str, nn.Module]]:
+def run(
+    setup: Setup, images: Images, seed: int, new_weights: bool
+) -> tuple[dict[str, dict[str, Any]], dict[str, nn.Module]]:
     """Train all networks of a seed; return their results and themselves."""
     results: dict[str, dict[str, Any]] = {}
     nets: dict[str, nn.Module] = {}
@@ -190,9 +195,10 @@ def run(setup: Setup, images: Images, seed: int) -> tuple[dict[str, dict[str, An
     trained("shrunk", shrunk.model, setup.tune_epochs, setup.beta, seconds)
     results["shrunk"]["before_tuning"] = untuned
     results["shrunk"]["mix"] = {name: layer.sizes for name, layer in shrunk.layers.items()}
-    torch.manual_seed(seed)
-    reset(again)
-    trained("shrunk mix, new weights", again, total, setup.beta)
+    if new_weights:
+        torch.manual_seed(seed)
+        reset(again)
+        trained("shrunk mix, new weights", again, total, setup.beta)
     return results, nets
 
 
@@ -201,8 +207,9 @@ def latency(nets: dict[str, nn.Module], images: Images) -> dict[str, dict[str, A
     found: dict[str, dict[str, Any]] = {}
     for size, rounds in ROUNDS.items():
         x = images.test_x[:size].contiguous()
+        runs = {name: partial(net, x) for name, net in nets.items()}
         with torch.inference_mode():
-            seconds = take_turns({name: lambda net=net: net(x) for name, net in nets.items()}, rounds)
+            seconds = take_turns(runs, rounds)
         for name, taken in seconds.items():
             ratio = compared(taken, seconds["het"])
             found.setdefault(name, {})[f"batch {size}"] = {
@@ -231,6 +238,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--validation", action="store_true", help="test on held-out training images")
+    parser.add_argument("--new-weights", action="store_true", help="train the shrunk mix anew as well")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "shrink.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -246,7 +254,7 @@ def main() -> None:
         images = load(setup, options.data, options.validation)
         seeds: dict[str, Any] = {}
         for seed in options.seeds:
-            results, nets = run(setup, images, seed)
+            results, nets = run(setup, images, seed, options.new_weights)
             for row, times in latency(nets, images).items():
                 results[row]["latency"] = times
             seeds[str(seed)] = results

@@ -387,7 +387,11 @@ def test_depthwise_gates_and_concatenation():
 
 def test_channels_that_cannot_be_cut_stay_and_are_named():
     net = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=2), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 1)
+        nn.Conv2d(1, 8, 3),
+        nn.Conv2d(8, 8, 3, groups=2),
+        nn.Conv2d(8, 8, 3),
+        nn.GroupNorm(2, 8),
+        nn.Conv2d(8, 8, 1),
     )
     net.append(nn.Conv2d(8, 4, 1))
     result = shrink(net, torch.rand(2, 1, 9, 9), keep=0.5)
@@ -438,14 +442,22 @@ class Scaled(nn.Module):
     [
         (Pooled(), {}, "no layer has members to remove: 'conv' \\(read by 'head' in a way"),
         (Scaled(), {}, "'body' fails .*ien.GroupPool|after it, .* fails"),
-        (nn.Sequential(nn.Conv2d(1, 6, 3), nn.Conv2d(6, 2, 1)), {}, 'feature_groups={"": \'4\', \'0\': 1}'),
+        (nn.Sequential(nn.Conv2d(1, 6, 3), nn.Conv2d(6, 2, 1)), {}, "feature_groups={\"\": '4', '0': 1}"),
         (nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 1)), {"keep": 0}, "above 0 and up to 1"),
         (nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 1)), {"keep": 0.2}, "pass keep=0.251 or more"),
-        (nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 1)), {"budget": "time"}, '"channels" or "operations"'),
+        (
+            nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 1)),
+            {"budget": "time"},
+            '"channels" or "operations"',
+        ),
         (nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 1)), {"labels": torch.zeros(3)}, "3 labels for"),
         (nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 2, 1)), {"feature_groups": 1}, "of size 1"),
         (nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten()), {}, "returned by the model"),
-        (nn.Sequential(nn.Conv2d(1, 8, 3), ien.GroupPool(2), nn.Conv2d(4, 2, 1)), {}, "pools feature groups 2"),
+        (
+            nn.Sequential(nn.Conv2d(1, 8, 3), ien.GroupPool(2), nn.Conv2d(4, 2, 1)),
+            {},
+            "pools feature groups 2",
+        ),
     ],
 )
 def test_errors_name_the_layer_and_the_remedy(net, options, message):

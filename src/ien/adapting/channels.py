@@ -44,6 +44,8 @@ class Read:
     """How many numbers of each channel are flattened in its input."""
     positions: int = 1
     """Pixels of its output."""
+    positions_in: int = 1
+    """Pixels of its input."""
     out: str | None = None
     """The space that it writes."""
 
@@ -121,8 +123,10 @@ class _Trace(Wiring):
         self.calls: dict[str, list[tuple[nn.Module, Word, int]]] = {}
         """Modules with numbers of their own: what they read, in how many pixels; () if unknown."""
         self.lost: dict[str, set[str | None]] = {}
-        """Modules of which nobody can tell which channels they read → the layers these come from."""
+        """Modules that read channels nobody can tell → the layers that these come from."""
         self.positions: dict[str, int] = {}
+        """How many pixels each layer returns."""
+        self.positions_in: dict[str, int] = {}
         self.returned: dict[str, Word] = {}
         self.pools: dict[str, Word] = {}
         """Group pools, and what they read."""
@@ -132,10 +136,11 @@ class _Trace(Wiring):
         if not isinstance(x, Tensor) or not _has_numbers(module):
             return
         known = self.words.get(x, [])
-        if not known:
+        if not known or x.ndim < 2:
             return
         word, pixels = _fitting(module, x, known)
-        if not word and x.ndim > 1:
+        self.positions_in[name] = x[0, :1].numel()
+        if not word:
             self.lost[name] = self.layers_of(x)
         self.calls.setdefault(name, []).append((module, word, pixels))
         if isinstance(module, GroupPool):
@@ -164,7 +169,7 @@ class _Trace(Wiring):
             self.leaving.update(layer for layer in self.layers_of(part) if layer is not None)
 
     def space_of(self, layer: str | None) -> str | None:
-        """Return the name of a layer's space: that of the layer that runs first, None for images."""
+        """Return the name of a layer's space, that of its first layer; None for images."""
         together = self.spaces[layer]
         if None in together:
             return None
@@ -186,7 +191,10 @@ class _Trace(Wiring):
             out = None
             if name in self.channels:
                 out = self.space_of(name)
-            reads.append(Read(name, module, parts, pixels, self.positions.get(name, 1), out))
+            read = Read(name, module, parts, pixels, out=out)
+            read.positions = self.positions.get(name, 1)
+            read.positions_in = self.positions_in[name]
+            reads.append(read)
         outputs = {}
         for name, word in self.returned.items():
             if len(word) == 1:
@@ -205,8 +213,6 @@ def _has_numbers(module: nn.Module) -> bool:
 
 def _fitting(module: nn.Module, x: Tensor, known: Sequence[Word]) -> tuple[Word, int]:
     """Return which channels a tensor has, and how many pixels of each; () if nobody can tell."""
-    if x.ndim < 2:
-        return (), 1
     width = x.shape[1]
     if isinstance(module, nn.Linear):
         width = x.shape[-1]

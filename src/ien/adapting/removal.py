@@ -1,8 +1,8 @@
 """Removal: channels of a model → the same model with smaller layers.
 
-Of each space some channels are kept, in a given order. Writers lose rows of their weights, norms lose
-entries, readers lose columns. A reader no longer adds what a removed channel gave it, and a group
-pool no longer takes it into its maximum: everything else is computed as before.
+Of each space some channels are kept, in a given order. Writers lose rows of their weights, norms
+lose entries, readers lose columns. A reader no longer adds what a removed channel gave it, and a
+group pool no longer takes it into its maximum: everything else is computed as before.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def cut(model: nn.Module, channels: Channels, kept: Kept, mixes: Mapping[str, Fe
         if read.out is not None:
             rows = kept.get(read.out)
         if isinstance(module, GroupPool):
-            space = read.parts[0].space
-            if space in mixes:
-                module.feature_groups = mixes[space]
+            for part in read.parts:
+                if part.space is not None and part.space in mixes:
+                    module.feature_groups = mixes[part.space]
         elif is_depthwise(module):
             if columns is not None:
                 _select(module, "weight", 0, columns)
@@ -85,7 +85,7 @@ def _select(module: nn.Module, key: str, dim: int, index: Tensor) -> None:
     if tensor is None:
         return
     smaller = tensor.detach().index_select(dim, index.to(tensor.device))
-    if tensor.is_contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else False:
+    if tensor.ndim == 4 and not tensor.is_contiguous():  # channels last, which is faster on some CPUs
         smaller = smaller.contiguous(memory_format=torch.channels_last)
     if isinstance(tensor, nn.Parameter):
         setattr(module, key, nn.Parameter(smaller, tensor.requires_grad))
@@ -101,7 +101,7 @@ def _columns(read: Read, channels: Channels, kept: Kept) -> Tensor | None:
     start = 0
     for part in read.parts:
         index = torch.arange(part.channels)
-        if part.space in kept:
+        if part.space is not None and part.space in kept:
             index = kept[part.space]
         found.append(start + index)
         start += part.channels
@@ -121,7 +121,9 @@ def without(model: nn.Module, channels: Channels, kept: Kept) -> Iterator[None]:
     """
 
     def masking(read: Read, columns: Tensor) -> Any:
-        fill = -math.inf if isinstance(read.module, GroupPool) else 0.0
+        fill = 0.0
+        if isinstance(read.module, GroupPool):
+            fill = -math.inf
 
         def hook(module: nn.Module, args: Any) -> Any:
             x = args[0]

@@ -1,8 +1,9 @@
 """Shrink: a trained model with feature groups of one size → a smaller one with a mix of sizes.
 
-The paper sets the mix of a heterogeneous network by hand, before training, and gives every layer the
-same. Here a trained network says which members it can do without (``worth.py``), the least useful
-ones go until the budget is kept, and their channels are removed for real (``removal.py``).
+The paper sets the mix of a heterogeneous network by hand, before training, and gives every layer
+the same. Here a trained network says which members it can do without (``worth.py``), the least
+useful ones go until the budget is kept (``budget.py``), and their channels are removed for real
+(``removal.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.modules import hooked, tensors_in, unwrapped
 from ..measuring.inputs import Images, check_inputs, checked_batches, device_of, eval_mode
 from ..tying.tie import plain_copy
-from ..tying.wiring import is_depthwise
+from .budget import Budget, choose, cost_of
 from .channels import Channels, Space, follow
 from .removal import cut, without
 from .worth import Loss, Worth, worth_of
@@ -47,9 +48,9 @@ class ShrunkLayer:
     feature_groups: FeatureGroups
     """The mix that they have now."""
     wins: Tensor
-    """The share of pixels where each channel, before, alone was the maximum of its feature group."""
+    """The share of pixels where each channel, before, was the only maximum of its feature group."""
     score: Tensor
-    """What each channel, before, was worth: the change of the loss, or of the maximum, without it."""
+    """What each channel, before, was worth: how the loss, or the maximum, changes without it."""
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -104,7 +105,7 @@ def shrink(
     keep: float = 0.69,
     labels: Tensor | None = None,
     loss: Loss = F.cross_entropy,
-    budget: Literal["channels", "operations"] = "channels",
+    budget: Budget = "channels",
     batch_size: int = 64,
 ) -> Shrunk:
     """Remove the members of feature groups that a trained model needs least, channels and all.
@@ -163,7 +164,7 @@ def shrink(
         channels = follow(large, few, feature_groups)
         _check_some(channels)
         worth = worth_of(large, channels, _labelled(large, images, labels, batch_size), loss)
-        groups = _choose(channels, worth, keep, budget)
+        groups = choose(channels, worth, keep, budget)
         result = _removed(large, channels, groups, worth)
         _check(large, result, channels, few)
     _set_modes(result.model, model)
@@ -203,88 +204,6 @@ def _check_some(channels: Channels) -> None:
     )
 
 
-def _choose(
-    channels: Channels, worth: Mapping[str, Worth], keep: float, budget: str
-) -> dict[str, list[list[int]]]:
-    """Remove the least useful member for what it costs, again and again, until the budget is kept.
-
-    Returns:
-        Space → the members that remain of each feature group.
-    """
-    groups: dict[str, list[list[int]]] = {}
-    for name, space in channels.spaces.items():
-        if space.feature_groups is not None:
-            groups[name] = [list(members) for members in space.groups()]
-    widths = {name: space.channels for name, space in channels.spaces.items()}
-    total = _cost(channels, widths, budget)
-    queues = {name: _ranked(groups[name], worth[name].score) for name in groups}
-    cost = total
-    while cost > keep * total:
-        best, best_ratio, best_cost = "", float("inf"), cost
-        for name, queue in queues.items():
-            if not queue:
-                continue
-            score = float(worth[name].score[queue[0][1]])
-            smaller = _cost(channels, {**widths, name: widths[name] - 1}, budget)
-            ratio = score / (cost - smaller)
-            if not best or ratio < best_ratio:
-                best, best_ratio, best_cost = name, ratio, smaller
-        if not best:
-            raise ValueError(
-                f"keep={keep:g} cannot be reached: one member of each feature group leaves "
-                f"{cost / total:.3f} of the {budget}; pass keep={cost / total + 0.001:.3f} or more"
-            )
-        group, channel = queues[best].pop(0)
-        groups[best][group].remove(channel)
-        widths[best] -= 1
-        cost = best_cost
-    return groups
-
-
-def _ranked(groups: list[list[int]], score: Tensor) -> list[tuple[int, int]]:
-    """List (feature group, channel) from the least useful on, without the best of each group."""
-    ranked = []
-    for group, members in enumerate(groups):
-        best = max(members, key=lambda channel: float(score[channel]))
-        for channel in members:
-            if channel != best:
-                ranked.append((float(score[channel]), group, channel))
-    ranked.sort()
-    return [(group, channel) for _, group, channel in ranked]
-
-
-def _cost(channels: Channels, widths: Mapping[str, int], budget: str) -> int:
-    """Count the channels that all layers write, or the operations of an image."""
-    total = 0
-    if budget == "channels":
-        for name, space in channels.spaces.items():
-            if space.feature_groups is not None:
-                total += widths[name] * len(space.writers)
-        return total
-    for read in channels.reads:
-        module: Any = read.module
-        inputs = 0
-        for part in read.parts:
-            width = part.channels
-            if part.space is not None:
-                width = widths[part.space]
-            inputs += width * read.pixels
-        if is_depthwise(module):
-            total += inputs * module.weight[0].numel() * read.positions
-        elif read.mixes:
-            outputs = module.weight.shape[1 if isinstance(module, nn.ConvTranspose2d) else 0]
-            if read.out is not None:
-                outputs = widths[read.out]
-            kernel = 1
-            if module.weight.ndim == 4:
-                kernel = module.weight[0, 0].numel()
-            positions = read.positions
-            if isinstance(module, nn.ConvTranspose2d):  # each input pixel is multiplied with the kernel
-                positions = max(1, positions // (module.stride[0] * module.stride[1]))
-            total += inputs * outputs * kernel * positions
-    return total
-
-
 def _removed(
     large: nn.Module, channels: Channels, groups: Mapping[str, list[list[int]]], worth: Mapping[str, Worth]
 ) -> Shrunk:
@@ -322,9 +241,9 @@ def _removed(
         layers,
         feature_groups,
         whole,
-        channels=(_cost(channels, before, "channels"), _cost(channels, widths, "channels")),
+        channels=(cost_of(channels, before, "channels"), cost_of(channels, widths, "channels")),
         parameters=(_parameters(large), _parameters(small)),
-        operations=(_cost(channels, before, "operations"), _cost(channels, widths, "operations")),
+        operations=(cost_of(channels, before, "operations"), cost_of(channels, widths, "operations")),
     )
 
 
@@ -338,7 +257,7 @@ def _parameters(model: nn.Module) -> int:
 
 @torch.no_grad()
 def _check(large: nn.Module, result: Shrunk, channels: Channels, x: Tensor) -> None:
-    """Raise an error unless the smaller model does what the large one does without these channels."""
+    """Raise an error unless the smaller model does what the large one does with masked channels."""
     kept = {name: layer.kept for name, layer in result.layers.items()}
     with without(large, channels, kept):
         wanted = list(tensors_in(large(x)))
@@ -356,9 +275,9 @@ def _check(large: nn.Module, result: Shrunk, channels: Channels, x: Tensor) -> N
     if problem:
         names = ", ".join(repr(name) for name in result.layers)
         raise ValueError(
-            f"shrink cannot follow the channels of this model: {problem}. It removed channels of {names}. Leave "
-            f'the layers before it whole, feature_groups={{"": 4, "their name": 1}}, and use ien.GroupPool in '
-            f"place of ien.group_pool"
+            f"shrink cannot follow the channels of {names} through this model: {problem}; leave layers whole "
+            f'by name, feature_groups={{"": 4, {next(iter(result.layers))!r}: 1}}, and use modules, not '
+            f"functions: ien.GroupPool, nn.BatchNorm2d"
         )
 
 

@@ -193,7 +193,7 @@ def _listening(model: nn.Module, channels: Channels, sums: _Sums) -> Iterator[No
 
 
 def _reading(read: Read, sums: _Sums) -> Any:
-    """Make a hook for a layer: x becomes x · (1 + gate), whose gradient in the gate is Σ ∂L/∂x · x."""
+    """Make a hook for a layer: x becomes x · (1 + gate), and ∂L/∂gate is Σ ∂L/∂x · x."""
 
     def hook(module: nn.Module, args: Any) -> Any:
         x = args[0]
