@@ -7,51 +7,69 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from ..tying.wiring import is_depthwise
 from .channels import Channels, Read
 from .worth import Worth
 
-__all__ = ["Budget", "choose", "cost_of"]
+__all__ = ["Budget", "check_reachable", "choose", "cost_of"]
 
 Budget = Literal["channels", "operations"]
 
 
 def choose(
-    channels: Channels, worth: Mapping[str, Worth], keep: float, budget: Budget
+    channels: Channels, worth: Mapping[str, Worth], limit: float, budget: Budget
 ) -> dict[str, list[list[int]]]:
-    """Remove the least useful member for what it costs, again and again, until the budget is kept.
+    """Remove the least useful member for what it costs, again and again, until the limit is kept.
+
+    Args:
+        channels: The spaces and readers of a model.
+        worth: Space → what its channels are worth.
+        limit: How much the model may cost.
+        budget: What it is counted in.
 
     Returns:
-        Space → the members that remain of each feature group.
+        Space → the members that remain of each feature group, one at least.
     """
     groups: dict[str, list[list[int]]] = {}
+    queues: dict[str, list[tuple[int, int]]] = {}
     for name, space in channels.spaces.items():
         if space.feature_groups is not None:
             groups[name] = [list(members) for members in space.groups()]
-    widths = {name: space.channels for name, space in channels.spaces.items()}
-    total = cost_of(channels, widths, budget)
-    queues = {name: _ranked(groups[name], worth[name].score) for name in groups}
-    cost = total
-    while cost > keep * total:
-        best, best_ratio, best_cost = "", float("inf"), cost
+            queues[name] = _ranked(groups[name], worth[name].score)
+    widths = channels.widths
+    cost = cost_of(channels, widths, budget)
+    while cost > limit:
+        best, best_ratio, best_cost = "", 0.0, cost
         for name, queue in queues.items():
             if not queue:
                 continue
-            score = float(worth[name].score[queue[0][1]])
+            _, channel = queue[0]
             smaller = cost_of(channels, {**widths, name: widths[name] - 1}, budget)
-            ratio = score / (cost - smaller)
+            ratio = float(worth[name].score[channel]) / (cost - smaller)
             if not best or ratio < best_ratio:
                 best, best_ratio, best_cost = name, ratio, smaller
-        if not best:
-            raise ValueError(
-                f"keep={keep:g} cannot be reached: one member of each feature group leaves "
-                f"{cost / total:.3f} of the {budget}; pass keep={cost / total + 0.001:.3f} or more"
-            )
+        if not best:  # every feature group has one member
+            break
         group, channel = queues[best].pop(0)
         groups[best][group].remove(channel)
         widths[best] -= 1
         cost = best_cost
     return groups
+
+
+def check_reachable(channels: Channels, keep: float, budget: Budget) -> None:
+    """Raise an error if one member of each feature group is still too much."""
+    widths = {}
+    least = {}
+    for name, space in channels.spaces.items():
+        widths[name] = least[name] = space.channels
+        if space.feature_groups is not None:
+            least[name] = len(space.groups())
+    share = cost_of(channels, least, budget) / cost_of(channels, widths, budget)
+    if share > keep:
+        raise ValueError(
+            f"keep={keep:g} cannot be reached: one member of each feature group leaves {share:.3f} of the "
+            f"{budget}; pass keep={share + 0.001:.3f} or more"
+        )
 
 
 def _ranked(groups: list[list[int]], score: Tensor) -> list[tuple[int, int]]:
@@ -94,7 +112,7 @@ def _operations(read: Read, widths: Mapping[str, int]) -> int:
         if part.space is not None:
             width = widths[part.space]
         inputs += width * read.pixels
-    if is_depthwise(module):
+    if read.depthwise:
         return inputs * module.weight[0].numel() * read.positions
     if not read.mixes:
         return 0

@@ -7,8 +7,8 @@ channel of it is an output of each writer, a number in each norm, and an input o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -48,11 +48,13 @@ class Read:
     """Pixels of its input."""
     out: str | None = None
     """The space that it writes."""
+    depthwise: bool = False
+    """Whether each channel has a kernel of its own; one channel of one remains what it was."""
 
     @property
     def mixes(self) -> bool:
         """Whether it makes new channels of those that it reads."""
-        return isinstance(self.module, Mixing) and not is_depthwise(self.module)
+        return isinstance(self.module, Mixing) and not self.depthwise
 
 
 @dataclass
@@ -92,6 +94,36 @@ class Channels:
     """In the order in which they run."""
     outputs: dict[str, str]
     """Each module that returns maps of one space → that space."""
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Space → how many channels it has."""
+        return {name: space.channels for name, space in self.spaces.items()}
+
+    def with_mixes(
+        self, model: nn.Module, mixes: Mapping[str, FeatureGroups], widths: Mapping[str, int]
+    ) -> Channels:
+        """Return the same for a smaller model.
+
+        Args:
+            model: The model without some channels.
+            mixes: Space → its feature groups now.
+            widths: Space → how many channels it has now; others have what they had.
+        """
+        spaces = {}
+        for name, space in self.spaces.items():
+            mix = mixes.get(name, space.feature_groups)
+            spaces[name] = replace(space, channels=widths.get(name, space.channels), feature_groups=mix)
+        reads = []
+        for read in self.reads:
+            parts = []
+            for part in read.parts:
+                count = part.channels
+                if part.space is not None:
+                    count = spaces[part.space].channels
+                parts.append(Part(part.space, count))
+            reads.append(replace(read, module=model.get_submodule(read.name), parts=tuple(parts)))
+        return Channels(spaces, reads, self.outputs)
 
 
 def follow(model: nn.Module, images: Tensor, feature_groups: Any) -> Channels:
@@ -194,6 +226,7 @@ class _Trace(Wiring):
             read = Read(name, module, parts, pixels, out=out)
             read.positions = self.positions.get(name, 1)
             read.positions_in = self.positions_in[name]
+            read.depthwise = is_depthwise(module)
             reads.append(read)
         outputs = {}
         for name, word in self.returned.items():

@@ -8,19 +8,18 @@ group pool no longer takes it into its maximum: everything else is computed as b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ..loss.feature_groups import FeatureGroups, GroupPool
-from ..tying.wiring import is_depthwise
 from .channels import Channels, Read
 
-__all__ = ["Kept", "cut", "without"]
+__all__ = ["Kept", "cut", "estimate_norms", "without"]
 
 Kept = Mapping[str, Tensor]
 """Space → the channels that it keeps, in their new order."""
@@ -45,7 +44,7 @@ def cut(model: nn.Module, channels: Channels, kept: Kept, mixes: Mapping[str, Fe
             for part in read.parts:
                 if part.space is not None and part.space in mixes:
                     module.feature_groups = mixes[part.space]
-        elif is_depthwise(module):
+        elif read.depthwise:
             if columns is not None:
                 _select(module, "weight", 0, columns)
                 _select(module, "bias", 0, columns)
@@ -59,6 +58,33 @@ def cut(model: nn.Module, channels: Channels, kept: Kept, mixes: Mapping[str, Fe
         elif columns is not None and isinstance(module, nn.PReLU) and module.num_parameters > 1:
             _select(module, "weight", 0, columns)
             module.num_parameters = len(columns)
+
+
+@torch.no_grad()
+def estimate_norms(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Estimate the running statistics of batch norms again, as means over batches of images.
+
+    A single image says nothing about a variance: it is left out, and without others nothing
+    changes.
+    """
+    several = [x for x in batches if len(x) > 1]
+    norms = {}
+    for module in model.modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            norms[module] = (module.momentum, module.training)
+    if not several or not norms:
+        return
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean over all batches
+        norm.train()
+    try:
+        for x in several:
+            model(x)
+    finally:
+        for norm, (momentum, training) in norms.items():
+            norm.momentum = momentum
+            norm.train(training)
 
 
 def _cut_mixing(

@@ -9,7 +9,7 @@ useful ones go until the budget is kept (``budget.py``), and their channels are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,9 @@ from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.modules import hooked, tensors_in, unwrapped
 from ..measuring.inputs import Images, check_inputs, checked_batches, device_of, eval_mode
 from ..tying.tie import plain_copy
-from .budget import Budget, choose, cost_of
-from .channels import Channels, Space, follow
-from .removal import cut, without
+from .budget import Budget, check_reachable, choose, cost_of
+from .channels import Channels, follow
+from .removal import cut, estimate_norms, without
 from .worth import Loss, Worth, worth_of
 
 __all__ = ["Shrunk", "ShrunkLayer", "shrink"]
@@ -106,15 +106,17 @@ def shrink(
     labels: Tensor | None = None,
     loss: Loss = F.cross_entropy,
     budget: Budget = "channels",
+    rounds: int = 8,
+    update_norms: bool = True,
     batch_size: int = 64,
 ) -> Shrunk:
     """Remove the members of feature groups that a trained model needs least, channels and all.
 
     Each member is scored on your images: with labels by what the loss loses without it, otherwise
-    by how far the maximum over its feature group falls. The lowest in the whole model go, until
-    the budget is kept; of each feature group one member stays. Layers whose outputs are added lose
-    the same channels. What remains is a model of ordinary, smaller layers, to fine-tune in your
-    own loop, with ``result.feature_groups`` for the loss.
+    by how far the maximum over its feature group falls. The lowest in the whole model go, some in
+    each round, until the budget is kept; of each feature group one member stays. Layers whose
+    outputs are added lose the same channels. What remains is a model of ordinary, smaller layers,
+    to fine-tune in your own loop, with ``result.feature_groups`` for the loss.
 
     Removing members breaks exact equivariance: a model that was tied is no longer equivariant
     afterwards, and feature groups of 3 members have no regular action. Measure it again. Not for
@@ -130,6 +132,9 @@ def shrink(
         loss: ``loss(output, labels)``, a mean over images.
         budget: ``"operations"`` counts multiplications instead of channels: members of costly
             layers go first.
+        rounds: How often members are scored; what is left scores differently when others are gone.
+        update_norms: Estimate the statistics of batch norms again on these images after each
+            round. False: the model does exactly what it did with zeros in place of the channels.
         batch_size: Images per batch, if ``images`` is a tensor.
 
     Returns:
@@ -153,40 +158,56 @@ def shrink(
         raise ValueError(f"keep is the share that remains, above 0 and up to 1, such as 0.69; got {keep!r}")
     if budget not in ("channels", "operations"):
         raise ValueError(f'budget is "channels" or "operations"; got {budget!r}')
-    if not isinstance(images, Tensor):
-        images = list(images)  # they are needed twice
-    few = next(checked_batches(images, batch_size), None)
-    if few is None:
-        raise ValueError("there are no images to score the members on")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"rounds must be a whole number of at least 1; got {rounds!r}")
     large = plain_copy(unwrapped(model))
-    few = few[:CHECKED_IMAGES].to(device_of(large, few.device))
+    batches = _labelled(large, images, labels, batch_size)
+    few = batches[0][0][:CHECKED_IMAGES]
     with eval_mode(large):
         channels = follow(large, few, feature_groups)
         _check_some(channels)
-        worth = worth_of(large, channels, _labelled(large, images, labels, batch_size), loss)
-        groups = choose(channels, worth, keep, budget)
-        result = _removed(large, channels, groups, worth)
-        _check(large, result, channels, few)
-    _set_modes(result.model, model)
+        check_reachable(channels, keep, budget)
+        total = cost_of(channels, channels.widths, budget)
+        small = large
+        now = channels
+        first_worth: dict[str, Worth] = {}
+        kept = {name: torch.arange(space.channels) for name, space in channels.spaces.items()}
+        for done in range(1, rounds + 1):
+            worth = worth_of(small, now, batches, loss, update_norms)
+            first_worth = first_worth or worth
+            groups = choose(now, worth, keep ** (done / rounds) * total, budget)
+            small, now, remaining = _removed(small, now, groups, few)
+            for name, index in remaining.items():
+                kept[name] = kept[name][index]
+            if keep == 1:
+                break  # there is nothing to remove, nor to estimate again
+            if update_norms:
+                estimate_norms(small, [x for x, _ in batches])
+        result = _told(large, small, channels, now, kept, first_worth)
+    _set_modes(small, model)
     return result
 
 
 def _labelled(
     model: nn.Module, images: Images, labels: Tensor | None, batch_size: int
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield batches of images with their labels, where the model is."""
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Return batches of images with their labels, where the model is."""
     batches = list(checked_batches(images, batch_size))
     count = sum(len(x) for x in batches)
+    if count == 0:
+        raise ValueError("there are no images to score the members on")
     if labels is not None and len(labels) != count:
         raise ValueError(f"there are {len(labels)} labels for {count} images: pass one for each image")
+    found: list[tuple[Tensor, Tensor | None]] = []
     start = 0
     for x in batches:
         x = x.to(device_of(model, x.device))
         some = None
         if labels is not None:
             some = labels[start : start + len(x)].to(x.device)
-        yield x, some
+        found.append((x, some))
         start += len(x)
+    return found
 
 
 def _check_some(channels: Channels) -> None:
@@ -205,50 +226,75 @@ def _check_some(channels: Channels) -> None:
 
 
 def _removed(
-    large: nn.Module, channels: Channels, groups: Mapping[str, list[list[int]]], worth: Mapping[str, Worth]
-) -> Shrunk:
-    """Copy the model, remove the channels that no feature group has any more, and tell about it."""
+    model: nn.Module, channels: Channels, groups: Mapping[str, list[list[int]]], few: Tensor
+) -> tuple[nn.Module, Channels, dict[str, Tensor]]:
+    """Copy a model without the channels that no feature group has any more.
+
+    Returns:
+        The smaller model, its spaces, and which channels each space keeps, in their new order.
+    """
     kept: dict[str, Tensor] = {}
     mixes: dict[str, FeatureGroups] = {}
     orders: dict[str, list[int]] = {}
     for name, members in groups.items():
         # larger feature groups first, otherwise in their old order
-        order = sorted(range(len(members)), key=lambda group: -len(members[group]))
-        orders[name] = order
-        kept[name] = torch.tensor([channel for group in order for channel in members[group]])
+        orders[name] = sorted(range(len(members)), key=lambda group: -len(members[group]))
+        remaining: list[int] = []
+        for group in orders[name]:
+            remaining += members[group]
+        kept[name] = torch.tensor(remaining)
         mixes[name] = FeatureGroups.of(dict(Counter(len(each) for each in members)))
+    reordered = dict(kept)
     for name, space in channels.spaces.items():
-        if space.pooled_from in orders:
-            kept[name] = torch.tensor(orders[space.pooled_from])
-    small = plain_copy(large)
-    cut(small, channels, kept, mixes)
+        if space.pooled_from is not None and space.pooled_from in orders:
+            reordered[name] = torch.tensor(orders[space.pooled_from])
+    small = plain_copy(model)
+    cut(small, channels, reordered, mixes)
+    _check(model, small, channels, kept, few)
+    widths = {name: len(index) for name, index in kept.items()}
+    return small, channels.with_mixes(small, mixes, widths), kept
 
+
+def _told(
+    large: nn.Module,
+    small: nn.Module,
+    before: Channels,
+    after: Channels,
+    kept: Mapping[str, Tensor],
+    worth: Mapping[str, Worth],
+) -> Shrunk:
+    """Put together what became of a model, and tell the model what its feature groups are now."""
     layers, whole = {}, {}
-    widths = {name: space.channels for name, space in channels.spaces.items()}
-    for name, space in channels.spaces.items():
-        if space.feature_groups is not None:
-            layers[name] = _layer(space, kept[name], mixes[name], worth[name])
-            widths[name] = len(kept[name])
+    mixes: dict[str, FeatureGroups] = {}
+    for name, space in before.spaces.items():
+        mix = after.spaces[name].feature_groups
+        if mix is not None:
+            mixes[name] = mix
+            writers = tuple(space.writers)
+            told = worth[name]
+            layers[name] = ShrunkLayer(writers, space.channels, kept[name], mix, told.wins, told.score)
         elif space.pooled_from is None:
             whole[name] = space.reason
-    feature_groups = {module: mixes[space] for module, space in channels.outputs.items() if space in mixes}
+    feature_groups = {}
+    for module, space_name in before.outputs.items():
+        if space_name in mixes:
+            feature_groups[module] = mixes[space_name]
     taps: Any = getattr(small, "taps", ())
     if hasattr(small, "feature_groups") and all(tap in feature_groups for tap in taps):
         small.feature_groups = {tap: feature_groups[tap] for tap in taps}  # type: ignore[assignment]
-    before = {name: space.channels for name, space in channels.spaces.items()}
     return Shrunk(
         small,
         layers,
         feature_groups,
         whole,
-        channels=(cost_of(channels, before, "channels"), cost_of(channels, widths, "channels")),
+        channels=_counted(before, after, "channels"),
         parameters=(_parameters(large), _parameters(small)),
-        operations=(cost_of(channels, before, "operations"), cost_of(channels, widths, "operations")),
+        operations=_counted(before, after, "operations"),
     )
 
 
-def _layer(space: Space, kept: Tensor, mix: FeatureGroups, worth: Worth) -> ShrunkLayer:
-    return ShrunkLayer(tuple(space.writers), space.channels, kept, mix, worth.wins, worth.score)
+def _counted(before: Channels, after: Channels, budget: Budget) -> tuple[int, int]:
+    return cost_of(before, before.widths, budget), cost_of(after, after.widths, budget)
 
 
 def _parameters(model: nn.Module) -> int:
@@ -256,27 +302,27 @@ def _parameters(model: nn.Module) -> int:
 
 
 @torch.no_grad()
-def _check(large: nn.Module, result: Shrunk, channels: Channels, x: Tensor) -> None:
+def _check(
+    large: nn.Module, small: nn.Module, channels: Channels, kept: Mapping[str, Tensor], x: Tensor
+) -> None:
     """Raise an error unless the smaller model does what the large one does with masked channels."""
-    kept = {name: layer.kept for name, layer in result.layers.items()}
     with without(large, channels, kept):
         wanted = list(tensors_in(large(x)))
     entered: list[str] = []
-    modules = dict(result.model.named_modules())
     problem = ""
     found: list[Tensor] = []
     try:
-        with hooked(modules, lambda name, module, given: entered.append(name)):
-            found = list(tensors_in(result.model(x)))
+        with hooked(dict(small.named_modules()), lambda name, module, given: entered.append(name)):
+            found = list(tensors_in(small(x)))
     except Exception as error:  # whatever the model's own code raises
         problem = f"after it, {entered[-1]!r} fails ({' '.join(str(error).split())[:200]})"
     if not problem and not _alike(wanted, found):
         problem = "without them the model computes something else than with zeros in their place"
     if problem:
-        names = ", ".join(repr(name) for name in result.layers)
+        names = ", ".join(repr(name) for name in kept)
         raise ValueError(
             f"shrink cannot follow the channels of {names} through this model: {problem}; leave layers whole "
-            f'by name, feature_groups={{"": 4, {next(iter(result.layers))!r}: 1}}, and use modules, not '
+            f'by name, feature_groups={{"": 4, {next(iter(kept))!r}: 1}}, and use modules, not '
             f"functions: ien.GroupPool, nn.BatchNorm2d"
         )
 

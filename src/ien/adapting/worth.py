@@ -7,7 +7,9 @@ With h_k the map of member k, ĥ the maximum over its feature group and ĥ_{-k} 
     loss_k    =  mean over images of | Σ over readers  Σ over pixels  ∂L/∂h_k · h_k |
 
 The last is the first-order estimate of how the loss L changes if no layer can read k any more. A
-group pool would read the runner-up instead, so there h_k is replaced by ĥ - ĥ_{-k}.
+group pool would read the runner-up instead, so there h_k is replaced by ĥ - ĥ_{-k}. A batch norm
+behind a reader takes out what h_k adds on average, if its statistics are estimated again, so there
+h_k is replaced by its deviation from its mean.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..loss.feature_groups import FeatureGroups, GroupPool
 from ..measuring.inputs import try_model
@@ -79,6 +82,7 @@ def worth_of(
     channels: Channels,
     batches: Iterable[tuple[Tensor, Tensor | None]],
     loss: Loss,
+    new_statistics: bool = False,
 ) -> dict[str, Worth]:
     """Run a model over images, and score the channels of each space that may lose some.
 
@@ -87,9 +91,12 @@ def worth_of(
         channels: Its spaces and readers.
         batches: Images (B, C, H, W), and what ``loss`` compares outputs with, or None.
         loss: ``loss(output, labels)``, a mean over images.
+        new_statistics: Whether those of batch norms will be estimated again.
     """
     spaces = {name: space for name, space in channels.spaces.items() if space.feature_groups is not None}
     sums = _Sums(spaces)
+    if new_statistics:
+        sums.normed = _normed(channels)
     for x, labels in batches:
         sums.begin(labels is not None)
         with _listening(model, channels, sums), torch.set_grad_enabled(labels is not None):
@@ -98,6 +105,15 @@ def worth_of(
                 sums.add_loss(loss(output, labels))
         sums.images += len(x)
     return sums.worth()
+
+
+def _normed(channels: Channels) -> set[str]:
+    """Return the spaces that a batch norm with running statistics reads."""
+    found: set[str] = set()
+    for read in channels.reads:
+        if isinstance(read.module, _BatchNorm) and read.module.track_running_stats:
+            found.update(part.space for part in read.parts if part.space is not None)
+    return found
 
 
 class _Sums:
@@ -114,6 +130,8 @@ class _Sums:
         self.gates: list[tuple[str, Tensor]] = []
         """What multiplies the inputs of each reader, in this batch."""
         self.with_loss = False
+        self.normed: set[str] = set()
+        """Spaces that a batch norm reads."""
         for name, space in spaces.items():
             self.wins[name] = torch.zeros(space.channels, dtype=torch.float64)
             self.change[name] = torch.zeros(space.channels, dtype=torch.float64)
@@ -193,7 +211,7 @@ def _listening(model: nn.Module, channels: Channels, sums: _Sums) -> Iterator[No
 
 
 def _reading(read: Read, sums: _Sums) -> Any:
-    """Make a hook for a layer: x becomes x · (1 + gate), and ∂L/∂gate is Σ ∂L/∂x · x."""
+    """Make a hook for a layer: x becomes x + gate · x, and ∂L/∂gate is Σ ∂L/∂x · x."""
 
     def hook(module: nn.Module, args: Any) -> Any:
         x = args[0]
@@ -212,7 +230,10 @@ def _reading(read: Read, sums: _Sums) -> Any:
             gates.append(sums.gate(part.space, h))
         if not sums.with_loss:
             return None
-        gated = maps * (1 + torch.cat(gates, 1).unsqueeze(2))
+        used = maps
+        if read.out in sums.normed:
+            used = maps - maps.detach().mean((0, 2), keepdim=True)
+        gated = maps + used * torch.cat(gates, 1).unsqueeze(2)
         return (_unmapped(gated, x), *args[1:])
 
     return hook
