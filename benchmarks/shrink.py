@@ -94,12 +94,10 @@ def load(setup: Setup, data: Path, validation: bool) -> Images:
     return Images(x, y, to_float(test_x), test_y, dataset.classes)
 
 
-def train(
-    net: nn.Module, images: Images, setup: Setup, epochs: int, beta: float, seed: int, lr: float
-) -> None:
-    """Train with the recipe of the preset small: Adam, one cycle over four fifths of the epochs."""
+def train(net: nn.Module, images: Images, setup: Setup, epochs: int, beta: float, seed: int) -> None:
+    """Train, or fine-tune, with the recipe of small: Adam, one cycle over four fifths of the epochs."""
     cycle = epochs * 4 // 5
-    changes = {"batch_size": setup.batch_size, "epochs": epochs, "cycle_epochs": cycle, "max_lr": lr}
+    changes = {"batch_size": setup.batch_size, "epochs": epochs, "cycle_epochs": cycle}
     config = Config.of("rot-mnist/ien-r4", "small", **changes)
     objective = ien.EquivarianceLoss("rot4", dict.fromkeys(net.taps, beta), net.feature_groups)
     optimizer = optimizer_of(config, net)
