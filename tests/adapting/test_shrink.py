@@ -485,3 +485,55 @@ def test_permuted_channels_are_noticed():
     torch.manual_seed(0)
     with pytest.raises(ValueError, match="something else than with zeros"):
         shrink(Shuffled(), torch.rand(2, 1, 7, 7), keep=0.6)
+
+
+def test_statistics_are_those_of_the_images():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 2, 1))
+    net[1].momentum = 0.3
+    x = torch.rand(10, 1, 7, 7)
+    small = shrink(net, x, keep=0.5, batch_size=5).model
+    maps = [small[0](part) for part in x.split(5)]
+    mean = (maps[0].mean((0, 2, 3)) + maps[1].mean((0, 2, 3))) / 2
+    var = (maps[0].var((0, 2, 3)) + maps[1].var((0, 2, 3))) / 2
+    assert torch.allclose(small[1].running_mean, mean, atol=1e-6)
+    assert torch.allclose(small[1].running_var, var, atol=1e-6)
+    assert small[1].momentum == 0.3 and small[1].training
+    assert not net[1].running_mean.any()
+
+
+def test_what_a_norm_takes_out_is_worth_nothing():
+    """A channel that is the same everywhere: a batch norm behind its reader subtracts it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.Flatten()
+    )
+    net[0].weight.data[2] = 0
+    net[0].bias.data[2] = 5.0
+    x, labels = torch.rand(8, 1, 7, 7), torch.rand(8, 18)
+    options = {"labels": labels, "loss": F.mse_loss, "feature_groups": {"0": 4, "": 1}, "batch_size": 8}
+    net.train()(x)
+    for _ in range(200):  # until the statistics are those of the images
+        net(x)
+    net.eval()
+    result = shrink(net, x, keep=7 / 8, **options)
+    assert result.layers["0"].kept.tolist() == [0, 1, 3]
+    assert float(result.layers["0"].score[2]) < 1e-6
+    assert torch.allclose(result.model(x), net(x), atol=1e-3)
+    exact = shrink(net, x, keep=1, update_norms=False, **options)
+    assert float(exact.layers["0"].score[2]) > 1e-3
+
+
+def test_rounds_score_what_is_left():
+    """Two members that do the same: the second is needed once the first has gone."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 1), ien.GroupPool(4), nn.Conv2d(1, 2, 1)).double()
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([1.0, 1.0, -0.5, -1.0]).view(4, 1, 1, 1))
+        net[0].bias.zero_()
+        net[2].weight.fill_(1.0)
+    x = torch.randn(4, 1, 6, 6).double()
+    score = shrink(net, x, keep=1).layers["0"].score
+    assert score[0] == score[1] == score[2] == 0 < score[3]  # twins hide each other's use
+    assert shrink(net, x, keep=0.5, rounds=1).layers["0"].kept.tolist() == [2, 3]
+    assert shrink(net, x, keep=0.5, rounds=4).layers["0"].kept.tolist() == [1, 3]
