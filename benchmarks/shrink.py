@@ -3,15 +3,14 @@
     python benchmarks/shrink.py --data DIR --sets rot-mnist eurosat --seeds 1 2 3
 
 A network with feature groups of 4 is trained, shrunk to the operations of the hand-set R4-2-1, and
-fine-tuned. R4-2-1 with the loss, and the same network without it (CNN-aug), are trained for as many steps
-in all. With --new-weights so is the shrunk mix: what the choice is worth without what was learned before.
-With --validation nothing touches the test images: the last training images are held out and tested.
+fine-tuned (shrunk). R4-2-1 with the loss (het), and the same network without it (cnn-aug), are trained for
+as many epochs in all. What is in the file already is not run again. With --validation the last training
+images are held out, and nothing touches the test images: settings were chosen so.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import platform
 import statistics
@@ -35,6 +34,7 @@ from ien.training.schedule import learning_rate
 
 ROOT = Path(__file__).parents[1]
 HAND_SET = "4-2-1"
+ROWS = ("shrunk", "het", "cnn-aug")
 AGREEMENT_IMAGES = 5000
 SCORED_IMAGES = 600
 ROUNDS = {1: 400, 64: 60}
@@ -57,19 +57,19 @@ class Setup:
     held_out: int
     """Training images that --validation tests on."""
 
-    def network(self, feature_groups: str | int, classes: int, channels: int) -> nn.Module:
+    def network(self, feature_groups: str | int, images: Images) -> nn.Module:
         return ien.models.create(
             self.model,
             feature_groups=feature_groups,
             width=self.width,
-            num_classes=classes,
-            in_channels=channels,
+            num_classes=images.classes,
+            in_channels=images.x.shape[1],
         )
 
 
 SETS = {
     "rot-mnist": Setup("cnn6", "rot-mnist", {}, 64, 1.0, 6, 4, 1 / 8, 2000),
-    "eurosat": Setup("resnet18", "eurosat", {"image_size": 33}, 32, 0.1, 12, 8, 1 / 8, 400),
+    "eurosat": Setup("resnet18", "eurosat", {"image_size": 33}, 32, 0.1, 9, 6, 1 / 8, 400),
 }
 
 
@@ -151,53 +151,37 @@ def shrunk_to(net: nn.Module, images: Images, operations: int, seed: int) -> ien
     return ien.shrink(net, x, 4, keep, y, budget="operations")
 
 
-def reset(net: nn.Module) -> None:
-    """Draw all weights again."""
-    for module in net.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
-
-
-def run(
-    setup: Setup, images: Images, seed: int, new_weights: bool
-) -> tuple[dict[str, dict[str, Any]], dict[str, nn.Module]]:
-    """Train all networks of a seed; return their results and themselves."""
-    results: dict[str, dict[str, Any]] = {}
-    nets: dict[str, nn.Module] = {}
-    in_channels = images.x.shape[1]
-    total = setup.train_epochs + setup.tune_epochs
-
-    def trained(
-        name: str, net: nn.Module, epochs: int, beta: float, feature_groups: Any, before: float = 0.0
-    ) -> None:
-        start = time.process_time()
-        train(net, images, setup, epochs, beta, seed)
-        results[name] = result(net, images, before + time.process_time() - start, feature_groups)
-        nets[name] = net
-        print(f"seed {seed} {name}: {results[name]}", flush=True)
-
+def run_shrunk(setup: Setup, images: Images, seed: int) -> dict[str, dict[str, Any]]:
+    """Train, shrink and fine-tune; time what comes out beside the hand-set network."""
     torch.manual_seed(seed)
-    trained("het", setup.network(HAND_SET, images.classes, in_channels), total, setup.beta, HAND_SET)
-    torch.manual_seed(seed)
-    net = setup.network(4, images.classes, in_channels)
-    trained("homogeneous", net, setup.train_epochs, setup.beta, 4)
-
+    large = setup.network(4, images)
     start = time.process_time()
-    shrunk = shrunk_to(net, images, results["het"]["operations"], seed)
+    train(large, images, setup, setup.train_epochs, setup.beta, seed)
+    results = {"homogeneous": result(large, images, time.process_time() - start, 4)}
+
+    hand_set = setup.network(HAND_SET, images).eval()
+    wanted = ien.shrink(hand_set, images.x[:8], HAND_SET, keep=1).operations[0]
+    shrunk = shrunk_to(large, images, wanted, seed)
     print(shrunk, flush=True)
-    seconds = results["homogeneous"]["seconds"] + time.process_time() - start
     untuned = accuracy(shrunk.model, images.test_x, images.test_y)
-    again = copy.deepcopy(shrunk.model)
-    trained("shrunk", shrunk.model, setup.tune_epochs, setup.beta, shrunk.feature_groups, seconds)
+    train(shrunk.model, images, setup, setup.tune_epochs, setup.beta, seed)
+    results["shrunk"] = result(shrunk.model, images, time.process_time() - start, shrunk.feature_groups)
     results["shrunk"]["before_tuning"] = untuned
     results["shrunk"]["mix"] = {name: layer.sizes for name, layer in shrunk.layers.items()}
+
+    nets = {"het": hand_set, "homogeneous": large, "shrunk": shrunk.model}
+    for name, times in latency(nets, images).items():
+        results.setdefault(name, {})["latency"] = times
+    return results
+
+
+def run_hand_set(setup: Setup, images: Images, seed: int, beta: float) -> dict[str, Any]:
+    """Train the hand-set network, with or without the loss."""
     torch.manual_seed(seed)
-    trained("cnn-aug", setup.network(HAND_SET, images.classes, in_channels), total, 0.0, HAND_SET)
-    if new_weights:
-        torch.manual_seed(seed)
-        reset(again)
-        trained("shrunk mix, new weights", again, total, setup.beta, shrunk.feature_groups)
-    return results, nets
+    net = setup.network(HAND_SET, images)
+    start = time.process_time()
+    train(net, images, setup, setup.train_epochs + setup.tune_epochs, beta, seed)
+    return result(net, images, time.process_time() - start, HAND_SET)
 
 
 def latency(nets: dict[str, nn.Module], images: Images) -> dict[str, dict[str, Any]]:
@@ -217,48 +201,53 @@ def latency(nets: dict[str, nn.Module], images: Images) -> dict[str, dict[str, A
     return found
 
 
-def summary(name: str, seeds: dict[str, Any]) -> str:
-    lines = [f"{name}: accuracy % and milliseconds relative to het at batch 1 and 64"]
-    for row in next(iter(seeds.values())):
-        accuracies = [100 * each[row]["accuracy"] for each in seeds.values()]
-        spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
-        times = []
-        for size in ROUNDS:
-            ratios = [each[row]["latency"][f"batch {size}"]["of het"][1] for each in seeds.values()]
-            times.append(f"{statistics.mean(ratios):.2f}")
-        lines.append(f"  {row}: {statistics.mean(accuracies):.2f} ± {spread:.2f}  {' '.join(times)}")
-    return "\n".join(lines)
+def summary(seeds: dict[str, Any]) -> list[str]:
+    """Lines with the mean accuracy, and its sample standard deviation, of each row."""
+    lines = []
+    for row in ("homogeneous", *ROWS):
+        done = [each[row] for each in seeds.values() if "accuracy" in each.get(row, {})]
+        if not done:
+            continue
+        accuracies = [100 * each["accuracy"] for each in done]
+        spread = statistics.stdev(accuracies) if len(done) > 1 else 0.0
+        lines.append(f"{row}: {statistics.mean(accuracies):.2f} ± {spread:.2f} ({len(done)} seeds)")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with mnist and eurosat")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--validation", action="store_true", help="test on held-out training images")
-    parser.add_argument("--new-weights", action="store_true", help="train the shrunk mix anew as well")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "shrink.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    written: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}",
-        "tested on": "validation" if options.validation else "test",
-        "sets": {},
-    }
-    if options.out.exists():  # sets that do not run now stay
-        written["sets"] = json.loads(options.out.read_text())["sets"]
+    written: dict[str, Any] = {"sets": {}}
+    if options.out.exists():
+        written = json.loads(options.out.read_text())
+    written["machine"] = f"{platform.machine()}, 1 thread, torch {torch.__version__}"
+    written["tested on"] = "validation" if options.validation else "test"
     for name in options.sets:
         setup = SETS[name]
         images = load(setup, options.data, options.validation)
-        seeds: dict[str, Any] = {}
-        for seed in options.seeds:
-            results, nets = run(setup, images, seed, options.new_weights)
-            for row, times in latency(nets, images).items():
-                results[row]["latency"] = times
-            seeds[str(seed)] = results
-            written["sets"][name] = seeds
-            options.out.write_text(json.dumps(written, indent=1) + "\n")
-        print(summary(name, seeds), flush=True)
+        seeds = written["sets"].setdefault(name, {})
+        for row in options.rows:
+            for seed in options.seeds:
+                found = seeds.setdefault(str(seed), {})
+                if "accuracy" in found.get(row, {}):
+                    continue
+                if row == "shrunk":
+                    results = run_shrunk(setup, images, seed)
+                else:
+                    beta = setup.beta if row == "het" else 0.0
+                    results = {row: run_hand_set(setup, images, seed, beta)}
+                for key, values in results.items():
+                    found.setdefault(key, {}).update(values)
+                    print(name, seed, key, values, flush=True)
+                options.out.write_text(json.dumps(written, indent=1) + "\n")
+        print(name, *summary(seeds), sep="\n  ", flush=True)
 
 
 if __name__ == "__main__":
