@@ -229,7 +229,7 @@ SIMPLE_PAGES = {
     "guides/gate": 1,
     "guides/clusters": 1,
     "guides/transformation": 2,
-    "guides/heterogeneous": 1,
+    "guides/heterogeneous": 2,
     "concepts/equivariance": 1,
     "concepts/feature-groups": 1,
     "concepts/exact": 1,

@@ -10,7 +10,7 @@ The package, in the order in which it imports and in which to read it:
     measuring/      how equivariant is a model: measure()
     geometry/       why it is not more: doctor()
     tying/          weights that are equivariant by construction
-    adapting/       a model that is trained already: average, canonicalize, adapt
+    adapting/       a model that is trained already: average, canonicalize, adapt, shrink
     exporting/      a trained model -> ONNX, torch.export, safetensors, each checked
     models/         the networks of the paper
     baselines/      built-in equivariance: steerable, SESN, DSS, SS-CNN
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for editors and type checkers; in a program names load when
     from .adapting.average import GroupAverage
     from .adapting.canonicalize import Canonicalize
     from .adapting.compare import Comparison, compare
+    from .adapting.shrink import Shrunk, shrink
     from .exporting.export import export
     from .exporting.result import Exported
     from .geometry.doctor import Diagnosis, Finding, doctor
@@ -70,6 +71,7 @@ __all__ = [
     "LayerReport",
     "OutputReport",
     "Report",
+    "Shrunk",
     "Symmetry",
     "Tied",
     "adapt",
@@ -93,6 +95,7 @@ __all__ = [
     "reflection",
     "rotation",
     "scale",
+    "shrink",
     "symmetry",
     "tracking",
 ]
@@ -104,6 +107,7 @@ _MODULES = {
     ".adapting.average": ["GroupAverage"],
     ".adapting.canonicalize": ["Canonicalize"],
     ".adapting.compare": ["Comparison", "compare"],
+    ".adapting.shrink": ["Shrunk", "shrink"],
     ".exporting.export": ["export"],
     ".exporting.result": ["Exported"],
     ".geometry.doctor": ["Diagnosis", "Finding", "doctor"],
