@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # for editors and type checkers; in a program names load when
     from .adapting.average import GroupAverage
     from .adapting.canonicalize import Canonicalize
     from .adapting.compare import Comparison, compare
-    from .adapting.shrink import Shrunk, shrink
+    from .adapting.shrinking.shrink import Shrunk, shrink
     from .exporting.export import export
     from .exporting.result import Exported
     from .geometry.doctor import Diagnosis, Finding, doctor
@@ -107,7 +107,7 @@ _MODULES = {
     ".adapting.average": ["GroupAverage"],
     ".adapting.canonicalize": ["Canonicalize"],
     ".adapting.compare": ["Comparison", "compare"],
-    ".adapting.shrink": ["Shrunk", "shrink"],
+    ".adapting.shrinking.shrink": ["Shrunk", "shrink"],
     ".exporting.export": ["export"],
     ".exporting.result": ["Exported"],
     ".geometry.doctor": ["Diagnosis", "Finding", "doctor"],

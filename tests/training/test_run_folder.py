@@ -186,8 +186,8 @@ def test_out_of_memory_is_one_line_and_loses_nothing(tmp_path, finished, error, 
     told = str(caught.value)
     assert "\n" not in told and told.startswith("out of memory (")
     assert told.endswith(
-        f"use a batch_size below 16, as in --set batch_size=8, or gradient accumulation in a loop of your own; "
-        f"{path} keeps what was saved before"
+        f"use a batch_size below 16, as in --set batch_size=8, or gradient accumulation in a loop of your "
+        f"own; {path} keeps what was saved before"
     )
     toy.run_in(path)
     assert (path / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()

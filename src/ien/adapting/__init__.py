@@ -11,9 +11,5 @@ In reading order:
     head.py           the features that a classifier's last layer reads
     adapt.py          adapt: train a copy for some minutes, without labels
     compare.py        before and after: agreement, accuracy, cost
-    channels.py       which layers write, pass on and read the same channels
-    worth.py          what each member of a feature group does for a trained model
-    budget.py         which members stay, for a number of channels or operations
-    removal.py        the same model with smaller layers
-    shrink.py         shrink: remove the members that a trained model needs least
+    shrinking/        shrink: remove the channels that it needs least
 """

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import ien
-from ien.adapting.shrink import shrink
-from ien.adapting.worth import lead
+from ien.adapting.shrinking.shrink import shrink
+from ien.adapting.shrinking.worth import lead
 
 BUILDERS = {
     "cnn6": (lambda: ien.models.cnn6(width=1 / 16), (1, 28, 28)),

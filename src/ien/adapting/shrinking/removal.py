@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from ..loss.feature_groups import FeatureGroups, GroupPool
+from ...loss.feature_groups import FeatureGroups, GroupPool
 from .channels import Channels, Read
 
 __all__ = ["Kept", "cut", "estimate_norms", "without"]

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
 
-from ..loss.feature_groups import FeatureGroups, GroupPool
-from ..loss.layers import by_name
-from ..loss.modules import hooked, walk
-from ..measuring.inputs import try_model
-from ..tying.wiring import Mixing, Specs, Wiring, Word, asked_for, batches_in, is_depthwise
+from ...loss.feature_groups import FeatureGroups, GroupPool
+from ...loss.layers import by_name
+from ...loss.modules import hooked, walk
+from ...measuring.inputs import try_model
+from ...tying.wiring import Mixing, Specs, Wiring, Word, asked_for, batches_in, is_depthwise
 
 __all__ = ["Channels", "Part", "Read", "Space", "follow"]
 

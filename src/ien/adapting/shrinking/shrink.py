@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._text import columns, short_count, type_name
-from ..loss.feature_groups import FeatureGroups, Spec
-from ..loss.modules import hooked, tensors_in, unwrapped
-from ..measuring.inputs import Images, check_inputs, checked_batches, device_of, eval_mode
-from ..tying.tie import plain_copy
+from ..._text import columns, short_count, type_name
+from ...loss.feature_groups import FeatureGroups, Spec
+from ...loss.modules import hooked, tensors_in, unwrapped
+from ...measuring.inputs import Images, check_inputs, checked_batches, device_of, eval_mode
+from ...tying.tie import plain_copy
 from .budget import Budget, check_reachable, choose, cost_of
 from .channels import Channels, follow
 from .removal import cut, estimate_norms, without
@@ -138,8 +138,8 @@ def shrink(
         batch_size: Images per batch, if ``images`` is a tensor.
 
     Returns:
-        The smaller model, and what became of each layer. Save it with ``torch.save(result.model,
-        path)`` or :func:`ien.export`: its weights fit no network of the old size.
+        The smaller model, and what became of each layer. Save it with :func:`ien.export`, which
+        keeps its architecture: the weights fit no network of the old size.
 
     Raises:
         ValueError: Nothing can be removed, or not as much; channels cannot be split into these

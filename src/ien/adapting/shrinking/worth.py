@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..loss.feature_groups import FeatureGroups, GroupPool
-from ..measuring.inputs import try_model
+from ...loss.feature_groups import FeatureGroups, GroupPool
+from ...measuring.inputs import try_model
 from .channels import Channels, Read, Space
 
 __all__ = ["Worth", "lead", "worth_of"]
