@@ -129,7 +129,7 @@ def accuracy(net: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def result(net: nn.Module, images: Images, seconds: float, feature_groups: Any) -> dict[str, Any]:
-    """Test a network; seconds are those of a CPU that it was trained for."""
+    """Test a network; seconds are those of the CPU, for shrunk ones with scoring and tests in between."""
     some = images.test_x[:AGREEMENT_IMAGES]
     agreement = ien.compare({"it": net}, some, "rot4", batch_size=500).versions["it"].all_agree
     counted = ien.shrink(net, images.x[:8], feature_groups, keep=1)  # changes nothing
