@@ -71,7 +71,7 @@ class Similarity:
         turn = self.turn if self.flip else -self.turn % 1
         return Similarity(turn, self.flip, 1 / self.scale)
 
-    # fractions are slow to hash and to multiply, and every step of training asks for these anew
+    # fractions are slow to hash and to multiply, and every step of training asks for these again
     @cached_property
     def exact(self) -> bool:
         """Whether it only permutes the pixels of a square map."""
