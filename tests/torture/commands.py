@@ -20,7 +20,7 @@ from rich.console import Console
 from torch import nn
 
 import ien
-from ien._files import digest, replace_file, write_tensors
+from ien._files import replace_file, write_tensors
 from ien.adapting import adapt as adapting
 from ien.data import cache, tiny_imagenet
 from ien.data.download import clear_unpacked_part
@@ -193,8 +193,8 @@ COMMANDS = {
 }
 
 
-def results(folder: Path) -> dict[str, str]:
-    """Path → digest of everything that must be equal after an interruption."""
+def results(folder: Path) -> dict[str, bytes]:
+    """Path → content of everything that must be equal after an interruption."""
     found = {}
     for pattern in RESULTS:
         for path in folder.rglob(pattern):
@@ -203,12 +203,12 @@ def results(folder: Path) -> dict[str, str]:
                 content = path.read_bytes()
                 if path.suffix == ".json":
                     content = json.dumps(_without_clock(json.loads(content))).encode()
-                found[name] = digest(content)
+                found[name] = content
     return found
 
 
 def problem_when_given_again(
-    work: Path, expected: dict[str, str], function: Callable[..., object], *arguments: object
+    work: Path, expected: dict[str, bytes], function: Callable[..., object], *arguments: object
 ) -> str | None:
     """Call what was interrupted in a folder once more; what is wrong with how that ended."""
     again = call(function, *arguments, folder=work)
@@ -217,10 +217,20 @@ def problem_when_given_again(
     found = results(work)
     if found != expected:
         changed = [path for path in expected | found if expected.get(path) != found.get(path)]
-        return f"other results in {', '.join(changed)}"
+        where = first_difference(expected.get(changed[0], b""), found.get(changed[0], b""))
+        return f"other results in {', '.join(changed)}; in the first of them {where}"
     if leftovers(work):
         return f"leaves {', '.join(leftovers(work))}"
     return None
+
+
+def first_difference(one: bytes, other: bytes) -> str:
+    """Where two contents part, and how they go on there."""
+    place = 0
+    while place < min(len(one), len(other)) and one[place] == other[place]:
+        place += 1
+    around = slice(max(0, place - 60), place + 60)
+    return f"from byte {place} of {len(one)} and {len(other)}: {one[around]!r}, {other[around]!r}"
 
 
 def leftovers(folder: Path) -> list[str]:

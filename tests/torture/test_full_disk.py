@@ -60,7 +60,7 @@ def full_disks(place: Path, sizes: tuple[int, ...]) -> Tally:
     return tally
 
 
-def problem_on(work: Path, size: int, mounted: bool, copy: Path, expected: dict[str, str]) -> str | None:
+def problem_on(work: Path, size: int, mounted: bool, copy: Path, expected: dict[str, bytes]) -> str | None:
     if mounted:
         ended = call(one_run, folder=work)
     else:

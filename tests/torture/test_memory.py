@@ -65,7 +65,7 @@ def too_little_memory(place: Path, limits: tuple[int, ...]) -> Tally:
     return tally
 
 
-def problem_with(work: Path, megabytes: int, expected: dict[str, str]) -> str | None:
+def problem_with(work: Path, megabytes: int, expected: dict[str, bytes]) -> str | None:
     before = checkpoints(work)
     ended = call(with_little_memory, megabytes, folder=work)
     if not says_what_helps(ended):

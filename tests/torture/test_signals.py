@@ -64,7 +64,7 @@ def stopped_at_random(name: signal.Signals, place: Path, count: int) -> Tally:
     return tally
 
 
-def problem_after(name: signal.Signals, moment: float, work: Path, expected: dict[str, str]) -> str | None:
+def problem_after(name: signal.Signals, moment: float, work: Path, expected: dict[str, bytes]) -> str | None:
     ended = call(run_for, moment, name, folder=work)
     if name is not signal.SIGKILL and "Traceback" in ended.output:
         return f"traceback: {ended}"
