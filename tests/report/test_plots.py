@@ -351,6 +351,26 @@ def test_the_same_numbers_give_the_same_bytes_whatever_the_users_settings(tmp_pa
         assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
+def test_bytes_do_not_depend_on_the_last_bits_of_the_layout(tmp_path) -> None:
+    # which is all that differs between two processes: the layout's solver goes by addresses
+    def drawn(shift: float) -> matplotlib.figure.Figure:
+        figure = matplotlib.figure.Figure()
+        axes = figure.add_axes((0.1 + shift, 0.1, 0.8, 0.8))
+        axes.plot([1, 3, 2])
+        return figure
+
+    written = []
+    for shift in (0.0, 1e-13):
+        with styled():
+            buffer = io.BytesIO()
+            drawn(shift).savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        written.append(buffer.getvalue())
+    assert written[0] != written[1]  # so the shift is one that matters
+    files = [save_figure(drawn(shift), tmp_path / f"{shift}") for shift in (0.0, 1e-13)]
+    for one, other in zip(*files, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
 def test_a_failed_write_leaves_the_earlier_files(tmp_path, monkeypatch) -> None:
     figure = plot_errors({"a": quarters(c=1.0)})
     png, _ = save_figure(figure, tmp_path / "a")

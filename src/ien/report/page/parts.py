@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...measuring.measure import measure
 from ...measuring.report import Report
 from ..opened import Opened
-from ..plots.style import styled
+from ..plots.style import settle, styled
 from .explorer import Exploration
 from .html import fill
 from .sweeps import Sweep
@@ -136,6 +136,7 @@ def as_address(figure: Figure) -> str:
     """Write a figure as SVG in a data URI."""
     buffer = io.BytesIO()
     with styled():  # some settings of the style count when a figure is written
+        settle(figure)
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     # as an image of its own, it cannot clash with the ids and styles of the page
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"

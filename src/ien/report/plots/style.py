@@ -108,8 +108,23 @@ def styled() -> Iterator[None]:
         yield
 
 
+def settle(figure: Figure) -> None:
+    """Lay a figure out once, and keep that layout, rounded.
+
+    The solver of ``layout="constrained"`` goes through its terms in an order that depends on their
+    addresses: its last bits change from process to process, and with them the ids in an SVG.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = axes.get_position().bounds
+        axes.set_position((round(left, 6), round(bottom, 6), round(width, 6), round(height, 6)))
+
+
 def save_figure(figure: Figure, path: Path | str) -> list[Path]:
     """Write a figure as PNG and SVG beside each other; the same figure gives the same bytes.
+
+    The figure keeps the layout that it is written with.
 
     Args:
         figure: What a plot function returned.
@@ -131,6 +146,7 @@ def save_figure(figure: Figure, path: Path | str) -> list[Path]:
 
     png, svg = path.with_name(f"{stem}.png"), path.with_name(f"{stem}.svg")
     with styled():
+        settle(figure)
         replace_file(png, write_png)
         replace_file(svg, write_svg)
     return [png, svg]
