@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from numbers import Integral
 from typing import Any
 
@@ -22,6 +23,8 @@ from ..groups.acting import is_traced
 
 __all__ = ["FeatureGroups", "GroupPool", "Spec", "group_pool", "pool_layer"]
 
+CACHED_NUMBERS = 2**19
+"""How many numbers a processor works on at once in the backward pass: they stay in its cache."""
 MAX_SHARE_DENOMINATOR = 1000
 """Shares are rounded to fractions with denominators up to this: 0.1 is meant as a tenth."""
 
@@ -248,7 +251,11 @@ def _max_over_members(h: Tensor, blocks: list[tuple[int, int]]) -> Tensor:
     pooled = []
     for part, (size, _) in zip(parts, blocks, strict=True):
         if size > 1:
-            part = part.unflatten(1, (-1, size)).amax(2)  # (B, N, size, …) -> (B, N, …)
+            members = part.unflatten(1, (-1, size))  # (B, N, size, …)
+            if torch.is_grad_enabled():
+                part = members.amax(2)  # (B, N, …): members that tie share the gradient
+            else:
+                part = reduce(torch.maximum, members.unbind(2))  # the same in half the time
         pooled.append(part)
     if len(pooled) == 1 and blocks[0][0] > 1:
         result = pooled[0]
@@ -283,22 +290,39 @@ class _MaxOverMembers(torch.autograd.Function):
             (result,) = torch.autograd.grad(plain, alias, grad, create_graph=True)
             return result, None
 
-        # the gradient of a maximum goes to the members that are the maximum, in equal shares
         result = torch.empty_like(h)
-        channel, feature_group = 0, 0
-        for size, channels in ctx.blocks:
-            count = channels // size
-            part = h.narrow(1, channel, channels)
-            out = result.narrow(1, channel, channels)
-            best = pooled.narrow(1, feature_group, count)
-            slope = grad.narrow(1, feature_group, count)
-            channel += channels
-            feature_group += count
-            if size == 1:
-                out.copy_(slope)
-                continue
-            members = out.unflatten(1, (-1, size))  # (B, N, size, …), the memory of out
-            members.copy_(best.unsqueeze(2).expand_as(members))
-            torch.eq(part, out, out=out)  # 1 where a member is the maximum, else 0
-            members.mul_((slope / members.sum(2)).unsqueeze(2))
+        if h.device.type != "cpu" or h.numel() <= CACHED_NUMBERS:
+            _share_gradient(h, pooled, grad, result, ctx.blocks)
+            return result, None
+        images = max(1, CACHED_NUMBERS // h[0].numel())
+        for start in range(0, len(h), images):
+            some = slice(start, start + images)
+            _share_gradient(h[some], pooled[some], grad[some], result[some], ctx.blocks)
         return result, None
+
+
+def _share_gradient(
+    h: Tensor, pooled: Tensor, grad: Tensor, result: Tensor, blocks: list[tuple[int, int]]
+) -> None:
+    """Write the gradient of maps (B, C, …) to ``result``: equal shares for all that are maximal."""
+    channel, feature_group = 0, 0
+    for size, channels in blocks:
+        count = channels // size
+        part = h.narrow(1, channel, channels)
+        out = result.narrow(1, channel, channels)
+        best = pooled.narrow(1, feature_group, count)
+        slope = grad.narrow(1, feature_group, count)
+        channel += channels
+        feature_group += count
+        if size == 1:
+            out.copy_(slope)
+            continue
+        members = out.unflatten(1, (-1, size))  # (B, N, size, …), the memory of out
+        # 1 where a member is the maximum, else 0
+        if part.stride(1) == 1:  # channels last: rows of a few members are compared slowly
+            members.copy_(best.unsqueeze(2).expand_as(members))
+            torch.eq(part, out, out=out)
+        else:
+            torch.eq(part.unflatten(1, (-1, size)), best.unsqueeze(2), out=members)
+        winners = reduce(torch.add, members.unbind(2))  # (B, N, …)
+        members.mul_((slope / winners).unsqueeze(2))
