@@ -4,8 +4,9 @@
 
 A network with feature groups of 4 is trained, shrunk to the operations of the hand-set R4-2-1, and
 fine-tuned (shrunk). R4-2-1 with the loss (het), and the same network without it (cnn-aug), are trained for
-as many epochs in all. What is in the file already is not run again. With --validation the last training
-images are held out, and nothing touches the test images: settings were chosen so.
+as many epochs in all. In the row shrunk-trained, the network had all of these epochs before it was shrunk:
+what comes of a network that you have already. What is in the file is not run again. With --validation the
+last training images are held out, and nothing touches the test images: settings were chosen so.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from ien.training.schedule import learning_rate
 
 ROOT = Path(__file__).parents[1]
 HAND_SET = "4-2-1"
-ROWS = ("shrunk", "het", "cnn-aug")
+ROWS = ("shrunk", "shrunk-trained", "het", "cnn-aug")
+BEFORE = {"shrunk": "homogeneous", "shrunk-trained": "homogeneous-trained"}
+"""Row → the name of the network that is shrunk."""
 AGREEMENT_IMAGES = 5000
 SCORED_IMAGES = 600
 ROUNDS = {1: 400, 64: 60}
@@ -151,13 +154,17 @@ def shrunk_to(net: nn.Module, images: Images, operations: int, seed: int) -> ien
     return ien.shrink(net, x, 4, keep, y, budget="operations")
 
 
-def run_shrunk(setup: Setup, images: Images, seed: int) -> dict[str, dict[str, Any]]:
+def run_shrunk(setup: Setup, images: Images, seed: int, row: str) -> dict[str, dict[str, Any]]:
     """Train, shrink and fine-tune; time what comes out beside the hand-set network."""
+    before = BEFORE[row]
+    epochs = setup.train_epochs
+    if row == "shrunk-trained":
+        epochs += setup.tune_epochs
     torch.manual_seed(seed)
     large = setup.network(4, images)
     start = time.process_time()
-    train(large, images, setup, setup.train_epochs, setup.beta, seed)
-    results = {"homogeneous": result(large, images, time.process_time() - start, 4)}
+    train(large, images, setup, epochs, setup.beta, seed)
+    results = {before: result(large, images, time.process_time() - start, 4)}
 
     hand_set = setup.network(HAND_SET, images).eval()
     wanted = ien.shrink(hand_set, images.x[:8], HAND_SET, keep=1).operations[0]
@@ -165,11 +172,11 @@ def run_shrunk(setup: Setup, images: Images, seed: int) -> dict[str, dict[str, A
     print(shrunk, flush=True)
     untuned = accuracy(shrunk.model, images.test_x, images.test_y)
     train(shrunk.model, images, setup, setup.tune_epochs, setup.beta, seed)
-    results["shrunk"] = result(shrunk.model, images, time.process_time() - start, shrunk.feature_groups)
-    results["shrunk"]["before_tuning"] = untuned
-    results["shrunk"]["mix"] = {name: layer.sizes for name, layer in shrunk.layers.items()}
+    results[row] = result(shrunk.model, images, time.process_time() - start, shrunk.feature_groups)
+    results[row]["before_tuning"] = untuned
+    results[row]["mix"] = {name: layer.sizes for name, layer in shrunk.layers.items()}
 
-    nets = {"het": hand_set, "homogeneous": large, "shrunk": shrunk.model}
+    nets = {"het": hand_set, before: large, row: shrunk.model}
     for name, times in latency(nets, images).items():
         results.setdefault(name, {})["latency"] = times
     return results
@@ -204,7 +211,7 @@ def latency(nets: dict[str, nn.Module], images: Images) -> dict[str, dict[str, A
 def summary(seeds: dict[str, Any]) -> list[str]:
     """Lines with the mean accuracy, and its sample standard deviation, of each row."""
     lines = []
-    for row in ("homogeneous", *ROWS):
+    for row in (*BEFORE.values(), *ROWS):
         done = [each[row] for each in seeds.values() if "accuracy" in each.get(row, {})]
         if not done:
             continue
@@ -238,8 +245,8 @@ def main() -> None:
                 found = seeds.setdefault(str(seed), {})
                 if "accuracy" in found.get(row, {}):
                     continue
-                if row == "shrunk":
-                    results = run_shrunk(setup, images, seed)
+                if row in BEFORE:
+                    results = run_shrunk(setup, images, seed, row)
                 else:
                     beta = setup.beta if row == "het" else 0.0
                     results = {row: run_hand_set(setup, images, seed, beta)}
