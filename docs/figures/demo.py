@@ -1,4 +1,4 @@
-"""What the three networks of ``ien demo`` make of rotated digits: demo-features.png, demo-angles.png.
+"""What the four networks of ``ien demo`` make of rotated digits: demo-features.png, demo-angles.png.
 
 Run ``ien demo`` first: it trains them, into runs/demo.
 """

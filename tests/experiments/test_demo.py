@@ -35,7 +35,7 @@ def table(output: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-def test_demo_rotates_the_test_of_three_nets_and_ends_with_a_table_and_a_page(demo) -> None:
+def test_demo_rotates_the_test_of_four_nets_and_ends_with_a_table_and_a_page(demo) -> None:
     done, folder = demo
     rows = table(done.output)
     assert list(rows) == list(NETWORKS)

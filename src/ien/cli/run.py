@@ -221,8 +221,8 @@ def demo(
 ) -> None:
     """Train small CNNs on upright digits, test them on rotated ones, and write a page to explore.
 
-    An ordinary CNN, one that sees rotated copies, and one made equivariant: two minutes on two
-    cores. Uses 5,000 MNIST digits that come with the package; nothing is downloaded.
+    An ordinary CNN, one that sees rotated copies, one made equivariant, and one with slack: two
+    minutes on two cores. Uses 5,000 MNIST digits that come with the package; nothing is downloaded.
 
     Example: ien demo
 
