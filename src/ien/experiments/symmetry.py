@@ -15,7 +15,7 @@ from . import rot_mnist
 from .rows import EQUIVARIANT, Settings, Table
 from .tim import SMOKE
 
-__all__ = ["DATA", "METHODS", "NOTES", "SYMMETRY", "Source"]
+__all__ = ["DATA", "METHODS", "NOTES", "ROWS", "SYMMETRY", "Source"]
 
 NAME = "symmetry"
 
@@ -155,6 +155,7 @@ def _all_rows() -> dict[str, _Row]:
 
 
 ROWS = _all_rows()
+"""Row → what its name is made of."""
 
 
 def _row_settings(row: _Row) -> Settings:
