@@ -40,6 +40,12 @@ def test_show_counts_the_passes_of_test_time_averaging_and_no_training() -> None
     assert "the paper prints no numbers for this row" in text
 
 
+def test_show_of_a_row_with_slack_gives_no_bound_that_its_records_exceed() -> None:
+    tied, slack = (invoke("show", f"symmetry/rot-mnist-{row}").output for row in ("tied", "slack"))
+    assert "fewer than 171,290 parameters trained (tied)" in tied
+    assert "fewer than" not in slack and "free remainders" in slack
+
+
 def test_show_of_the_steerable_row_needs_no_other_library(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "e2cnn", None)
     text = invoke("show", "rot-mnist/e2cnn", "--preset", "paper").output

@@ -143,7 +143,7 @@ def test_agreement_stands_beside_accuracy_and_older_records_have_a_dash(tmp_path
     rows = rows_of(tmp_path, *records, content("ien-r4", 1))
     new, old = parse(as_markdown([Part("", rows, (), kind=Agreement())], {}))["Accuracy and agreement"]
     assert (new["agreement %"], new["under group %"]) == ("65.0 ± 7.1", "25.00 ± 0.00")
-    assert new["training s"] == "150" and new["MACs"] == "12.3 M" and new["seeds"] == "1–2"
+    assert new["training s"] == "100" and new["MACs"] == "12.3 M" and new["seeds"] == "1–2"
     worst = [max(layer["relative"] for layer in record["layers"].values()) for record in records]
     assert new["worst error"] == f"{statistics.mean(worst):.1e}"
     assert old["agreement %"] == old["under group %"] == "–" and old["training s"] == "201"
@@ -169,6 +169,11 @@ def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path) -> None:
     assert "ien-r4: its runs differ in epochs (10, 12)" in notes
     assert "ien-r4: seed 1 was recorded more than once; the newest record counts" in notes
     assert "e2cnn: 25 k parameters are trained" in notes
+
+
+def test_notes_say_that_remainders_are_among_the_parameters_trained(tmp_path) -> None:
+    rows = rows_of(tmp_path, content("cnn", 1, trained_parameters=213_562) | {"slack": {"conv1.0": 0.01}})
+    assert "cnn: 214 k parameters are trained, free remainders counted" in notes_of(rows)
 
 
 def test_page_has_a_section_for_each_table_and_its_reading(tmp_path) -> None:
