@@ -16,6 +16,9 @@ def test_list_and_show_know_every_experiment_whatever_folders_there_are() -> Non
     lines = {line.split()[0]: line.split() for line in invoke("list").output.splitlines() if "/" in line}
     assert [name for name in lines if name != "ien"] == names()
     assert lines["rot-mnist/het-ien"] == ["rot-mnist/het-ien", "cnn6", "1", "98.6", "%"]
+    assert (
+        len({len(line) for line in invoke("list", columns=200).output.splitlines() if "/" in line[:20]}) == 1
+    )
     Path("rot-mnist/cnn").mkdir(parents=True)
     assert invoke("show", "rot-mnist/cnn").output.startswith("rot-mnist/cnn, preset small")
     assert "rot-mnist is not a run folder: it has no config.json" in error_of("show", "rot-mnist")

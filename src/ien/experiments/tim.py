@@ -173,7 +173,9 @@ DEVIATIONS = (
     "accuracy is that of the test images; the authors' measure, over images and views, stands beside it",
     "which classes and angles the authors drew is unknown: ours are drawn from data_seed",
 )
-VIEW_DEVIATIONS = ("a view is never the image itself, and elements are drawn uniformly, reflections included",)
+VIEW_DEVIATIONS = (
+    "a view is never the image itself, and elements are drawn uniformly, reflections included",
+)
 RESAMPLING = {
     ("bilinear", False): "bilinear and compared on valid pixels (the authors': nearest, corners included)",
     ("bilinear", True): "bilinear, and corners are compared too (the authors': nearest)",
@@ -187,9 +189,9 @@ BASE_DEVIATIONS = (
     "networks of the other rows",
 )
 HET_WIDTHS = {
-    "resnet18-r4-2-1": "channels at paper 88-187-374-748 (the authors' code: 88-176-352-704, fewer than told)",
+    "resnet18-r4-2-1": "channels at paper 88-187-374-748 (the authors': 88-176-352-704, fewer than told)",
     "vgg-r8-4-2": "channels at paper 132-264-550-1100 (the authors' code begins with 99, which does not run)",
-    "vgg-r8-4-2-1": "channels at paper 129-258-516-1075 (the authors' code: 129-258-516-1032, fewer than told)",
+    "vgg-r8-4-2-1": "channels at paper 129-258-516-1075 (the authors': 129-258-516-1032, fewer than told)",
 }
 """Row without its method → channels at the preset paper, where they are not the authors'."""
 TRANSFORM_DEVIATIONS = (

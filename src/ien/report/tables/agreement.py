@@ -57,7 +57,7 @@ def mean_of(value: Callable[[Record], float]) -> Callable[[Row], float]:
 
 
 def least_seconds(row: Row) -> float:
-    """Return the training time of the fastest seed: whatever else a machine does only adds to it."""
+    """Return the training time of the fastest seed: other work on a machine only adds to it."""
     return min(record.seconds for record in row.records)
 
 

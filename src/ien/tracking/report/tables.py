@@ -49,7 +49,9 @@ NOTE_ON_HELD = (
     "held °: the angle error over frames whose centre is at most 20 px off, where the target is not lost; "
     "over whole turns, the least that templates every 90° allow is 22.5°, and 11.25° every 45°"
 )
-NOTE_ON_SPEED = "fps: updates in a second, the median, each row measured beside whatever else ran on the machine"
+NOTE_ON_SPEED = (
+    "fps: updates in a second, the median, each row measured beside whatever else ran on the machine"
+)
 NOTE_ON_MACHINES = (
     "speeds are not shown, since these rows were measured on several machines: the benchmarks of trackers "
     "(docs/benchmarks.md) take turns on one"
