@@ -175,7 +175,7 @@ def _costs(title: str, rows: Sequence[Row]) -> Table:
 
 def _on_one_machine(rows: Sequence[Row]) -> bool:
     """Whether the speeds of all rows may be compared."""
-    machines = set()
+    machines: set[str] = set()
     for row in rows:
         machines.update(record.machine for record in row.records)
     return len(machines) == 1
