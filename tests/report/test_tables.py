@@ -179,7 +179,7 @@ def test_notes_say_that_remainders_are_among_the_parameters_trained(tmp_path) ->
 def test_page_has_a_section_for_each_table_and_its_reading(tmp_path) -> None:
     write_records(tmp_path / "rot-mnist" / "small", content("cnn"), content("ien-r4", accuracy=0.11))
     resnet = {"experiment": "rot-tim/resnet18-r8-ien-beta0.1", "group": "rot8", "feature_groups": "8"}
-    het = {"experiment": "rot-tim/resnet18-r8-4-2-1-het-ien", "group": "rot8", "feature_groups": "8-4-2-1"}
+    het = {"experiment": "rot-tim/resnet18-r8-4-2-1-cnn-aug", "group": "rot8", "feature_groups": "8-4-2-1"}
     for k, changed in enumerate((resnet, het)):
         other = content(seed=k + 1)
         other["config"] |= changed | {"model": "resnet18", "width": 1.0}
@@ -194,7 +194,7 @@ def test_page_has_a_section_for_each_table_and_its_reading(tmp_path) -> None:
     first, second, third = re.split("## rot-tim|## het", text)
     assert first.rstrip().endswith("### Reading\n\nIt did not hold.") and "### Reading" not in second
     assert "`ien table`" in text and "| 11.00 |" in first and "| resnet18-r8-ien-beta0.1 |" in second
-    assert "het-ien" not in second and "channels %" not in second
+    assert "8-4-2-1" not in second and "channels %" not in second
     shares = [line["channels %"] for line in parse(third)["ResNet18: Accuracy and cost"]]
     assert shares == ["100", "67"]  # 43 of 64
     exact = parse(second)["ResNet18: Relative error of quarter turns and flips alone"]

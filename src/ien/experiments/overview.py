@@ -61,7 +61,7 @@ def overview(rows: Iterable[Row], preset: str, tenth: bool = False) -> list[Line
     found: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         table, _, name = row.experiment.partition("/")
-        if table != TABLE or row.preset != preset or row.changes or row.tested_on != "test":
+        if table != TABLE or row.preset != preset or not _counts(row):
             continue
         place = ROWS[name]
         if place.tenth == tenth:
@@ -127,12 +127,17 @@ def missing_methods(rows: Iterable[Row]) -> Counter[str]:
     Args:
         rows: The rows that there are.
     """
-    recorded = {row.experiment for row in rows}
+    recorded = {row.experiment for row in rows if _counts(row)}
     counts: Counter[str] = Counter()
     for name, place in ROWS.items():
         if f"{TABLE}/{name}" not in recorded:
             counts[name.removeprefix(f"{place.data}-")] += 1
     return counts
+
+
+def _counts(row: Row) -> bool:
+    """Whether a row is of the study itself: nothing was changed, and the test images were used."""
+    return not row.changes and row.tested_on == "test"
 
 
 def _methods(lines: Sequence[Line]) -> list[str]:
