@@ -150,7 +150,7 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
         if config.objective.slack_value == 0:
             trained = f"fewer than {trained} (tied)"
         else:
-            trained = "parameters trained: the tied ones, and their free remainders beside them"
+            trained = "tied parameters and their free remainders trained"
     total, name, note = kind.epoch_items(config, train_images)
     steps, items = epoch_length(config, total, views, config.machine.processes)
     epochs = config.schedule.epochs
