@@ -33,8 +33,12 @@ from ien.measuring.image_folder import find_images, image_batches, read_square
 
 ROOT = Path(__file__).parents[1]
 SIZE = 224
-SHARES = {"imagenet": 2, "stl10": 1, "frames": 1}
-"""How much of each source there is in the batches that adapt() sees: sharp ones only, so no Tiny ImageNet."""
+SHARES = {"imagenet": 2, "stl10": 1, "frames": 1, "tiny-imagenet": 2}
+"""How much of each source there is in the batches that adapt() sees."""
+MOSAIC = "tiny-imagenet"
+"""The source of 64 pixels: four to a picture, side by side, which are sharper than one that is scaled up."""
+LAYERS = {"net._bn1": 10.0}
+"""The layer whose maps adapt() compares, the last before they are averaged, and its weight."""
 REPEATS = {"imagenet": 10}
 """Sources that are few and close to the tested ones are seen more often by fit()."""
 BATCH_SIZE = 16
@@ -59,8 +63,8 @@ class Scores(nn.Module):
 def photographs(data: Path) -> dict[str, Tensor]:
     """Unlabelled photographs to learn from, (N, 3, n, n) bytes of each source."""
     frames = []
-    paths = find_images(data / "got10k" / "train")[::6]  # neighbouring frames are nearly equal
-    paths += find_images(data / "otb")[::8]
+    paths = find_images(data / "got10k" / "train")[::2]  # neighbouring frames are nearly equal
+    paths += find_images(data / "otb")[::4]
     for path in paths:
         square = read_square(path, channels=3).unsqueeze(0).float()  # (1, 3, n, n)
         scaled = F.interpolate(square, (SIZE, SIZE), mode="bicubic", antialias=True)
@@ -68,9 +72,10 @@ def photographs(data: Path) -> dict[str, Tensor]:
     tiny = []
     for files in find_tiny_imagenet(data).train.values():
         tiny += files
+    labelled = stl10(data)
     return {
         "tiny-imagenet": read_images(tiny),
-        "stl10": stl10(data).train_x,
+        "stl10": torch.cat([labelled.train_x, labelled.test_x]),
         "frames": torch.cat(frames),
     }
 
@@ -98,11 +103,25 @@ class Mixed:
             total = sum(SHARES[name] for name in self.sources)
             for name, pool in self.sources.items():
                 count = round(SHARES[name] / total * BATCH_SIZE)
-                chosen = torch.randint(len(pool), (count,), generator=self.draws)
-                shape = (self.size, self.size)
-                part = F.interpolate(pool[chosen].float(), shape, mode="bicubic", antialias=True)
-                parts.append(part.clamp(0, 255) / 255)
+                if name == MOSAIC:
+                    parts.append(mosaics(self.draw(pool, 4 * count, self.size // 2)))
+                else:
+                    parts.append(self.draw(pool, count, self.size))
             yield torch.cat(parts)
+
+    def draw(self, pool: Tensor, count: int, size: int) -> Tensor:
+        """Random images of a source, (count, 3, size, size) in [0, 1]."""
+        chosen = torch.randint(len(pool), (count,), generator=self.draws)
+        scaled = F.interpolate(pool[chosen].float(), (size, size), mode="bicubic", antialias=True)
+        return scaled.clamp(0, 255) / 255
+
+
+def mosaics(x: Tensor) -> Tensor:
+    """Images (4 B, C, n, n), four to a picture, (B, C, 2 n, 2 n)."""
+    upper_left, upper_right, lower_left, lower_right = x.chunk(4)
+    upper = torch.cat([upper_left, upper_right], 3)  # (B, C, n, 2 n)
+    lower = torch.cat([lower_left, lower_right], 3)
+    return torch.cat([upper, lower], 2)  # (B, C, 2 n, 2 n)
 
 
 def small(sources: dict[str, Tensor]) -> Tensor:
@@ -206,6 +225,7 @@ def main() -> None:
                     batches,
                     "rot4",
                     arguments.minutes,
+                    layers=LAYERS,
                     share=share,
                     learning_rate=arguments.learning_rate,
                     folder=arguments.state,
@@ -220,6 +240,7 @@ def main() -> None:
                 "size": arguments.size,
                 "learning_rate": arguments.learning_rate,
                 "share": chosen,
+                "layers": LAYERS,
                 "adapt_learnt_from": list(batches.sources),
             }
         settings[f"{how}_cpu_seconds"] = round(time.process_time() - started)

@@ -10,9 +10,12 @@ import torch
 from torch import nn
 
 import ien
+from ien.tying.listening import Evidence
 from tests.helpers import reports
 from tests.helpers.losses import images, net
 from tests.helpers.nets import digit_like_classifier
+
+HEARD = Evidence(32, signal=2.0, deviation=0.4)
 
 
 class Cells(HTMLParser):
@@ -53,7 +56,7 @@ def shown() -> dict[str, object]:
         "diagnosis": ien.doctor(strided, (1, 8, 8)),
         "exact": ien.doctor(strided, (1, 9, 9)),
         "tied": ien.make_equivariant(tied, "rot4", torch.rand(2, 1, 9, 9)),
-        "symmetry": ien.Symmetry(ien.rotation(4), 5.0, 2.0, 0.1, (5.0,), {"conv1": 4.0}, 900),
+        "symmetry": ien.Symmetry(ien.rotation(4), HEARD, {"conv1": HEARD}, None, 900),
         "metric": ien.EquivarianceError("rot4"),
     }
 

@@ -16,5 +16,6 @@ In reading order:
     plan.py           run the model with a planner, and see what could still break
     tied.py           what make_equivariant returns: its table, its slack and its checks
     tie.py            make_equivariant, make_plain, plain_copy
+    folds.py          tied and ordinary networks on images that they have not seen
     symmetry.py       do these data have this symmetry?
 """
