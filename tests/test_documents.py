@@ -460,7 +460,15 @@ def test_the_results_page_is_what_the_records_give(tmp_path) -> None:
     from ien.experiments.tables import write_page
 
     write_page(tmp_path / "results.md", "rot-mnist", ROOT / "results")
-    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
+    written = (tmp_path / "results.md").read_text()
+    assert written == (ROOT / "docs" / "results.md").read_text(), "run python docs/results.py"
+
+
+def test_the_table_of_the_study_is_what_the_records_give() -> None:
+    from ien.experiments.overview import study_table
+
+    page = (ROOT / "docs" / "study.md").read_text()
+    assert f"\n{study_table(ROOT / 'results')}\n<!-- end -->" in page, "run python docs/results.py"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/study.md"])

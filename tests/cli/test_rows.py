@@ -16,6 +16,9 @@ def test_list_and_show_know_every_experiment_whatever_folders_there_are() -> Non
     lines = {line.split()[0]: line.split() for line in invoke("list").output.splitlines() if "/" in line}
     assert [name for name in lines if name != "ien"] == names()
     assert lines["rot-mnist/het-ien"] == ["rot-mnist/het-ien", "cnn6", "1", "98.6", "%"]
+    assert (
+        len({len(line) for line in invoke("list", columns=200).output.splitlines() if "/" in line[:20]}) == 1
+    )
     Path("rot-mnist/cnn").mkdir(parents=True)
     assert invoke("show", "rot-mnist/cnn").output.startswith("rot-mnist/cnn, preset small")
     assert "rot-mnist is not a run folder: it has no config.json" in error_of("show", "rot-mnist")
@@ -38,6 +41,12 @@ def test_show_counts_the_passes_of_test_time_averaging_and_no_training() -> None
     assert int(averaged) == 4 * int(once)
     assert "trains nothing: tests the weights of rot-mnist/cnn-aug" in text
     assert "the paper prints no numbers for this row" in text
+
+
+def test_show_of_a_row_with_slack_gives_no_bound_that_its_records_exceed() -> None:
+    tied, slack = (invoke("show", f"symmetry/rot-mnist-{row}").output for row in ("tied", "slack"))
+    assert "fewer than 171,290 parameters trained (tied)" in tied
+    assert "fewer than" not in slack and "free remainders" in slack
 
 
 def test_show_of_the_steerable_row_needs_no_other_library(monkeypatch) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ien.experiments import config, find
 from ien.experiments.size import LABELS, METHODS, SIZE, SIZES_OF_ROWS
-from ien.experiments.tables import print_table
+from ien.experiments.tables import print_table, table_rows
 from ien.training import flat
 from tests.helpers.configs import differing
 from tests.helpers.shell import invoke
@@ -36,6 +36,14 @@ def test_rows_of_rot_mnist_are_what_the_label_says(shared) -> None:
     twin = config(f"size/w8-e30-{method}", "small")
     changed = differing(config(shared, "small"), twin)
     assert size == "w8-" and changed == {"experiment", "epochs", "cycle_epochs"}
+
+
+def test_the_papers_accuracies_stand_beside_every_size() -> None:
+    printed = {"cnn-aug": 98.4, "e2cnn": 98.8, "ien-beta1": 98.6, "ien-beta0.1": 98.5}
+    for line in table_rows("size", RESULTS, "small"):
+        method = line["name"].split("-", 2)[2]
+        found = line["paper"] and line["paper"]["accuracy"]
+        assert found == (pytest.approx(printed[method] / 100) if method in printed else None), line["name"]
 
 
 def test_the_table_shows_what_is_recorded_so_far() -> None:

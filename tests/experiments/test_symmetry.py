@@ -170,3 +170,10 @@ def test_the_table_shows_data_sets_one_after_another_with_notes_once(folder) -> 
     assert text.index(titles[0]) < text.index(titles[1])
     assert {"digits-30-cnn", "eurosat-cnn-aug", "eurosat-cnn-aug-tta"} <= set(text.split())
     assert text.count("cnn: the network as it is") == 1 and "Relative error" not in text
+    # the overview comes first, and what is missing last
+    overview, rest = text.split("in brackets the agreement", 1)
+    assert overview.startswith("Accuracy % (smoke)") and titles[0] in rest
+    assert overview.splitlines()[-2].startswith("eurosat")  # digits-30 has changed settings here
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    assert "cnn (13)," in text[text.index(titles[1]) :]
+    assert lines[-1].endswith("ien run 'symmetry/*' --preset small --seeds 1-3 runs them")

@@ -143,7 +143,7 @@ def test_agreement_stands_beside_accuracy_and_older_records_have_a_dash(tmp_path
     rows = rows_of(tmp_path, *records, content("ien-r4", 1))
     new, old = parse(as_markdown([Part("", rows, (), kind=Agreement())], {}))["Accuracy and agreement"]
     assert (new["agreement %"], new["under group %"]) == ("65.0 ± 7.1", "25.00 ± 0.00")
-    assert new["training s"] == "150" and new["MACs"] == "12.3 M" and new["seeds"] == "1–2"
+    assert new["training s"] == "100" and new["MACs"] == "12.3 M" and new["seeds"] == "1–2"
     worst = [max(layer["relative"] for layer in record["layers"].values()) for record in records]
     assert new["worst error"] == f"{statistics.mean(worst):.1e}"
     assert old["agreement %"] == old["under group %"] == "–" and old["training s"] == "201"
@@ -171,10 +171,15 @@ def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path) -> None:
     assert "e2cnn: 25 k parameters are trained" in notes
 
 
+def test_notes_say_that_remainders_are_among_the_parameters_trained(tmp_path) -> None:
+    rows = rows_of(tmp_path, content("cnn", 1, trained_parameters=213_562) | {"slack": {"conv1.0": 0.01}})
+    assert "cnn: 214 k parameters are trained, free remainders counted" in notes_of(rows)
+
+
 def test_page_has_a_section_for_each_table_and_its_reading(tmp_path) -> None:
     write_records(tmp_path / "rot-mnist" / "small", content("cnn"), content("ien-r4", accuracy=0.11))
     resnet = {"experiment": "rot-tim/resnet18-r8-ien-beta0.1", "group": "rot8", "feature_groups": "8"}
-    het = {"experiment": "rot-tim/resnet18-r8-4-2-1-het-ien", "group": "rot8", "feature_groups": "8-4-2-1"}
+    het = {"experiment": "rot-tim/resnet18-r8-4-2-1-cnn-aug", "group": "rot8", "feature_groups": "8-4-2-1"}
     for k, changed in enumerate((resnet, het)):
         other = content(seed=k + 1)
         other["config"] |= changed | {"model": "resnet18", "width": 1.0}
@@ -189,7 +194,7 @@ def test_page_has_a_section_for_each_table_and_its_reading(tmp_path) -> None:
     first, second, third = re.split("## rot-tim|## het", text)
     assert first.rstrip().endswith("### Reading\n\nIt did not hold.") and "### Reading" not in second
     assert "`ien table`" in text and "| 11.00 |" in first and "| resnet18-r8-ien-beta0.1 |" in second
-    assert "het-ien" not in second and "channels %" not in second
+    assert "8-4-2-1" not in second and "channels %" not in second
     shares = [line["channels %"] for line in parse(third)["ResNet18: Accuracy and cost"]]
     assert shares == ["100", "67"]  # 43 of 64
     exact = parse(second)["ResNet18: Relative error of quarter turns and flips alone"]

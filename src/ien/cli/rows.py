@@ -35,13 +35,14 @@ def list_(as_json: AsJson = False) -> None:
         print_json(rows)
         return
     width = max(len(row["name"]) for row in rows)
-    typer.echo(f"{'experiment':{width}} {'model':14} {'beta':>5}  {'paper':>11}")
+    model_width = max(len(row["model"]) for row in rows)
+    typer.echo(f"{'experiment':{width}} {'model':{model_width}} {'beta':>5}  {'paper':>11}")
     for row in rows:
         beta = "–"
         if row["beta"] is not None:
             beta = f"{row['beta']:g}"
         printed = row["paper"] or "–"
-        typer.echo(f"{row['name']:{width}} {row['model']:14} {beta:>5}  {printed:>11}")
+        typer.echo(f"{row['name']:{width}} {row['model']:{model_width}} {beta:>5}  {printed:>11}")
     typer.echo("\nNext: ien show NAME tells more, ien run NAME trains and tests it.")
 
 

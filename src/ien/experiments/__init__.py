@@ -16,6 +16,7 @@ fitting.py      does a network fit the images: its size, and what it returns
 own_images.py   ``ien train``: a folder of images and a model → a run
 describe.py     what ``ien show`` prints
 claims.py       what the paper claims, and whether our runs say so too
+overview.py     the symmetry study at a glance
 tables.py       records beside the paper's numbers
 demo.py         ``ien demo``
 """

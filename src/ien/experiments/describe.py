@@ -147,7 +147,10 @@ def _costs(config: Config, train_images: int | None) -> list[str]:
     trained = f"{count_parameters(network):,} parameters trained"
     if config.objective.tied:
         # how many there are is known once the weights are tied, which takes a while
-        trained = f"fewer than {trained} (tied)"
+        if config.objective.slack_value == 0:
+            trained = f"fewer than {trained} (tied)"
+        else:
+            trained = "tied parameters and their free remainders trained"
     total, name, note = kind.epoch_items(config, train_images)
     steps, items = epoch_length(config, total, views, config.machine.processes)
     epochs = config.schedule.epochs

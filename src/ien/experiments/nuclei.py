@@ -40,7 +40,7 @@ NOTES = (
     "sample standard deviation over the seeds; under group: the same for images and masks under all elements "
     "of rot4; consistency: Dice between what is predicted for a rotated image and the rotated prediction for "
     "the image, over the three quarter turns; worst error: relative error of the layer where it is largest; "
-    "training s: on a machine that did other things too",
+    "training s: of the fastest seed, since the machines did other things too",
     "cnn: the U-Net as it is, each image seen once in an epoch",
     "cnn-aug: each image and its mask are replaced by themselves under a random quarter turn, drawn again in "
     "every epoch",

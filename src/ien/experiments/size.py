@@ -12,7 +12,7 @@ from typing import Any
 from .rot_mnist import ROT_MNIST, SIZES
 from .rows import EQUIVARIANT, Settings, Table
 
-__all__ = ["LABELS", "METHODS", "NOTES", "SIZE", "SIZES_OF_ROWS"]
+__all__ = ["LABELS", "METHODS", "NOTES", "SIZE", "SIZES_OF_ROWS", "TWINS"]
 
 SIZES_OF_ROWS = {
     "w8-e10": {"width": 1 / 8, "epochs": 10, "cycle_epochs": 8},
@@ -55,6 +55,23 @@ def _rows() -> dict[str, Settings]:
             if row not in LABELS.values():  # rot-mnist trains it already
                 rows[row] = settings
     return rows
+
+
+def _twins() -> dict[str, str]:
+    twins = {}
+    by_method = {}
+    for experiment, label in LABELS.items():
+        twins[experiment] = experiment
+        by_method[label.split("-", 2)[2]] = experiment
+    for row in _rows():
+        method = row.split("-", 2)[2]
+        if method in by_method:
+            twins[f"size/{row}"] = by_method[method]
+    return twins
+
+
+TWINS = _twins()
+"""Experiment → that of rot-mnist with the same method, for which the paper may print a number."""
 
 
 def _settings(row: str, preset: str) -> Settings:

@@ -15,7 +15,7 @@ from . import rot_mnist
 from .rows import EQUIVARIANT, Settings, Table
 from .tim import SMOKE
 
-__all__ = ["DATA", "METHODS", "NOTES", "SYMMETRY", "Source"]
+__all__ = ["DATA", "METHODS", "NOTES", "ROWS", "SYMMETRY", "Source"]
 
 NAME = "symmetry"
 
@@ -108,7 +108,8 @@ NOTES = (
     "predicted class is the same under all elements of the group; under group: accuracy on the test images "
     "under all elements, averaged; worst error: relative error of the layer where it is largest, mean over "
     "the seeds; most slack: ‖r‖ / ‖P W‖ of the layer that has left the symmetry furthest; "
-    "training s: on a machine that did other things too; 0: the weights of another row are tested",
+    "training s: of the fastest seed, since the machines did other things too; 0: the weights of another "
+    "row are tested",
     "cnn: the network as it is, neither copies nor augmentation",
     "cnn-aug: each training image is replaced by itself under a random element, drawn again in every epoch",
     "cnn-aug-tta: the weights of cnn-aug, softmax averaged over the group at test time",
@@ -155,6 +156,7 @@ def _all_rows() -> dict[str, _Row]:
 
 
 ROWS = _all_rows()
+"""Row → what its name is made of."""
 
 
 def _row_settings(row: _Row) -> Settings:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from .._files import replace_file
-from .._text import nearest
+from .._text import columns, nearest
 from ..report import PaperRow, Part, Section, as_rich, collect, results_page, summarise
 from ..report.records import Record
+from ..report.rows import Row
 from ..report.tables.agreement import Agreement
 from ..report.tables.classifiers import Classifiers
 from ..report.tables.dice import Segmented
@@ -23,6 +25,8 @@ from ..tracking.report.tables import Trackers
 from . import nuclei, size, symmetry
 from .catalogue import check_preset, names, paper
 from .claims import claims_section
+from .overview import missing_methods, overview, overview_text
+from .rows import PRESETS
 from .study import LABELS, NOTES, NOTES_ON_FEWER
 
 __all__ = ["TABLES", "print_table", "table_rows", "table_with", "write_page"]
@@ -55,6 +59,10 @@ class PrintedTable:
     parts: Sequence[TablePart]
     also: Sequence[str] = ()
     """Single experiments of other tables that are shown again."""
+    twins: Mapping[str, str] = field(default_factory=dict)
+    """Experiment → the one whose numbers in the paper stand beside it."""
+    has_overview: bool = False
+    """Whether an overview of the symmetry study is printed first."""
 
 
 # the paper prints every other layer of VGG
@@ -139,7 +147,7 @@ TABLES: dict[str, PrintedTable] = {
         ],
         list(LABELS),
     ),
-    "symmetry": PrintedTable(["symmetry"], _of_data()),
+    "symmetry": PrintedTable(["symmetry"], _of_data(), has_overview=True),
     "size": PrintedTable(
         ["size"],
         [
@@ -153,6 +161,7 @@ TABLES: dict[str, PrintedTable] = {
             )
         ],
         list(size.LABELS),
+        size.TWINS,
     ),
     "nuclei": PrintedTable(
         ["nuclei"], [TablePart("", ["nuclei/*"], layers=(), notes=nuclei.NOTES, kind=Segmented())]
@@ -167,7 +176,7 @@ beyond it too.
 
 
 def print_table(name: str, results: Path, preset: str | None = None, console: Console | None = None) -> None:
-    """Print a table.
+    """Print a table; without records, the paper's numbers and the command that makes records.
 
     Args:
         name: One of :data:`TABLES`.
@@ -176,11 +185,22 @@ def print_table(name: str, results: Path, preset: str | None = None, console: Co
         console: Where to print it.
     """
     console = console or Console()
+    parts = _checked_parts(name, results, preset)
+    if not parts:
+        console.print(Text("\n".join(_empty_table(name, results, preset))))
+        return
+    rows: list[Row] = []
+    for part in parts:
+        rows += part.rows
+    if TABLES[name].has_overview:
+        console.print(Text("\n".join(_overview(rows))))
     said: list[str] = []
-    for part in _parts_with_records(name, results, preset):
+    for part in parts:
         new = [note for note in part.notes if note not in said]  # parts may share notes
         said += new
         console.print(as_rich(replace(part, notes=new), _paper_rows(name), console.width))
+    if TABLES[name].has_overview:
+        console.print(Text(_what_is_missing(name, rows, preset)))
 
 
 def table_rows(name: str, results: Path, preset: str | None = None) -> list[dict[str, Any]]:
@@ -190,7 +210,7 @@ def table_rows(name: str, results: Path, preset: str | None = None) -> list[dict
     """
     printed = _paper_rows(name)
     rows = []
-    for part in _parts_with_records(name, results, preset):
+    for part in _checked_parts(name, results, preset):
         for row in part.rows:
             mean, spread = row.accuracy
             content: dict[str, Any] = {
@@ -264,15 +284,62 @@ def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
     return parts
 
 
-def _parts_with_records(name: str, results: Path, preset: str | None) -> list[Part]:
-    """The parts of a table that have records; it is an error if none has."""
+def _checked_parts(name: str, results: Path, preset: str | None) -> list[Part]:
+    """The same, and none without records; unknown names and presets are errors."""
     _check_name(name)
     if preset is not None:
         check_preset(preset)
-    parts = _parts(name, results, preset)
-    if not parts:
-        raise ValueError(f"no records of preset {preset!r} in {results}")
-    return parts
+    try:
+        return _parts(name, results, preset)
+    except FileNotFoundError:
+        return []
+
+
+def _empty_table(name: str, results: Path, preset: str | None) -> list[str]:
+    """The rows of a table that has no records, with the paper's numbers, and what fills it."""
+    printed = _paper_rows(name)
+    lines = [["row", "paper"]]
+    for experiment in names():
+        if any(_matches(experiment, part) for part in TABLES[name].parts):
+            shown = "–"
+            if experiment in printed:
+                shown = str(printed[experiment])
+            lines.append([experiment, shown])
+    what = f"no records of {name} in {results}"
+    if preset is not None:
+        what = f"no records of {name} at preset {preset} in {results}"
+    return [*columns(lines), "", f"{what}: {_filling(name, preset)} makes them"]
+
+
+def _filling(name: str, preset: str | None) -> str:
+    """The command that runs whatever rows of a table are not recorded."""
+    patterns = [f"'{source}/*'" for source in TABLES[name].sources]
+    return f"ien run {' '.join(patterns)} --preset {preset or 'small'} --seeds 1-3"
+
+
+def _overview(rows: Sequence[Row]) -> list[str]:
+    """The symmetry study at a glance, for each size that has records."""
+    texts = []
+    for preset in PRESETS:
+        for tenth in (False, True):
+            lines = overview(rows, preset, tenth)
+            if not lines:
+                continue
+            title = f"Accuracy % ({preset})"
+            if tenth:
+                title = f"Accuracy % with a tenth of the training images ({preset})"
+            texts += [title, "", *overview_text(lines), ""]
+    texts.append("in brackets the agreement in %, where it is not 100; † one seed, ‡ two")
+    return texts
+
+
+def _what_is_missing(name: str, rows: Sequence[Row], preset: str | None) -> str:
+    """One line about all rows of the symmetry study that have no records."""
+    counts = missing_methods(rows)
+    if not counts:
+        return ""
+    parts = [f"{ending} ({count})" for ending, count in counts.items()]
+    return f"without records, on so many data sets: {', '.join(parts)}; {_filling(name, preset)} runs them"
 
 
 def _run_of(record: Record) -> dict[str, Any]:
@@ -325,6 +392,10 @@ def _paper_rows(name: str) -> dict[str, PaperRow]:
     found: dict[str, PaperRow] = {}
     for source in TABLES[name].sources:
         found |= paper(source)
+    for experiment, twin in TABLES[name].twins.items():
+        printed = paper(twin.partition("/")[0])
+        if twin in printed:
+            found[experiment] = printed[twin]
     return found
 
 

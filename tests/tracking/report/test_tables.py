@@ -70,6 +70,15 @@ def test_cells_are_means_and_spreads_over_the_seeds() -> None:
     assert layers["conv5"] == f"{relative:.1e}"
 
 
+def test_speeds_are_shown_of_one_machine_alone() -> None:
+    made = [record("re-siamfc", 1), record("siamfc", 1)]
+    assert "fps" in tables_of(*made)["Cost of an update"]["siamfc"]
+    assert any(note.startswith("fps: updates in a second") for note in notes_of(*made))
+    made[1]["machine"] = "Another processor, 1 threads, Linux"
+    assert "fps" not in tables_of(*made)["Cost of an update"]["siamfc"]
+    assert any("docs/benchmarks.md" in note for note in notes_of(*made))
+
+
 def test_rows_stand_in_the_papers_order_with_its_figures_and_channels() -> None:
     tables = tables_of(*map(record, ROWS))
     turned = tables["Success and precision on Rot-OTB"]

@@ -11,7 +11,7 @@ from ..records import Record
 from ..rows import Row
 from .columns import NAME_COLUMNS, Column, PaperRow, Table, counts, table_of, with_spread
 
-__all__ = ["Agreement", "mean_of", "most_slack", "worst_error"]
+__all__ = ["Agreement", "least_seconds", "mean_of", "most_slack", "worst_error"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Agreement:
             Column("worst error", mean_of(worst_error), ".1e"),
             Column("most slack", mean_of(most_slack), ".2f"),
             Column("MACs", counts(lambda record: record.macs)),
-            Column("training s", mean_of(lambda record: record.seconds), ",.0f"),
+            Column("training s", least_seconds, ",.0f"),
         ]
         return [table_of(f"{title}Accuracy and agreement", rows, columns)]
 
@@ -54,6 +54,11 @@ def mean_of(value: Callable[[Record], float]) -> Callable[[Row], float]:
         return math.fsum(values) / len(values)
 
     return cell
+
+
+def least_seconds(row: Row) -> float:
+    """Return the training time of the fastest seed: other work on a machine only adds to it."""
+    return min(record.seconds for record in row.records)
 
 
 def most_slack(record: Record) -> float:

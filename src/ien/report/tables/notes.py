@@ -93,12 +93,15 @@ def _difference_notes(name: str, row: Row) -> Iterator[str]:
 
 def _trained_notes(name: str, row: Row) -> Iterator[str]:
     """Say how many parameters are trained, if not all."""
-    counts: dict[int, None] = {}
+    notes: dict[str, None] = {}
     for record in row.records:
-        if record.trained_parameters != record.parameters:
-            counts[record.trained_parameters] = None
-    for count in counts:
-        yield f"{name}: {short_count(count)} parameters are trained"
+        if record.trained_parameters == record.parameters:
+            continue
+        note = f"{name}: {short_count(record.trained_parameters)} parameters are trained"
+        if record.slack:
+            note += ", free remainders counted"
+        notes[note] = None
+    yield from notes
 
 
 def _commit(record: Record) -> str:

@@ -35,8 +35,8 @@ MEASURES = (
     "prec. AUC: area under the precision curve up to 50 px, since the paper speaks of areas; angle error: "
     "mean angle between predicted and true orientation; all are means over frames, then sequences, ± the "
     "sample standard deviation over the seeds; errors of layers: means over the seeds",
-    "MACs: of one update, the search at all scales and its correlation with all templates; fps: updates in a "
-    "second, the median; channels %: over all layers, of those of the steerable twin at the same width",
+    "MACs: of one update, the search at all scales and its correlation with all templates; channels %: over "
+    "all layers, of those of the steerable twin at the same width",
     "above both: in success and in precision, with every seed, above a box that never moves and above the "
     "same network untrained",
 )
@@ -48,6 +48,13 @@ NOTE_ON_HULLS = (
 NOTE_ON_HELD = (
     "held °: the angle error over frames whose centre is at most 20 px off, where the target is not lost; "
     "over whole turns, the least that templates every 90° allow is 22.5°, and 11.25° every 45°"
+)
+NOTE_ON_SPEED = (
+    "fps: updates in a second, the median, each row measured beside whatever else ran on the machine"
+)
+NOTE_ON_MACHINES = (
+    "speeds are not shown, since these rows were measured on several machines: the benchmarks of trackers "
+    "(docs/benchmarks.md) take turns on one"
 )
 OPTIONAL_NOTES = {"success_hull": NOTE_ON_HULLS, "orientation_error_on_target": NOTE_ON_HELD}
 """Score that not all records have → the note on its column."""
@@ -85,7 +92,10 @@ class Trackers:
         for field, note in OPTIONAL_NOTES.items():
             if any(_has(row, test, field) for _, row in named for test in _first(row).tests):
                 columns.append(note)
-        return [*MEASURES, *columns, *counts, *unbeaten]
+        speed = NOTE_ON_SPEED
+        if not _on_one_machine([row for _, row in named]):
+            speed = NOTE_ON_MACHINES
+        return [*MEASURES, speed, *columns, *counts, *unbeaten]
 
 
 def _tests(rows: Sequence[Row]) -> list[str]:
@@ -157,9 +167,18 @@ def _costs(title: str, rows: Sequence[Row]) -> Table:
         Column("channels %", _channels),
         Column("params", counts(lambda record: record.parameters)),
         Column("MACs", counts(lambda record: record.macs)),
-        Column("fps", lambda row: row.images_per_second, ".1f"),
     ]
+    if _on_one_machine(rows):
+        columns.append(Column("fps", lambda row: row.images_per_second, ".1f"))
     return table_of(f"{title}Cost of an update", rows, columns)
+
+
+def _on_one_machine(rows: Sequence[Row]) -> bool:
+    """Whether the speeds of all rows may be compared."""
+    machines: set[str] = set()
+    for row in rows:
+        machines.update(record.machine for record in row.records)
+    return len(machines) == 1
 
 
 def _baselines(title: str, tests: Sequence[str], rows: Sequence[Row]) -> Table:
