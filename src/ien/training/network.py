@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from .._files import seed_of
 from ..loss.objective import EquivarianceLoss
+from ..loss.reach import out_of_reach
 from ..measuring.measure import measure
 from ..tying.slack import RATE, Remainder
 from ..tying.tie import make_equivariant, make_plain, plain_copy
@@ -45,8 +46,6 @@ __all__ = [
 
 MAX_EXPORT_ERROR = 1e-3
 """By how much the outputs of an exported network may differ, relative to the largest of them."""
-MAX_SMOOTHING = 100
-"""How far training can lower a floor, by making maps smooth: 40-fold in trials under rot8."""
 MAX_COMPILED_PROGRAMS = 64
 """One limit for all blocks, and each has a program for every size of a batch."""
 
@@ -275,13 +274,11 @@ def check_target(config: Config, network: nn.Module, x: Tensor) -> None:
         report = measure(network, x, group, *taps)
         for name, layer in report.layers.items():
             # None for custom transformations, NaN on maps too small to tell: no floor is known
-            if layer.floor is not None and target < layer.floor / MAX_SMOOTHING:
-                size = "×".join(map(str, layer.size))
-                raise ValueError(
-                    f"target {target:g} is out of reach: the grid of the {size} map of layer {name!r} alone "
-                    f"causes an error of {layer.floor:.2g} under {group}, its floor, which training lowers "
-                    f"{MAX_SMOOTHING}-fold at best; choose a target nearer to {layer.floor:.2g}"
-                )
+            if layer.floor is None:
+                continue
+            problem = out_of_reach(target, layer.floor, name, layer.size, group)
+            if problem:
+                raise ValueError(problem)
 
 
 def _parameter_groups(config: Config, network: nn.Module) -> list[dict[str, Any]]:
