@@ -127,8 +127,9 @@ class Equivariance:
         if like:
             height, width = size
             raise ValueError(
-                f"targets {tuple(value.shape)} look like maps of the {height}×{width} {like} and have to rotate "
-                f'with them: use out.targets(y, kind="mask"), or kind="label" to repeat them as they are'
+                f"targets {tuple(value.shape)} look like maps of the {height}×{width} {like} and have to "
+                f'rotate with them: use out.targets(y, kind="mask"), or kind="label" to repeat them as '
+                f"they are"
             )
 
     def _act(self, group: Group, kind: Kind, ignore: float) -> Callable[[Tensor, Tensor], Tensor]:
