@@ -247,7 +247,7 @@ def _check_finite(expected: Views, path: Path, images: str) -> None:
         if not all(tensor.isfinite().all() for tensor in tensors):
             raise ValueError(
                 f"{path} was not written: the model itself returns NaN or infinity for {images}, in "
-                f"eval mode on the CPU; were its weights trained to the end, and are images scaled as it expects?"
+                f"eval mode on the CPU; are its weights trained, and images scaled as it expects?"
             )
 
 
