@@ -503,3 +503,19 @@ def test_two_processes_hear_the_same_and_open_together(tmp_path) -> None:
     assert first == second
     certainty, slack = first
     assert certainty > 4 and slack["3"] > 0
+
+
+def test_a_plot_of_slack_has_a_bar_for_each_layer_that_may_leave_the_symmetry() -> None:
+    pytest.importorskip("matplotlib")
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"": 0, "0": 1.0, "3": 1.0})
+    with torch.no_grad():
+        tied.remainders["3"].free.normal_()
+    figure = tied.plot()
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "3"]
+    assert [bar.get_width() for bar in axes.patches] == [0, pytest.approx(tied.slack()["3"])]
+    assert axes.get_title() == "" and "rot4" in axes.get_title("left")
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="no layer has slack"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9)).plot()

@@ -163,7 +163,7 @@ class FeatureGroups:
         return f"FeatureGroups.of({self._short_shares()})"
 
     def _short_shares(self) -> str:
-        """Return the mix as a dict that :meth:`of` reads: shares, or counts if those are not round."""
+        """Write the mix as a dict that :meth:`of` reads: shares, or counts if shares are long."""
         if all(share == round(share, 4) for share in self.shares.values()):
             return str(self.shares)
         return str(dict(zip(self.sizes, self.counts, strict=True)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -18,6 +19,9 @@ from .parametrized import TiedNorm, parametrizations_of
 from .parts import Parts
 from .plan import Plan, TiedLayer, errors_of
 from .slack import RATE, Remainder, relative_size, slack_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Tied", "count_parameters"]
 
@@ -225,6 +229,28 @@ class Tied:
     def slack(self) -> dict[str, float]:
         """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?"""
         return dict.fromkeys(self.layers, 0.0) | slack_of(self.model)
+
+    def plot(self) -> Figure:
+        """Draw :meth:`slack` as a bar for each layer that has a remainder.
+
+        Returns:
+            A matplotlib figure; ``figure.savefig("slack.png")`` writes it.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed; the message says how to install it.
+            ValueError: No layer has slack.
+        """
+        if not self._with_slack:
+            raise ValueError('no layer has slack: pass slack="auto" or a number to make_equivariant')
+        # from a later folder, as Report.plot: there is one drawer of plots, and it is there
+        from ..measuring.report import png_of
+        from ..report.plots.slack import plot_slack
+
+        values = self.slack()
+        figure = plot_slack({name: values[name] for name in self.remainders}, str(self.plan.group))
+        # a notebook shows figures of pyplot by itself, and others by this method
+        figure._repr_png_ = partial(png_of, figure)  # type: ignore[attr-defined]
+        return figure
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return parameter groups for an optimizer: remainders learn at a tenth of the rate.
