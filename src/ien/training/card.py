@@ -131,7 +131,7 @@ def _settings(config: Config) -> str:
     unused = _unused(config)
     rows = [["setting", "value"]]
     for name, value in flat(config).items():
-        if name in MACHINE or name in unused or value in (None, "", False):
+        if name in MACHINE or name in unused or value is False or value in (None, ""):
             continue
         if name == "code":
             value = Path(str(value)).name  # the folder is nobody else's concern
@@ -153,6 +153,8 @@ def _unused(config: Config) -> set[str]:
         unused.add("samples")
     if objective.tie == "never":
         unused |= {"slack", "tie_group", "tie"}
+    if config.preset == OWN_PRESET:
+        unused.add("preset")
     if data.test_on == "test":
         unused.add("validation_images")
     if data.dataset != "rot-mnist":
