@@ -30,11 +30,15 @@ USE_ALL_OF_IEN = """if True:
     import ien
     ien.EquivarianceLoss, ien.EquivarianceError, ien.make_equivariant, ien.measure, ien.doctor, ien.adapt"""
 """``import ien`` alone loads nothing: names load when they are first used."""
+DOCTOR = """if True:
+    import ien, torch
+    ien.doctor(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()), (3, 9, 9))"""
 IMPORT_TORCH = ("-c", "import torch")
 NOTE = """CPU time of a new process, because other programs change the wall time of a second more than what is
 measured. The engine: 60 steps with everything that a run does (random draws, sums, checks, checkpoints,
 building the net), against the same steps in a bare loop. A smoke run spends most of its time importing torch
-and its compiler, which every optimizer of torch imports.
+and its compiler, which every optimizer of torch imports. So does every tensor without numbers that ``ien
+doctor`` runs a network on: torch's FakeTensorMode reads the settings of the compiler.
 
 The loader: for each pair, the workers that a run has by default read and crop two frames of 240×320 pixels
 (JPEG files) while nothing else runs; the network trains on the same number of pairs, already loaded, and
@@ -105,8 +109,10 @@ def pairs(folder: Path, batches: int = 4) -> tuple[Run, Run, int]:
 
 def measure() -> Iterator[Row]:
     for what, goal, arguments in (
+        ("import ien / import torch, CPU time", "≤ 1.05", ("-c", "import ien, torch")),
         ("import ien and use it / import torch, CPU time", "≤ 1.05", ("-c", USE_ALL_OF_IEN)),
         ("ien --help / import torch, CPU time", "≤ 0.3", ("-m", "ien", "--help")),
+        ("ien doctor of a small network / import torch, CPU time", "–", ("-c", DOCTOR)),
     ):
         found = startup(*arguments)
         yield found.row(what, goal, f"{found.slow:.2f} s / {found.fast:.2f} s")

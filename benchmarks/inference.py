@@ -16,6 +16,16 @@ from ien.training.network import channels_last
 
 SIZES = {"cnn6": (1, 28, 28), "resnet18": (3, 33, 33)}
 """Channels, height and width of the images of each network."""
+FIRST_CHANNELS = {"cnn6": 128, "resnet18": 136}
+"""Of the first layer at width 1, with feature groups of 4."""
+HETEROGENEOUS = (
+    ("cnn6", 128, 64, "≥ 1.8"),
+    ("cnn6", 128, 1, "≥ 1.5"),
+    ("cnn6", 16, 64, "–"),
+    ("resnet18", 136, 64, "≥ 1.8"),
+    ("resnet18", 136, 1, "≥ 1.5"),
+)
+"""Network, first channels, images in a batch, goal."""
 WIDTHS = {"cnn6": 1 / 4, "resnet18": 1 / 8}
 NOTE = """Inference: made plain means tied weights that `ien.make_plain` wrote out, against the same net
 that never was tied. R4 has feature groups of 4, R4-2-1 a mix of 4, 2 and 1 with 69 % of the channels; both
@@ -54,10 +64,10 @@ def made_plain(name: str, batch: int) -> tuple[Run, Run]:
     return forward(tied, x), forward(bare, x)
 
 
-def whole_and_mixed(width: float, batch: int) -> tuple[Run, Run]:
-    """The six-conv net with feature groups of 4, and with 4-2-1."""
-    x = images("cnn6", batch).contiguous(memory_format=torch.channels_last)
-    whole, mixed = (ien.models.create("cnn6", feature_groups=spec, width=width) for spec in (4, "4-2-1"))
+def whole_and_mixed(name: str, width: float, batch: int) -> tuple[Run, Run]:
+    """A network with feature groups of 4, and with 4-2-1."""
+    x = images(name, batch).contiguous(memory_format=torch.channels_last)
+    whole, mixed = (ien.models.create(name, feature_groups=spec, width=width) for spec in (4, "4-2-1"))
     channels_last(whole)
     channels_last(mixed)
     return forward(whole, x), forward(mixed, x)
@@ -80,10 +90,11 @@ def measure() -> Iterator[Row]:
     for name in SIZES:
         found = ratio(*made_plain(name, 64), rounds=60)
         yield found.row(f"inference, {name}, 64 images, made plain / never tied", "≤ 1.01")
-    for channels, batch, goal in ((128, 64, "≥ 1.8"), (128, 1, "≥ 1.5"), (16, 64, "–")):
-        found = ratio(*whole_and_mixed(channels / 128, batch), rounds=200 if batch == 1 else 25)
+    for name, channels, batch, goal in HETEROGENEOUS:
+        width = channels / FIRST_CHANNELS[name]
+        found = ratio(*whole_and_mixed(name, width, batch), rounds=200 if batch == 1 else 25)
         plural = "image" if batch == 1 else "images"
-        what = f"inference, cnn6, {channels} first channels, {batch} {plural}, R4 / R4-2-1"
+        what = f"inference, {name}, {channels} first channels, {batch} {plural}, R4 / R4-2-1"
         yield found.row(what, goal, images_per_second(found, batch))
     for name in SIZES:
         net = create(name).eval()

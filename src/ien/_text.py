@@ -56,11 +56,15 @@ def nearest(name: str, known: Collection[str], limit: int = MAX_LISTED_NAMES) ->
     ('did you mean cnn6?', 'choose from cnn6')
     >>> nearest("x", ["conv1", "conv2", "conv3"], limit=2)
     'choose from conv1, conv2, … (3 in all)'
+    >>> nearest("x", ["", "0.conv"])
+    "choose from '', 0.conv"
     """
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     if close:
         return f"did you mean {', '.join(close)}?"
-    listed = list(known)[:limit]
+    listed = []
+    for each in list(known)[:limit]:
+        listed.append(each or "''")  # what torch calls the model itself
     if len(listed) < len(known):
         listed.append(f"… ({len(known)} in all)")
     return f"choose from {', '.join(listed)}"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,10 @@ def test_a_full_disk_behind_the_output_is_one_line(words) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "error: [Errno 28] No space left on device\n"
+
+
+def test_a_warning_is_one_line_without_the_code_that_it_came_from() -> None:
+    where = (UserWarning, "file.py", 1)
+    with one_line_errors():
+        assert warnings.formatwarning("few\nchannels", *where) == "warning: few channels\n"
+    assert "file.py" in warnings.formatwarning("few channels", *where)  # as it was

@@ -34,6 +34,23 @@ def branching():
     return nn.Sequential(nn.Conv2d(3, 8, 3), Branch())
 """
 
+DETECTOR = """
+import torch
+from torch import nn
+
+class Brightest(nn.Module):
+    # the brightest pixel as a box: equivariant, and not invariant
+    def forward(self, x):
+        size = x.shape[-1]
+        place = x.mean(1).flatten(1).argmax(1)
+        row, column = place // size, place % size
+        boxes = torch.stack([column, row, column + 1, row + 1], 1).float()
+        return {"boxes": boxes, "scores": x.mean((2, 3))}
+
+def build():
+    return Brightest()
+"""
+
 
 @pytest.fixture
 def photos(elsewhere):
@@ -64,11 +81,11 @@ def test_a_run_becomes_a_file_with_its_accuracy_and_a_card(run) -> None:
     record = json.loads((run / "result.json").read_text())
     assert f"right {record['accuracy']:.1%}" in " ".join(done.output.split())
     assert "40 images under rot4, run by onnxruntime" in done.output
-    assert done.output.endswith("model card: out/net.md\n")
-    assert files() == {"out/net.onnx", "out/net.md"}
+    assert done.output.endswith("model card: out/net.onnx.md\n")
+    assert files() == {"out/net.onnx", "out/net.onnx.md"}
     x = toy.dataset().test_x[:5].float() / 255
     np.testing.assert_allclose(run_onnx(Path("out/net.onnx"), x), ien.load(run)(x).detach(), atol=1e-4)
-    card = Path("out/net.md").read_text()
+    card = Path("out/net.onnx.md").read_text()
     assert "license: mit\n" in card and "## Settings" in card and "onnxruntime.InferenceSession" in card
     assert "| largest difference |" in card and card.index("## The file") < card.index("## Data")
 
@@ -84,6 +101,8 @@ def test_a_run_becomes_one_file_that_loads_without_its_folder(run, tmp_path) -> 
 def test_int8_is_calibrated_with_other_images_than_those_of_the_table(run) -> None:
     content = json.loads(invoke("export", run, "-o", "net.onnx", "--int8", "--json").stdout)
     assert content["num_images"] == 20  # half of 40: the others calibrate
+    assert content["calibrated_on"] == 20
+    assert "int8 was calibrated on 20 other images" in Path("net.onnx.md").read_text()
     int8 = content["versions"]["int8"]
     labels = toy.dataset().test_y[:20].numpy()
     answers = run_onnx(Path("net.onnx"), toy.dataset().test_x[:20].float() / 255).argmax(1)
@@ -101,8 +120,33 @@ def test_a_model_from_code_is_exported_with_its_weights(photos) -> None:
     assert "4 images under rot2" in done.output
     x = torch.rand(3, 3, 12, 12)
     torch.testing.assert_close(torch.export.load("net.pt2").module()(x), net.eval()(x))
+    assert "weights of w.pth" in Path("net.pt2.md").read_text()
     again = invoke("export", "net.py:build", "--size", "3x12x12", *options)  # its own card is replaced
     assert "no --images: checked on random numbers" in again.stderr and "8 images" in again.stdout
+
+
+def test_the_card_of_a_model_from_code_says_what_it_was_checked_with_and_loads_it(photos) -> None:
+    options = ("--size", "3x12x12", "-o", "net.safetensors")
+    content = json.loads(invoke("export", "net.py:build", *options, "--json").stdout)
+    card = Path("net.safetensors.md").read_text()
+    for note in ("weights of net.py:build are random", "checked on random numbers"):
+        assert note in card and any(note in each for each in content["notes"])
+    assert "from net import build" in card
+    loaded = ien.load("net.safetensors", build=lambda: build_model("net.py:build"))
+    assert loaded(torch.rand(2, 3, 12, 12)).shape == (2, 8)
+
+
+def test_a_detector_is_checked_by_the_kinds_of_its_outputs(photos) -> None:
+    Path("boxes.py").write_text(DETECTOR)
+    options = ("--size", "3x12x12", "-o", "net.safetensors", "--json")
+    errors = {}
+    for outputs in ((), ("--outputs", "boxes=boxes,scores=scores")):
+        content = json.loads(invoke("export", "boxes.py:build", *options, *outputs).stdout)
+        errors[outputs] = content["versions"]["model"]["errors"]["90°"]
+    unnamed, named = errors.values()
+    assert named < 1e-8 < 0.1 < unnamed
+    told = invoke("export", "boxes.py:build", *options, "--outputs", "box", code=2).stderr
+    assert "error: outputs must be one of 'scores'" in told
 
 
 def test_mistakes_are_one_line_each_and_leave_nothing(photos, run) -> None:
@@ -127,11 +171,11 @@ def test_a_layer_that_does_not_export_is_named_in_the_last_line(photos) -> None:
 
 
 def test_notes_of_the_user_are_not_replaced_by_the_card(photos) -> None:
-    Path("net.md").write_text("# Mine\n")
-    assert "net.md would be replaced" in error_of(
+    Path("net.pt2.md").write_text("# Mine\n")
+    assert "net.pt2.md would be replaced" in error_of(
         "export", "net.py:build", "--size", "3x12x12", "-o", "net.pt2"
     )
-    assert files() == {"net.md"} and Path("net.md").read_text() == "# Mine\n"
+    assert files() == {"net.pt2.md"} and Path("net.pt2.md").read_text() == "# Mine\n"
 
 
 def test_a_run_whose_data_are_elsewhere_is_checked_with_other_images(run, photos, monkeypatch) -> None:

@@ -48,7 +48,7 @@ def slackened(net: nn.Module, images: Tensor) -> nn.Module:
 
 
 def steerable(name: str) -> nn.Module:
-    pytest.importorskip("e2cnn", reason="needs e2cnn: pip install 'ien[steerable]'")
+    pytest.importorskip("e2cnn", reason="needs e2cnn: pip install 'ien[dev]'")
     return baselines.create(name, group="rot4", width=1 / 12, num_classes=7).eval().export()
 
 
@@ -194,6 +194,41 @@ def test_a_model_may_return_several_tensors_and_no_group_may_be_asked_for(tmp_pa
     with pytest.raises(ValueError, match="quarter turns need square maps"):
         ien.export(Two(), tmp_path / "other.onnx", images)
     assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
+
+
+@pytest.mark.parametrize("opset", [3, 99])
+def test_another_opset_than_was_asked_for_is_refused(opset, tmp_path) -> None:
+    with pytest.raises(ValueError, match=rf"writes opset \d+ for this model where {opset} is asked for"):
+        ien.export(small_net(), tmp_path / "net.onnx", torch.rand(IMAGES), opset=opset)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_returns_nan_is_said_to_do_so_itself(tmp_path) -> None:
+    net = nn.Sequential(small_net(), Function(lambda x: x / 0))
+    with pytest.raises(ValueError, match="the model itself returns NaN or infinity for these images"):
+        ien.export(net, tmp_path / "net.safetensors", torch.rand(IMAGES))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [({"maps": "map"}, "'means', which outputs does not name"), ("boxes", r"needs tensors \(B, …, 4\)")],
+)
+def test_kinds_of_outputs_that_do_not_fit_are_refused(outputs, message, tmp_path) -> None:
+    net = Function(lambda x: {"maps": x, "means": x.mean((2, 3))})
+    with pytest.raises(ValueError, match=message):
+        ien.export(net, tmp_path / "net.safetensors", torch.rand(IMAGES), outputs=outputs)
+
+
+def test_the_card_has_code_that_runs_for_weights_and_for_several_outputs(tmp_path) -> None:
+    result = ien.export(small_net(), tmp_path / "net.safetensors", torch.rand(IMAGES))
+    assert 'ien.load("net.safetensors", build=build)' in result.to_markdown()
+    about = {"code": "mine.py:make"}
+    result = ien.export(small_net(), tmp_path / "net.safetensors", torch.rand(IMAGES), about=about)
+    assert "from mine import make" in result.to_markdown() and "build=make)" in result.to_markdown()
+    net = Function(lambda x: (x + 1, x.mean((2, 3))))
+    result = ien.export(net, tmp_path / "net.onnx", torch.rand(IMAGES))
+    assert 'output0, output1 = session.run(None, {"images": images})' in result.to_markdown()
 
 
 def test_the_opset_that_was_asked_for_is_that_of_the_file(tmp_path) -> None:

@@ -81,6 +81,16 @@ def test_repeat_refuses_targets_that_look_like_maps(dtype, shape) -> None:
     assert torch.equal(result(samples=0).repeat(y), y)  # no view, nothing that rotates
 
 
+def test_repeat_refuses_masks_as_large_as_what_the_model_returns() -> None:
+    model, x = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), torch.rand(3, 1, 9, 9)
+    out = ien.EquivarianceLoss("rot4", [], 1)(model, x)
+    with pytest.raises(ValueError, match="look like maps of the 4×4 outputs"):
+        out.repeat(torch.zeros(3, 4, 4).long())
+    assert len(out.repeat(torch.zeros(3, 5, 5))) == 6
+    pooled = nn.Sequential(model, nn.AdaptiveAvgPool2d(1))  # 1×1 maps are scores
+    assert len(ien.EquivarianceLoss("rot4", [], 1)(pooled, x).repeat(torch.zeros(3, 1, 1))) == 6
+
+
 def test_what_is_no_map_is_repeated() -> None:
     for y in (torch.zeros(3, 8), torch.zeros(3, 8, 7), torch.zeros(3, 4, 4)):
         assert len(result().repeat(y)) == 6

@@ -200,3 +200,8 @@ def test_an_archive_with_a_damaged_list_of_contents_is_refused_in_one_line(tmp_p
     with pytest.raises(ValueError, match="cut short, damaged or in another format") as caught:
         read_weights(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_of_another_name_is_told_with_the_nearest_of_the_file() -> None:
+    with pytest.raises(ValueError, match=r"; if 0\.weight is weight in the file, rename it there or in"):
+        load_into(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Conv2d(1, 1, 5)), {"weight": torch.rand(1, 1, 3, 3)})

@@ -172,3 +172,12 @@ def test_feature_groups_of_one_size_are_the_whole_share(name) -> None:
 def test_what_cannot_be_built_says_what_can(name, options, match) -> None:
     with pytest.raises((ValueError, TypeError), match=match):
         create(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "close"), [(ien.models, "resnet", "resnet18"), (ien.data, "dataset_", "Dataset")]
+)
+def test_a_name_that_does_not_exist_is_told_with_one_that_does(place, name, close) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; did you mean .*{close}"):
+        getattr(place, name)
+    assert dir(place) == sorted(place.__all__)

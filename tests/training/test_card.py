@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ien.training.card import run_sections, write_run_card
+from ien.training.config import changed
 from ien.training.folder import FolderConfig
 from ien.training.own_model import OWN
 from ien.training.run_folder import read_config
@@ -46,13 +47,17 @@ def test_a_finished_run_has_a_card_with_the_numbers_of_its_record(run) -> None:
     ]
     assert "Trained on 96 images of toy (random), tested on 40 others." in parts["Data"]
     results = cells(parts["Results"])
-    assert float(results["accuracy"]) == pytest.approx(record["accuracy"], abs=1e-4)
+    assert results["accuracy"] == f"{record['accuracy']:.1%}"
+    assert "takes images (B, 1, 28, 28) with values in [0, 1]." in parts["Data"]
     errors = cells(parts["Equivariance"])
     for name, layer in record["layers"].items():
         assert float(errors[name]) == pytest.approx(layer["relative"], rel=0.06)
     assert cells(parts["Costs"])["parameters at inference"] == f"{record['parameters']:,}"
     settings = cells(parts["Settings"])
     assert settings["model"] == "cnn6" and settings["epochs"] == "3" and "device" not in settings
+    for unused in ("decay", "steps_after", "slack", "validation_images", "cutout", "rescale", "mirror"):
+        assert unused not in settings
+    assert settings["data_seed"] == "0" and "cycle_epochs" in settings and "1 threads" not in parts["Costs"]
     assert "ien.load(" in parts["How to load it"]
     assert str(run.parent) not in text  # where it lay is nobody else's concern
 
@@ -86,4 +91,12 @@ def test_what_was_not_measured_is_left_out(run) -> None:
     record |= {"accuracy": 0.5, "agreement": None, "layers": {}}
     sections = run_sections(read_config(run), record)
     assert "same class" not in sections["Results"] and sections["Equivariance"] == "Not measured."
-    assert cells(sections["Results"])["accuracy"] == "0.5000"
+    assert cells(sections["Results"])["accuracy"] == "50.0%"
+
+
+def test_settings_are_those_that_the_schedule_and_the_loss_use(run) -> None:
+    config = read_config(run)
+    stepwise = changed(config, {"shape": "steps", "steps_after": "1", "beta": 0.0, "tie": "free"})
+    settings = cells(run_sections(stepwise, json.loads((run / "result.json").read_text()))["Settings"])
+    assert settings["steps_after"] == "1" and settings["tie"] == "free" and "slack" in settings
+    assert not {"cycle_epochs", "min_lr", "decay_after", "beta", "action"} & set(settings)

@@ -1,7 +1,9 @@
 """Networks as runs have them: equivariant from the start, tied, compiled, with weight decay."""
 
+import platform
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import ien
 from ien.experiments import config
 from ien.training.evaluate import evaluate
 from ien.training.loop import take_step
-from ien.training.network import check_target, compile_blocks, objective_of, plain_of
+from ien.training.network import check_target, compile_blocks, objective_of, plain_of, warn_of_slow_precision
 from ien.tying.tied import count_parameters
 from tests.helpers import toy
 from tests.helpers.configs import network, with_values
@@ -171,3 +173,16 @@ def test_a_factor_that_leaves_nothing_to_compare_is_told_before_training(beta) -
     said = error_of("run", "rot-mnist/cnn-aug", *settings, "--data", "embedded", "--threads", "1")
     assert "'conv6'" in said and "2×2" in said
     assert not list(Path("runs").rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize(("supported", "told"), [(False, 1), (True, 0)])
+def test_bf16_on_a_cpu_without_instructions_for_it_is_warned_of(supported, told, monkeypatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: supported, raising=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_slow_precision(toy.config(precision="bf16", device="cpu"))
+        warn_of_slow_precision(toy.config(device="cpu"))
+    assert len(caught) == told
+    assert all("precision=bf16 will be slower" in str(each.message) for each in caught)

@@ -99,3 +99,11 @@ def test_files_of_other_kinds_are_refused_with_what_runs_them(tmp_path) -> None:
         ien.load(damaged)
     with pytest.raises(FileNotFoundError):
         ien.load(tmp_path / "nowhere.safetensors")
+
+
+def test_a_file_of_canonicalize_is_told_from_a_model(tmp_path) -> None:
+    wrapped = ien.Canonicalize(torch.nn.Identity(), "rot4")
+    wrapped.fit(torch.rand(70, 1, 8, 8), steps=1, progress=False)
+    wrapped.save(tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match=r"and no model: read it with ien\.Canonicalize\.load\(model, "):
+        ien.load(tmp_path / "c.safetensors")

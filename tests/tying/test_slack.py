@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import statistics
+import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -328,6 +330,52 @@ def test_listening_needs_gradients_and_auto() -> None:
         tied.listen(0)
 
 
+NOT_EPOCHS = {
+    "a function": ((lambda: 0,), TypeError, "the number of the epoch: no held-out images are needed"),
+    "text": (("0",), TypeError, "such as 0, or None .* got '0'"),
+    "NaN": ((math.nan,), TypeError, "got nan"),
+    "a fraction": ((1.5,), TypeError, r"got 1\.5"),
+    "a bool": ((True,), TypeError, "got True"),
+    "below 0": ((-1,), ValueError, "0 or more; got -1"),
+    "no views": ((0, 0), ValueError, "views must be 1 or more"),
+    "half a view": ((0, 0.5), TypeError, r"views must be a whole number, .* got 0\.5"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_EPOCHS)
+def test_what_is_no_number_of_an_epoch_is_refused(name) -> None:
+    arguments, error, message = NOT_EPOCHS[name]
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    model(torch.rand(4, 1, 9, 9)).sum().backward()
+    with pytest.raises(error, match=message):
+        tied.listen(*arguments)
+    assert tied.evidence()[""].steps == 0
+
+
+def test_an_epoch_that_goes_down_is_warned_of_once() -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    model(torch.rand(4, 1, 9, 9)).sum().backward()
+    tied.listen(np.int64(3))  # as np.arange counts
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for epoch in (2, None, 1):
+            model(torch.rand(4, 1, 9, 9)).sum().backward()
+            tied.listen(epoch)
+    assert [str(each.message).partition(":")[0] for each in caught] == [
+        "tied.listen was given epoch 2 after epoch 3"
+    ]
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("lr", [math.nan, math.inf, -1, True, "1e-3", None])
+def test_a_rate_that_no_optimizer_can_use_is_refused(lr) -> None:
+    tied = ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    with pytest.raises(ValueError, match="lr must be a number of 0 or more"):
+        tied.parameter_groups(lr)
+
+
 def test_a_layer_that_did_not_run_and_a_step_of_two_epochs_are_passed_over() -> None:
     model = net()
     tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
@@ -382,8 +430,14 @@ def test_other_slack_is_refused(slack) -> None:
 
 
 def test_slack_of_an_unknown_layer_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(KeyError, match="slack names 'conv3'"):
+    with pytest.raises(KeyError, match="slack names 'conv3'") as caught:
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"conv3": 1.0})
+    assert "choose from '', 0, 1" in str(caught.value)
+
+
+def test_a_group_that_weights_cannot_be_tied_to_points_to_the_loss() -> None:
+    with pytest.raises(ValueError, match=r"got scale0\.8: .* train with ien\.EquivarianceLoss"):
+        ien.make_equivariant(net(), "scale0.8", torch.rand(4, 1, 9, 9), slack="auto")
 
 
 def test_slack_that_no_layer_can_have_is_refused_and_changes_nothing() -> None:
@@ -449,3 +503,19 @@ def test_two_processes_hear_the_same_and_open_together(tmp_path) -> None:
     assert first == second
     certainty, slack = first
     assert certainty > 4 and slack["3"] > 0
+
+
+def test_a_plot_of_slack_has_a_bar_for_each_layer_that_may_leave_the_symmetry() -> None:
+    pytest.importorskip("matplotlib")
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"": 0, "0": 1.0, "3": 1.0})
+    with torch.no_grad():
+        tied.remainders["3"].free.normal_()
+    figure = tied.plot()
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "3"]
+    assert [bar.get_width() for bar in axes.patches] == [0, pytest.approx(tied.slack()["3"])]
+    assert axes.get_title() == "" and "rot4" in axes.get_title("left")
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="no layer has slack"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9)).plot()

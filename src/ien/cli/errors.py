@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -41,6 +42,8 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
     Args:
         also: More kinds of exceptions that mean bad input inside this block.
     """
+    usual_format = warnings.formatwarning
+    warnings.formatwarning = _one_line_warning
     user_errors: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, ModuleNotFoundError, *also)
     try:
         yield
@@ -57,6 +60,8 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
         if isinstance(error, KeyError):  # str() would put quotes around its message
             message = str(error.args[0])
         fail(f"error: {message}", USER_ERROR)
+    finally:
+        warnings.formatwarning = usual_format
 
 
 @contextmanager
@@ -69,6 +74,11 @@ def refuse_exits() -> Iterator[None]:
         yield
     except SystemExit as error:
         fail(f"error: the code of the model called sys.exit({error.code!r}) while it ran", USER_ERROR)
+
+
+def _one_line_warning(message: Warning | str, *where: Any, **line: Any) -> str:
+    """Write a warning without the line of code that it came from, which users cannot mend."""
+    return f"warning: {printable(' '.join(str(message).splitlines()))}\n"
 
 
 def _stop_writing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -93,6 +94,15 @@ def export(
         int | None,
         typer.Option(metavar="N", help="Version of ONNX's operators.", show_default="torch's choice"),
     ] = None,
+    outputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="How what it returns changes with the image: scores, invariant, map, boxes, points, vectors "
+            "or angles; or by key, as in boxes=boxes,scores=scores.",
+            show_default="map for (B, C, H, W), else invariant",
+        ),
+    ] = None,
     licence: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="For the model card: mit, cc-by-4.0, …", show_default="unknown"),
@@ -148,14 +158,37 @@ def export(
             any_size=any_size or subject.any_size,
             tolerance=tolerance,
             opset=opset,
+            outputs=_read_outputs(outputs),
             about=subject.about,
         )
+        exported = replace(exported, notes=_notes_for_card(subject, weights))
         _write_card(card, target, exported, licence)
         if as_json:
             print_json(exported.to_dict())
         else:
             typer.echo(str(exported))
             typer.echo(f"model card: {card}")
+
+
+def _notes_for_card(subject: _Subject, weights: Path | None) -> tuple[str, ...]:
+    """Return what a reader of the card should know about weights and images."""
+    notes = list(subject.notes)
+    if weights is not None:
+        notes.append(f"weights of {weights.name}")
+    return tuple(notes)
+
+
+def _read_outputs(text: str | None) -> Any:
+    """Read ``map``, a kind for all tensors, or ``boxes=boxes,scores=scores``, one for each key."""
+    if text is None:
+        return "auto"
+    if "=" not in text:
+        return text.strip()
+    kinds = {}
+    for part in text.split(","):
+        key, _, kind = part.partition("=")
+        kinds[key.strip()] = kind.strip()
+    return kinds
 
 
 def _of_run(

@@ -31,6 +31,8 @@ from .dataset import data_folder as data_folder
 from .dataset import to_float as to_float
 from .digits import embedded_digits as embedded_digits
 
+__all__ = ["DATASETS", "Dataset", "Loader", "data_folder", "embedded_digits", "load", "to_float"]
+
 
 class Loader(NamedTuple):
     """How a data set is loaded."""
@@ -111,3 +113,14 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0,
             needed = f"data folder with the pictures of {name}"
         raise ValueError(f"{name} cannot be made from the embedded digits: give a {needed}")
     return loader.from_digits(seed, **settings)
+
+
+def __getattr__(name: str) -> Any:
+    hint = ""
+    if not name.startswith("_"):  # which tools ask for, and people do not
+        hint = f"; {nearest(name, __all__)}"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

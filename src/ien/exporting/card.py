@@ -37,12 +37,12 @@ def card_text(title: str, licence: str, sections: Mapping[str, str]) -> str:
 
 
 def card_beside(path: Path) -> Path:
-    """Return where the card of an export goes: beside the file, under the same name.
+    """Return where the card of an export goes: beside the file, named after it.
 
     >>> card_beside(Path("out/net.onnx")).as_posix()
-    'out/net.md'
+    'out/net.onnx.md'
     """
-    return path.with_suffix(".md")
+    return path.with_name(f"{path.name}.md")
 
 
 def is_our_card(path: Path) -> bool:

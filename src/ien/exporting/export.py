@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from .._files import replace_file, seeded, workplace
 from .._text import number
-from ..adapting.outputs import Kind, Kinds, check_kinds, kinds_in
+from ..adapting.outputs import Kind, Kinds, act_on_outputs, check_kinds, kinds_in
 from ..groups.families import group as named_group
+from ..groups.families import rotation
 from ..groups.group import Group
 from ..loss.modules import tensors_in, unwrapped
 from ..measuring.inputs import checked_batches, try_model
@@ -105,8 +106,9 @@ def export(
     images = example.detach().cpu().contiguous()
     with torch.no_grad():
         returned = try_model(plain, images[:2].clone())
-    kinds = _kinds(returned, outputs)
+    kinds = _kinds(returned, outputs, images[:2])
     expected = run_under_all(plain, images, acting)
+    _check_finite(expected, path, "these images")
     shapes = tuple(tuple(tensor.shape[1:]) for tensor in expected[0])
     _, *size = images.shape
     header = {
@@ -135,12 +137,12 @@ def export(
                 unread[name] = str(error)
                 continue
             found = run_under_all(module, images, acting)
-            on_random = _difference_on_random(plain, module, images, any_size)
+            on_random = _difference_on_random(plain, module, images, any_size, path)
             worst = max(difference(found, expected), on_random, key=_badness)
             if not worst <= tolerance:  # NaN too
                 raise ValueError(
                     f"{path} was not written: in {name} its outputs differ from the model's by "
-                    f"{number(worst)} of the largest, and the tolerance is {tolerance:g}: look for layers "
+                    f"{_readable(worst)} of the largest, and the tolerance is {tolerance:g}: look for layers "
                     f"that are random in eval mode, or accept it with a larger tolerance"
                 )
             random_difference = max(random_difference, on_random)
@@ -170,6 +172,8 @@ def export(
         runtimes=runtimes,
         unread=unread,
         megabytes=path.stat().st_size / 1e6,
+        calibrated_on=None if int8 is None else len(int8),
+        code=_code(about or {}),
     )
 
 
@@ -191,13 +195,18 @@ def _write(
     if wanted is PROGRAM:
         write_program(program, place, header)
         return None
-    opset = write_onnx(program, plain, place, header, opset, any_size)
+    written = write_onnx(program, plain, place, header, opset, any_size)
+    if opset is not None and written != opset:
+        raise ValueError(
+            f"torch {torch.__version__} writes opset {written} for this model where {opset} is asked for: "
+            f"ask for {written}, or leave it to torch"
+        )
     if len(list(place.parent.iterdir())) > 1:
         raise ValueError(
             f"{place.name} would be larger than the 2 GB that ONNX has room for: export it as "
             f"{place.with_suffix('.pt2').name}"
         )
-    return opset
+    return written
 
 
 def _runtimes(place: Path, wanted: Format, plain: nn.Module) -> dict[str, Callable[[], nn.Module]]:
@@ -212,7 +221,9 @@ def _runtimes(place: Path, wanted: Format, plain: nn.Module) -> dict[str, Callab
     return found
 
 
-def _difference_on_random(plain: nn.Module, module: nn.Module, images: Tensor, any_size: bool) -> float:
+def _difference_on_random(
+    plain: nn.Module, module: nn.Module, images: Tensor, any_size: bool, path: Path
+) -> float:
     """Return the largest difference on random numbers, in batches of one and three images."""
     low, high = images.aminmax()
     rng = seeded(0)
@@ -223,9 +234,37 @@ def _difference_on_random(plain: nn.Module, module: nn.Module, images: Tensor, a
     largest = 0.0
     for shape in shapes:
         x = low + (high - low) * torch.rand(shape, generator=rng, dtype=images.dtype)
-        gap = difference(run_under_all(module, x, None), run_under_all(plain, x, None))
+        expected = run_under_all(plain, x, None)
+        _check_finite(expected, path, "random numbers in the range of these images")
+        gap = difference(run_under_all(module, x, None), expected)
         largest = max(largest, gap, key=_badness)
     return largest
+
+
+def _check_finite(expected: Views, path: Path, images: str) -> None:
+    """Raise a ValueError if the model itself returns NaN: no file can be compared with that."""
+    for tensors in expected:
+        if not all(tensor.isfinite().all() for tensor in tensors):
+            raise ValueError(
+                f"{path} was not written: the model itself returns NaN or infinity for {images}, in "
+                f"eval mode on the CPU; are its weights trained, and images scaled as it expects?"
+            )
+
+
+def _readable(difference: float) -> str:
+    if difference != difference:
+        return "NaN"
+    return number(difference)
+
+
+def _code(about: Mapping[str, Any]) -> str | None:
+    """Return the code that builds the model again, if the header does not say how."""
+    named = about.get("code")
+    if "run" in about:
+        named = about["run"]["config"]["network"].get("code")
+        if not named:
+            return None  # a network of ours, in the configuration of a run
+    return Path(str(named or "net.py:build")).name
 
 
 def _badness(value: float) -> float:
@@ -264,12 +303,16 @@ def _check_arguments(
         raise ValueError(f"labels must be the classes of the {len(example)} images, (N,); got {shape}")
 
 
-def _kinds(returned: Any, outputs: Kinds | Literal["auto"]) -> list[Kind]:
-    """Return how each tensor that the model returns changes with the image."""
+def _kinds(returned: Any, outputs: Kinds | Literal["auto"], images: Tensor) -> list[Kind]:
+    """Return how each tensor that the model returns for these images changes with them."""
     tensors = list(tensors_in(returned))
     if not tensors:
         raise ValueError(f"the model should return tensors; it returned a {type(returned).__name__}")
     if outputs != "auto":
+        # the identity only checks that each tensor has the shape of its kind
+        g = torch.zeros(len(images), dtype=torch.int64)
+        height, width = images.shape[-2:]
+        act_on_outputs(returned, outputs, rotation(1), g, (height, width))
         return kinds_in(returned, outputs)
     kinds: list[Kind] = []
     for tensor in tensors:

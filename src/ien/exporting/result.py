@@ -42,6 +42,12 @@ class Exported:
     unread: dict[str, str]
     """A runtime that is installed, and not needed, but cannot read the file → what it says."""
     megabytes: float
+    calibrated_on: int | None = None
+    """How many images int8 was calibrated with; None for a float file."""
+    code: str | None = None
+    """What builds the model for a file of weights, net.py:build; None if ``ien.load`` knows."""
+    notes: tuple[str, ...] = ()
+    """What the command says besides: which weights it took, that they are random, …"""
 
     @property
     def difference(self) -> float:
@@ -82,7 +88,7 @@ class Exported:
 
     def to_markdown(self) -> str:
         """Return the table, what it was measured on and how to run the file, for a model card."""
-        notes = "; ".join(self._notes())
+        notes = "; ".join([*self._notes(), *self.notes])
         lines = [
             f"{self._title()}.",
             "",
@@ -123,10 +129,20 @@ class Exported:
         """Return code that runs the file."""
         name = self.path.name
         code = f'import ien\n\nmodel = ien.load("{name}")'
+        if self.code is not None:
+            file, _, function = self.code.rpartition(":")
+            module = Path(file).stem
+            code = (
+                f"import ien\nfrom {module} import {function}  # the function that makes the model\n\n"
+                f'model = ien.load("{name}", build={function})'
+            )
         if self.format == ONNX.name:
+            returned = "(scores,)"
+            if len(self.outputs) > 1:
+                returned = ", ".join(f"output{i}" for i in range(len(self.outputs)))
             code = (
                 f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{name}")\n'
-                f'(scores,) = session.run(None, {{"images": images}})'
+                f'{returned} = session.run(None, {{"images": images}})'
             )
         if self.format == PROGRAM.name:
             code = f'import torch\n\nmodel = torch.export.load("{name}").module()'
@@ -140,4 +156,6 @@ class Exported:
             f"{number(self.random_difference)}",
             "differences are shares of the largest output; an error of 0 is equivariant, about 2 unrelated",
         ]
+        if self.calibrated_on is not None:
+            notes.append(f"int8 was calibrated on {self.calibrated_on} other images")
         return [*notes, *self.unread.values()]

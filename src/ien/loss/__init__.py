@@ -6,6 +6,7 @@ modules.py           modules inside a model, tensors inside what it takes and re
 arguments.py         what a model takes besides images, repeated for their views
 capture.py           a layer's output during one forward pass
 error.py             maps of an image and of its view -> how far they are apart
+reach.py             the error that resampling alone causes; targets too far below it
 views.py             which elements of which groups a step compares, in which order
 multipliers.py       targets in place of weights, reached by dual ascent
 result.py            what the objective returns, and the targets of all views

@@ -155,12 +155,18 @@ class FeatureGroups:
         text = "-".join(map(str, self.sizes))
         if FeatureGroups.of(text) == self:
             return text
-        return str(self.shares)  # a mix that has no short form
+        return self._short_shares()  # a mix that has no short form
 
     def __repr__(self) -> str:
         if len(self.sizes) == 1:
             return f"FeatureGroups.of({self.sizes[0]})"
-        return f"FeatureGroups.of({self.shares})"
+        return f"FeatureGroups.of({self._short_shares()})"
+
+    def _short_shares(self) -> str:
+        """Write the mix as a dict that :meth:`of` reads: shares, or counts if shares are long."""
+        if all(share == round(share, 4) for share in self.shares.values()):
+            return str(self.shares)
+        return str(dict(zip(self.sizes, self.counts, strict=True)))
 
 
 Spec = int | str | Mapping[int, float] | FeatureGroups

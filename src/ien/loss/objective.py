@@ -36,6 +36,7 @@ from .error import (
 from .feature_groups import FeatureGroups, Spec
 from .layers import check_regular_layers, per_layer, weights_of
 from .multipliers import Multipliers, targets_of
+from .reach import check_reachable
 from .result import Equivariance
 from .views import distinct_groups, draw_elements, num_samples, split_by_view
 
@@ -188,6 +189,7 @@ class EquivarianceLoss:
         if action == "regular":
             self._check_regular()
         self._warned_of_frozen = False
+        self._checked_targets = False
         self._multipliers: Multipliers | None = None
         if target is not None:
             self.normalize = True  # a target is a relative error
@@ -262,8 +264,9 @@ class EquivarianceLoss:
             RuntimeError: A layer did not run once, was overwritten, or runs without gradients.
             TypeError: ``x`` is not a tensor, ``args`` not a tuple or list, or ``kwargs`` not a dict
                 with names as keys.
-            ValueError: A layer's channels cannot be split, an element leaves no valid pixel, or
-                images hold NaN or infinity. This last check is left out on a GPU, where it would
+            ValueError: A layer's channels cannot be split, an element leaves no valid pixel, the
+                first maps say that a target is out of reach on their grid, or images hold NaN or
+                infinity. This last check is left out on a GPU, where it would
                 make every step wait: look at ``out.loss`` where you log it.
 
         >>> class Shifted(nn.Conv2d):
@@ -300,6 +303,8 @@ class EquivarianceLoss:
             if drawn:
                 self._check_all_elements(name, h)
             by_layer[name] = self._layer_terms(name, h, batch_size, views)
+            if self._multipliers is not None and not self._checked_targets:
+                self._check_targets(name, h[:batch_size])
 
         with watch(model, layers, compare) as calls:
             output = model(torch.cat([x, *transformed]), *args, **kwargs)
@@ -320,6 +325,7 @@ class EquivarianceLoss:
                 terms[str(group), name] = term
                 if self._multipliers is None:
                     loss = loss + self.groups[group] * self.layers[name] * term.to(x.device)
+        self._checked_targets = True
         check_finite_images(x, list(terms.values()))
         if self._multipliers is not None and terms:
             errors = torch.stack([term.to(x.device) for term in terms.values()])  # (K,)
@@ -459,6 +465,14 @@ class EquivarianceLoss:
             return
         for group in self._compared_groups:
             check_pixels(h, group, range(1, len(group)), f"layer {name!r}")
+
+    def _check_targets(self, name: str, h: Tensor) -> None:
+        """Fail in the first step if the grid alone causes errors far above a layer's target."""
+        if self.interpolation != "bilinear":
+            return  # floors are those of bilinear resampling
+        for group in self._compared_groups:
+            maps = compared_maps(name, h.detach(), self.feature_groups[name], self._actions[group])
+            check_reachable(name, maps, group, self.targets[str(group), name])
 
     def _check_regular(self) -> None:
         """Check that each group can permute the members of the feature groups of each layer."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._text import nearest
 from ..groups.families import rotation
 from ..groups.group import Group
-from .modules import map_leaves
+from .modules import map_leaves, tensors_in
 
 __all__ = ["Equivariance", "Kind"]
 
@@ -64,13 +64,8 @@ class Equivariance:
 
         def repeated(value: Any) -> Tensor:
             value = self._checked(value, "repeat")
-            if self.transformed and value.ndim >= 3 and value.shape[-2:] == self.size:
-                height, width = self.size
-                raise ValueError(
-                    f"targets {tuple(value.shape)} look like maps of the {height}×{width} images and have to "
-                    f'rotate with them: use out.targets(y, kind="mask"), or kind="label" to repeat them '
-                    f"as they are"
-                )
+            if self.transformed and value.ndim >= 3:
+                self._refuse_maps(value)
             return value.repeat(self.views, *[1] * (value.ndim - 1))  # (views * B, …)
 
         return map_leaves(y, repeated)
@@ -118,6 +113,24 @@ class Equivariance:
             return torch.cat(parts)  # (views * B, …)
 
         return map_leaves(y, transformed)
+
+    def _refuse_maps(self, value: Tensor) -> None:
+        """Raise a ValueError if ``value`` is as large as the images, or as maps of the output."""
+        size = tuple(value.shape[-2:])
+        like = ""
+        if size == self.size:
+            like = "images"
+        for tensor in tensors_in(self.output):
+            # 1×1 maps are numbers, which do not rotate
+            if not like and tensor.ndim == 4 and size == tensor.shape[-2:] and size != (1, 1):
+                like = "outputs"
+        if like:
+            height, width = size
+            raise ValueError(
+                f"targets {tuple(value.shape)} look like maps of the {height}×{width} {like} and have to "
+                f'rotate with them: use out.targets(y, kind="mask"), or kind="label" to repeat them as '
+                f"they are"
+            )
 
     def _act(self, group: Group, kind: Kind, ignore: float) -> Callable[[Tensor, Tensor], Tensor]:
         """The action of ``group`` on targets of this kind, in images of this size."""

@@ -2,29 +2,21 @@
 
 Quarter turns and flips only permute pixels. They still cost something where a stride or a padding
 treats two sides differently; their floor is the error of the same network with symmetric kernels.
-All other elements resample; their floor is the error of transforming a map and back again.
+All other elements resample; their floor is the error of transforming a map and back again, which
+``loss/reach.py`` computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..groups.similarity import Similarity, resample, valid_pixels
-from ..loss.error import full_precision
-
-__all__ = ["average_over_d4", "resampling_errors", "symmetric_kernels"]
-
-MAX_FLOOR_SCALE = Fraction(6, 5)
-"""Larger factors are replaced by this one. The way back from them would hit the original pixels
-again, as if resampling cost nothing; one way, it costs about the same at every factor above 1."""
+__all__ = ["average_over_d4", "symmetric_kernels"]
 
 
 def average_over_d4(kernel: Tensor) -> Tensor:
@@ -75,32 +67,3 @@ class _AverageKernels(TorchDispatchMode):
             # keep the kernel itself too: if it were freed, another could be given the same address
             self._averages[key] = (kernel, average_over_d4(kernel))
         return self._averages[key][1]
-
-
-def resampling_errors(h: Tensor, similarity: Similarity) -> Tensor:
-    """Return what it costs each image to transform its map and transform it back.
-
-    The mean of (g⁻¹·(g·h) - h)² over channels and over the pixels that are valid after both steps.
-
-    Args:
-        h: Maps (B, C, H, W).
-        similarity: The element g, one that resamples.
-
-    Returns:
-        Errors (B,); NaN if the map is too small to have a valid pixel besides its centre.
-    """
-    h = full_precision(h)
-    batch, _, height, width = h.shape
-    step = replace(similarity, scale=min(similarity.scale, MAX_FLOOR_SCALE))
-    there = resample(h, [step], [batch])
-    back = resample(there, [step.inverse], [batch])
-    squares = (back - h).square()
-
-    valid = valid_pixels((step, step.inverse), height, width, h.device)
-    if valid is not None:
-        mask = valid[0]
-        if mask.sum() == 1:
-            # the centre does not move, so alone it says nothing about the cost of resampling
-            mask = torch.zeros_like(mask)
-        squares = squares[:, :, mask]  # (B, C, valid pixels)
-    return squares.flatten(1).mean(1)  # (B,): NaN without pixels

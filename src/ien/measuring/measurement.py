@@ -20,8 +20,9 @@ from ..loss.capture import capture
 from ..loss.error import compared_maps, image_errors
 from ..loss.feature_groups import FeatureGroups, Spec
 from ..loss.layers import check_regular_layers, per_layer
+from ..loss.reach import resampling_errors
 from .choose_layers import choose_layers
-from .floors import resampling_errors, symmetric_kernels
+from .floors import symmetric_kernels
 from .inputs import try_model
 from .layer_report import ElementReport, LayerReport, OutputElement, OutputReport
 from .report import Report

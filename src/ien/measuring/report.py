@@ -233,7 +233,7 @@ class Report:
         else:
             raise ValueError(f"no kind of plot {kind!r}: {nearest(kind, ['layers', 'angles', 'factors'])}")
         # a notebook shows figures of pyplot by itself, and others by this method
-        figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+        figure._repr_png_ = partial(png_of, figure)  # type: ignore[attr-defined]
         return figure
 
     def to_markdown(self) -> str:
@@ -316,7 +316,8 @@ class Report:
         return next(iter(self.layers.values())).elements
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
+    """Return a figure as a notebook shows it."""
     file = BytesIO()
     figure.savefig(file, format="png", dpi=100)
     return file.getvalue()

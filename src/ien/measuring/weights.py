@@ -236,7 +236,8 @@ class _Match:
         if self.missing and self.unexpected:
             close = nearest(self.missing[0], self.unexpected, MAX_LISTED_NAMES)
             if close.startswith("did you mean"):
-                hint = f"for {self.missing[0]}, {close} If so, rename it in the file or in the code"
+                names = close.removeprefix("did you mean ").removesuffix("?").replace(", ", " or ")
+                hint = f"if {self.missing[0]} is {names} in the file, rename it there or in the code"
         return (
             f"do not fit the model, of whose {len(self.own)} tensors {fitting} fit: "
             f"{'; '.join(parts)}; {hint}"

@@ -145,4 +145,11 @@ def __getattr__(name: str) -> Any:
     """Find the networks of trackers here too, although they live in ``ien.tracking``."""
     if name in ("siamfc", "SiamFC"):
         return pkgutil.resolve_name(f"ien.tracking:{name}")
-    raise AttributeError(f"module 'ien.models' has no attribute {name!r}")
+    hint = ""
+    if not name.startswith("_"):  # which tools ask for, and people do not
+        hint = f"; {nearest(name, __all__)}"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

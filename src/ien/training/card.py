@@ -29,6 +29,18 @@ SHARES = {
 """Field of a record → what a card calls it."""
 
 
+OWN_PRESET = "folder"
+"""What ``ien train`` calls its settings, which are no preset of the paper's tables."""
+FIELDS_OF_SHAPE = {
+    "one-cycle": {"cycle_epochs", "min_lr"},
+    "exponential": {"decay", "decay_after"},
+    "steps": {"decay", "steps_after"},
+}
+"""Shape of the learning rate → the settings that it has."""
+OFF = {"rescale": 1.0, "shift": 0, "cutout": 0}
+"""Changes of training images → the value that leaves them as they are."""
+
+
 def write_run_card(folder: Path, config: Config, record: Mapping[str, Any]) -> None:
     """Write README.md into the folder of a finished run; a licence that it names already stays."""
     path = folder / CARD
@@ -38,7 +50,10 @@ def write_run_card(folder: Path, config: Config, record: Mapping[str, Any]) -> N
 
 def run_title(config: Config) -> str:
     """Return what a run is called."""
-    return f"{config.experiment}, preset {config.preset}, seed {config.seed}"
+    preset = ""
+    if config.preset != OWN_PRESET:
+        preset = f", preset {config.preset}"
+    return f"{config.experiment}{preset}, seed {config.seed}"
 
 
 def run_sections(config: Config, record: Mapping[str, Any]) -> dict[str, str]:
@@ -66,7 +81,11 @@ def _data(config: Config, record: Mapping[str, Any]) -> str:
         listed = escape(", ".join(names[:MAX_CLASS_NAMES]), quote=False)  # folders may have any name
         more = " …" if len(names) > MAX_CLASS_NAMES else ""
         text += f". {len(names)} classes, in this order: {listed}{more}"
-    return text + "."
+    text += "."
+    if "image_shape" in record:  # records of earlier versions have none
+        shape = ", ".join(map(str, record["image_shape"]))
+        text += f" The network takes images (B, {shape}) with values in [0, 1]."
+    return text
 
 
 def _results(config: Config, record: Mapping[str, Any]) -> str:
@@ -75,7 +94,7 @@ def _results(config: Config, record: Mapping[str, Any]) -> str:
     for field, label in SHARES.items():
         value = record.get(field)
         if value is not None:
-            rows.append([label.format(group=group), f"{value:.4f}"])
+            rows.append([label.format(group=group), f"{value:.1%}"])
     if len(rows) == 1:
         return f"{kind_of(config).outcome(record)}."
     return f"{markdown_table(rows)}\n\nThese are the numbers of one seed."
@@ -95,8 +114,12 @@ def _costs(config: Config, record: Mapping[str, Any]) -> str:
     rows.append(["parameters at inference", f"{record['parameters']:,}"])
     rows.append(["multiply-accumulates", short_count(record["macs"])])
     if "images_per_second" in record:
-        rows.append(["images per second", f"{record['images_per_second']:,.0f} on {record['machine']}"])
-    rows.append(["training", f"{record['seconds']:,.0f} s, {record['images_seen']:,} views of images"])
+        machine = record["machine"].replace(", 1 threads,", ", 1 thread,")
+        rows.append(["images per second", f"{record['images_per_second']:,.0f} on {machine}"])
+    seconds = f"{record['seconds']:,.0f} s"
+    if record["seconds"] < 1:
+        seconds = "less than a second"
+    rows.append(["training", f"{seconds}, {record['images_seen']:,} views of images"])
     versions = []
     for name, version in record["versions"].items():
         versions.append(f"{name} {version}")
@@ -105,14 +128,41 @@ def _costs(config: Config, record: Mapping[str, Any]) -> str:
 
 
 def _settings(config: Config) -> str:
+    unused = _unused(config)
     rows = [["setting", "value"]]
     for name, value in flat(config).items():
-        if name in MACHINE or value in (None, ""):
+        if name in MACHINE or name in unused or value is False or value in (None, ""):
             continue
         if name == "code":
             value = Path(str(value)).name  # the folder is nobody else's concern
         rows.append([name, str(value)])
     return markdown_table(rows)
+
+
+def _unused(config: Config) -> set[str]:
+    """Return the settings that had no effect, as the decay of a schedule without one."""
+    data, objective, schedule = config.data, config.objective, config.schedule
+    unused = set()
+    for names in FIELDS_OF_SHAPE.values():
+        unused |= names - FIELDS_OF_SHAPE[schedule.shape]
+    if not objective.beta or not objective.augment:
+        unused |= {"beta", "target", "action", "corners", "normalize"}
+    if objective.target is not None:
+        unused.add("beta")
+    if not objective.augment:
+        unused.add("samples")
+    if objective.tie == "never":
+        unused |= {"slack", "tie_group", "tie"}
+    if config.preset == OWN_PRESET:
+        unused.add("preset")
+    if data.test_on == "test":
+        unused.add("validation_images")
+    if data.dataset != "rot-mnist":
+        unused.add("max_angle")
+    for name, value in OFF.items():
+        if getattr(data, name) == value:
+            unused.add(name)
+    return unused
 
 
 def _how_to_load(config: Config) -> str:

@@ -183,6 +183,7 @@ class Classify(TaskKind[Config, Dataset]):
             **measured_by(config, plain),
             "parameters": parameters,
             "macs": macs,
+            "image_shape": list(x.shape[1:]),
             "images_per_second": round(inference_speed(config, plain, x), 1),
         }
 

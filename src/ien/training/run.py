@@ -24,7 +24,7 @@ from .config import Config, changed
 from .distributed import ALONE, Processes
 from .loop import Stopped, Trained, train
 from .memory import memory_errors
-from .network import create
+from .network import create, warn_of_slow_precision
 from .own_model import OWN, OwnNetwork
 from .progress import ignore, shown
 from .single_file import read_single
@@ -169,6 +169,8 @@ def run(
             if moved_from is not None:
                 now = config.machine.device
                 console.print(f"{title}: begun on {moved_from}, and now on {now}, which rounds differently")
+        if processes.first and weights is None:
+            warn_of_slow_precision(config)
         # the number that the folder was begun with: another one rounds differently
         torch.set_num_threads(config.machine.threads or torch.get_num_threads())
         if weights is None:

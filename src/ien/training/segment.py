@@ -173,6 +173,7 @@ class Segment(ClassifyFolder):
             **measured_by(config, plain),
             "parameters": parameters,
             "macs": macs,
+            "image_shape": list(x.shape[1:]),
             "images_per_second": round(inference_speed(config, plain, x[:TEST_BATCH], rounds=5), 1),
         }
 

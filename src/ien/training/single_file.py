@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..adapting.canonicalize import KEY
 from ..exporting.write import read_header
 from . import run_folder
 from .config import Config
@@ -84,10 +85,16 @@ def read_single(path: Path) -> Single:
         raise ValueError(f"ien.load reads a run folder or a .safetensors file; got {path}: {remedy}")
     try:
         with safe_open(path, framework="pt") as file:
-            header = read_header(file.metadata())
+            metadata = file.metadata()
             weights = {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged ({error}): export it again") from None
+    if KEY in (metadata or {}):
+        raise ValueError(
+            f"{path} holds what ien.Canonicalize learnt about orientations, and no model: read it with "
+            f'ien.Canonicalize.load(model, "{path}")'
+        )
+    header = read_header(metadata)
     run = header.get(RUN) or {}
     measured_by = run.get("measured_by", {}) if isinstance(run, dict) else {}
     return Single(weights, config_in(header, path), measured_by)

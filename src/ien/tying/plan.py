@@ -253,7 +253,8 @@ def _checked(
     if not permutes_members(group) or not any(group.exact[1:]):
         raise ValueError(
             f"make_equivariant needs rotations and flips, among them a half turn, a quarter turn or a flip, "
-            f"such as rot4, rot8 or rot4xflip; got {group}"
+            f"such as rot4, rot8 or rot4xflip; got {group}: for other transformations train with "
+            f"ien.EquivarianceLoss"
         )
     modules = _modules_of(model)
     for module in model.modules():

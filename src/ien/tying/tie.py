@@ -77,7 +77,8 @@ def make_equivariant(
             good start. Add ``tied.penalty()`` to the loss and give the optimizer
             ``tied.parameter_groups(lr)``. ``"auto"`` stays tied until the images say that they
             prefer an orientation: call ``tied.listen(epoch)`` between backward and step. Or by the
-            name of a layer or a module around it, with ``""`` for the rest.
+            name of a layer or a module around it, with ``""`` for the rest, which is 0 if it is
+            not named.
         outputs: ``"scalar"`` if each number or map that the model returns stays itself;
             ``"vector"`` for pairs (dx, dy) that rotate with the image: dx points right, dy down.
         args: What the model is called with after the images. Tensors whose first dim is the number

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from functools import partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrize
 
-from .._text import MODEL_ITSELF, columns, html_table, number, short_count
+from .._text import MODEL_ITSELF, columns, html_table, number, short_count, short_repr
 from .listening import Evidence, Listener
 from .parametrized import TiedNorm, parametrizations_of
 from .parts import Parts
 from .plan import Plan, TiedLayer, errors_of
 from .slack import RATE, Remainder, relative_size, slack_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Tied", "count_parameters"]
 
@@ -54,6 +61,7 @@ class Tied:
         self._listener = None
         self._parts: Parts | None = None
         """Splits gradients, if an epoch has too few steps."""
+        self._warned_of_epoch = False
         if listening:
             self._listener = Listener({name: self.remainders[name] for name in listening})
 
@@ -101,14 +109,30 @@ class Tied:
         makes a step half as long again: the first dimension of what layers are given must be that
         of the images.
 
+        Count epochs up, from 0 or 1. With the same number in every epoch, images that come again
+        would agree with themselves, and remainders would learn from data that have the symmetry.
+
         Args:
             epoch: Its number. Within an epoch no image may be seen twice. None for a step with
                 images of two epochs, to which it does not listen.
             views: How often each image is in the batch: ``out.views`` with ``EquivarianceLoss``.
+
+        Raises:
+            TypeError: ``epoch`` or ``views`` is not a whole number.
+            ValueError: It is negative, or the model has no ``slack="auto"``.
+            RuntimeError: No layer has a gradient: ``loss.backward()`` comes first.
         """
         listener = self._listener
         if listener is None:
             raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
+        _check_listening(epoch, views)
+        if epoch is not None and epoch < listener.epoch and not self._warned_of_epoch:
+            self._warned_of_epoch = True
+            warnings.warn(
+                f"tied.listen was given epoch {epoch} after epoch {listener.epoch}: count epochs up, so "
+                f"that no image is heard twice under one number",
+                stacklevel=2,
+            )
         if not listener.opened:
             shares: list[dict[str, Tensor]] = []
             if self._parts is not None:
@@ -206,12 +230,37 @@ class Tied:
         """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?"""
         return dict.fromkeys(self.layers, 0.0) | slack_of(self.model)
 
+    def plot(self) -> Figure:
+        """Draw :meth:`slack` as a bar for each layer that has a remainder.
+
+        Returns:
+            A matplotlib figure; ``figure.savefig("slack.png")`` writes it.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed; the message says how to install it.
+            ValueError: No layer has slack.
+        """
+        if not self._with_slack:
+            raise ValueError('no layer has slack: pass slack="auto" or a number to make_equivariant')
+        # from a later folder, as Report.plot: there is one drawer of plots, and it is there
+        from ..measuring.report import png_of
+        from ..report.plots.slack import plot_slack
+
+        values = self.slack()
+        figure = plot_slack({name: values[name] for name in self.remainders}, str(self.plan.group))
+        # a notebook shows figures of pyplot by itself, and others by this method
+        figure._repr_png_ = partial(png_of, figure)  # type: ignore[attr-defined]
+        return figure
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return parameter groups for an optimizer: remainders learn at a tenth of the rate.
 
         Args:
             lr: The learning rate of all other parameters.
         """
+        # a bool is a number to Python, but nobody means it
+        if isinstance(lr, bool) or not isinstance(lr, Real | Tensor) or not 0 <= float(lr) < math.inf:
+            raise ValueError(f"lr must be a number of 0 or more, such as 1e-3; got {short_repr(lr)}")
         remainders = [remainder.free for remainder in self.remainders.values()]
         slow = {id(parameter) for parameter in remainders}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in slow]
@@ -309,6 +358,27 @@ class Tied:
                 row.append(number(slack[name]))
             rows.append(row)
         return rows
+
+
+def _check_listening(epoch: object, views: object) -> None:
+    """Refuse what cannot be the number of an epoch, or of views."""
+    if callable(epoch):
+        raise TypeError(
+            "listen takes the number of the epoch: no held-out images are needed, and no function; call "
+            "tied.listen(epoch) between loss.backward() and optimizer.step()"
+        )
+    # a bool is a number to Python, but nobody means it
+    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, Integral)):
+        raise TypeError(
+            f"listen takes the number of the epoch, such as 0, or None for a step with images of two epochs; "
+            f"got {short_repr(epoch)}"
+        )
+    if isinstance(views, bool) or not isinstance(views, Integral):
+        raise TypeError(f"views must be a whole number, such as out.views; got {short_repr(views)}")
+    if epoch is not None and int(epoch) < 0:
+        raise ValueError(f"the number of an epoch is 0 or more; got {epoch}")
+    if int(views) < 1:
+        raise ValueError(f"views must be 1 or more, the image itself among them; got {views}")
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -7,5 +7,6 @@ features.py    feature maps of an image in all orientations
 errors.py      the relative error of each layer
 angles.py      error and accuracy against the angle, or the factor
 training.py    loss, accuracy, terms and multipliers by epoch
+slack.py       how far the weights of each layer have left the symmetry
 costs.py       accuracy against multiply-accumulates
 """
