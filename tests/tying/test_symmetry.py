@@ -88,12 +88,21 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
 )
 def test_the_verdict_follows_from_both_tests(certainty: float, gain: float, verdict: str) -> None:
     heard = Evidence(32, signal=certainty * 0.5, deviation=0.5)
-    ordinary = (0.5, 0.51, 0.49, 0.5, 0.5)
-    found = HeldOut(tuple(accuracy + gain for accuracy in ordinary), ordinary)
+    ordinary = (0.5, 0.5, 0.5, 0.5, 0.5)
+    found = HeldOut(tuple(0.5 + gain + spread for spread in (0, 0.001, -0.001, 0, 0)), ordinary)
     result = Symmetry(ien.rotation(4), heard, {"conv1": heard}, found, 700)
     assert result.verdict == verdict
     tied_for_sure = verdict == "exact" and certainty < 2
     assert ("slack" in result.advice) == (not tied_for_sure)
+
+
+def test_few_images_do_not_rule_out_what_they_cannot_see() -> None:
+    quiet = Evidence(32, 0.0, 1.0)
+    found = HeldOut((0.7, 0.8, 0.75, 0.7, 0.8), (0.8, 0.7, 0.75, 0.8, 0.7))
+    result = Symmetry(ien.rotation(4), quiet, {"a": quiet}, found, 700)
+    assert result.verdict == "exact" and 'slack="auto"' in result.advice
+    cost = -100 * found.interval[0]
+    assert cost > 10 and f"may cost up to {cost:.1f} points: more images would tell" in str(result)
 
 
 def test_one_layer_that_depends_on_orientation_is_enough() -> None:

@@ -53,6 +53,8 @@ MIN_LAYER_CERTAINTY = 4.4
 """The same for the largest certainty of four layers."""
 DOUBT = 2.0
 """A certainty above this may or may not be chance: once in 40 trials it is."""
+MAY_COST = 0.01
+"""Accuracy that a symmetry may cost for all that held-out images tell, and still be recommended."""
 LEARNING_RATE = 3e-3
 
 
@@ -99,7 +101,7 @@ class Symmetry:
         call = f'make_equivariant(model, "{self.group}", images'
         if self.verdict == "not there":
             return f'{call}, slack="auto"), or an ordinary network, or another group'
-        if self.verdict == "exact" and not self._is_doubtful():
+        if self.verdict == "exact" and not self._doubts():
             return f"{call})"
         return f'{call}, slack="auto")'
 
@@ -113,9 +115,16 @@ class Symmetry:
     def _repr_html_(self) -> str:
         return html_table(self._title(), self._rows(), self._notes())
 
-    def _is_doubtful(self) -> bool:
-        """Whether more images might find that labels depend on orientation."""
-        return self.certainty > DOUBT
+    def _doubts(self) -> list[str]:
+        """Say what these images leave open, if the symmetry looks exact."""
+        doubts = []
+        if self.certainty > DOUBT:
+            doubts.append("a certainty between 2 and 4 may be chance")
+        if self.held_out is not None:
+            worst, _ = self.held_out.interval
+            if worst < -MAY_COST:
+                doubts.append(f"the symmetry may cost up to {-100 * worst:.1f} points")
+        return doubts
 
     def _title(self) -> str:
         return {
@@ -137,8 +146,8 @@ class Symmetry:
         notes = []
         if self.held_out is not None:
             notes.append(str(self.held_out))
-        if self.verdict == "exact" and self._is_doubtful():
-            notes.append("a certainty between 2 and 4 may be chance: more images would tell")
+        if self.verdict == "exact" and self._doubts():
+            notes.append(f"{', and '.join(self._doubts())}: more images would tell")
         return [*notes, f"pick: {self.advice}"]
 
 
@@ -210,7 +219,7 @@ def symmetry(
     with progress_bar(f"testing {parsed}", epochs + networks, shown=progress) as advance:
         heard = _listen(make("weights", 0), parsed, x, y, epochs, seed, advance)
         if not quick:
-            compared = held_out(x, y, make_for_fold, BATCH, LEARNING_RATE, seed, advance)
+            compared = held_out(x, y, make_for_fold, BATCH, seed, advance)
     layers = {}
     for name in heard[0]:
         layers[name] = _mean([of_epoch[name] for of_epoch in heard[FIRST_EPOCHS:]])
