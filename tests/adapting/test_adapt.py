@@ -140,12 +140,44 @@ def test_another_model_or_setting_does_not_go_on_from_it(tmp_path: Path) -> None
         ValueError, match="was made with group=rot4, not flip: use the same, or another folder"
     ):
         adapt(sided(), images(), "flip", minutes=0.01, folder=tmp_path, progress=False)
-    other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
-    with pytest.raises(ValueError, match="is of another model"):
-        adapt(other, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    for change, message in (
+        ({"layers": ["2"]}, r"was made with layers=\{\}, not \{'2': 1.0\}"),
+        ({"outputs": "invariant"}, "was made with outputs=scores, not invariant"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False, **change)
+    of_other_shape = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    of_other_weights = sided()
+    with torch.no_grad():
+        of_other_weights[0].weight[0, 0, 0, 0] += 1e-6
+    for other in (of_other_shape, of_other_weights):
+        with pytest.raises(ValueError, match="is of another model"):
+            adapt(other, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
     (tmp_path / "adapting.pt").write_bytes(b"half a file")
     with pytest.raises(ValueError, match="cannot be read"):
         adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+
+
+def test_ctrl_c_saves_the_checkpoint(tmp_path: Path) -> None:
+    net = sided()
+    calls = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 40:
+            raise KeyboardInterrupt
+
+    class Interrupted(list[Tensor]):
+        def __iter__(self):
+            interrupt()
+            return super().__iter__()
+
+    batches = Interrupted(images().split(32))
+    with pytest.raises(KeyboardInterrupt):
+        adapt(net, batches, "rot4", minutes=5.0, folder=tmp_path, progress=False)
+    saved = torch.load(tmp_path / "adapting.pt", weights_only=True)
+    assert saved["step"] == 78 and saved["seconds"] > 0  # two batches a pass
 
 
 def test_maps_are_rotated_before_they_are_compared() -> None:
@@ -165,6 +197,15 @@ def test_maps_are_rotated_before_they_are_compared() -> None:
         ({"images": torch.rand(8, 3, 12, 12)}, "8 images are too few to adapt to"),
         ({"images": torch.rand(64, 3, 12, 10)}, "images must be square"),
         ({"images": iter([torch.rand(64, 3, 12, 12)])}, "images can be gone through only once"),
+        (
+            {"images": torch.zeros(64, 3, 12, 12, dtype=torch.uint8)},
+            "got torch.uint8: use .float\\(\\) / 255",
+        ),
+        (
+            {"images": torch.rand(64, 1, 12, 12), "features": 0.0},
+            "the model fails on images 1×12×12 of torch",
+        ),
+        ({"images": torch.rand(64, 3, 12)}, r"must have shape \(N, C, H, W\); got \(64, 3, 12\)"),
         ({"images": []}, "there are no images to adapt to"),
         ({"images": torch.full((64, 3, 12, 12), float("nan"))}, "NaN"),
         ({"minutes": 0}, "minutes must be a number above 0; got 0"),
@@ -184,6 +225,11 @@ def test_bad_input_gets_one_line(change: dict[str, object], message: str) -> Non
 def test_what_holds_no_images_is_named() -> None:
     with pytest.raises(TypeError, match=r"images must be a tensor \(N, C, H, W\) or .*; got None"):
         adapt(sided(), None, "rot4", progress=False)  # type: ignore[arg-type]
+
+
+def test_text_is_no_images() -> None:
+    with pytest.raises(TypeError, match=r"images must be a tensor .*; got a str"):
+        adapt(sided(), "photos", "rot4", progress=False)  # type: ignore[arg-type]
 
 
 def test_a_frozen_model_is_refused() -> None:

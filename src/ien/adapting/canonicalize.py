@@ -15,7 +15,15 @@ from .._files import write_tensors
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..groups.members import permutes_members
-from ..measuring.inputs import Images, check_tensor, device_of, eval_mode
+from ..measuring.inputs import (
+    Images,
+    check_floating,
+    check_images,
+    check_tensor,
+    checked_batches,
+    device_of,
+    eval_mode,
+)
 from ..tying.tie import make_plain
 from .orientation import orientation_network, shrink, train_orientation
 from .outputs import Kinds, act_on_outputs, check_kinds, check_square, only_tensor
@@ -87,6 +95,7 @@ class Canonicalize(nn.Module):
             Itself.
         """
         first, images = _first_batch(images)
+        check_floating(first)
         check_square(first)
         device = device_of(self.model, first.device)
         with torch.random.fork_rng(devices=[]):
@@ -203,11 +212,15 @@ class Canonicalize(nn.Module):
 
 def _first_batch(images: Images) -> tuple[Tensor, Images]:
     """Return some images to look at, and all of them again: batches may come only once."""
+    check_images(images)
     if isinstance(images, Tensor):
-        return images[:1], images
-    batches = iter(images)
+        if len(images) == 0:
+            raise ValueError("there are no images to fit")
+        for _ in checked_batches(images, len(images)):  # one batch: errors tell the shape that was given
+            pass
+        return images, images
+    batches = checked_batches(images, 1)
     first = next(batches, None)
     if first is None:
         raise ValueError("there are no images to fit")
-    x = first if isinstance(first, Tensor) else first[0]
-    return x, itertools.chain([first], batches)
+    return first, itertools.chain([first], batches)

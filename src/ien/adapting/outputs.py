@@ -38,7 +38,8 @@ def check_square(images: Tensor) -> None:
     """Raise a ValueError if these are not square images (B, C, n, n)."""
     if images.ndim != 4 or images.shape[-1] != images.shape[-2]:
         raise ValueError(
-            f"images must be square, (B, C, n, n), to be rotated; got {tuple(images.shape)}: crop or pad them"
+            f"images must be square, (B, C, n, n), to be rotated; got {tuple(images.shape)}: crop them, "
+            f"for example to the square in the middle (in the shell: --size 224)"
         )
 
 
