@@ -1,4 +1,4 @@
-"""adapt: a copy learns from the model itself, resumes where it was, and the table tells what changed."""
+"""adapt: a copy learns from the model itself, and goes on from where it was."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 import ien
 from ien.adapting.adapt import adapt
-from ien.adapting.average import GroupAverage
-from ien.adapting.compare import compare
 
 
 def images(count: int = 64, side: int = 12) -> Tensor:
@@ -235,49 +233,6 @@ def test_text_is_no_images() -> None:
 def test_a_frozen_model_is_refused() -> None:
     with pytest.raises(ValueError, match="all parameters of the model are frozen"):
         adapt(sided().requires_grad_(False), images(), "rot4", progress=False)
-
-
-def test_the_table_is_a_loop_over_images_and_elements() -> None:
-    net = sided()
-    x, labels = images(30), torch.randint(4, (30,), generator=torch.Generator().manual_seed(1))
-    averaged = GroupAverage(net, "rot4")
-    table = compare({"original": net, "averaged": averaged}, x, "rot4", labels, batch_size=7)
-    original = table.versions["original"]
-    alike = 0
-    right = [0, 0, 0, 0]
-    for i in range(30):
-        classes = [int(net(x[i : i + 1].rot90(quarter, (2, 3))).argmax()) for quarter in range(4)]
-        alike += len(set(classes)) == 1
-        for quarter in range(4):
-            right[quarter] += classes[quarter] == int(labels[i])
-    assert original.all_agree == pytest.approx(alike / 30)
-    assert list(original.accuracy.values()) == pytest.approx([count / 30 for count in right])
-    assert original.like_original == 1.0 and original.cost == 1.0
-    assert table.versions["averaged"].all_agree == 1.0
-    assert "same answer under all" in str(table) and "averaged" in str(table)
-
-
-def test_maps_are_compared_pixel_by_pixel() -> None:
-    net = nn.Conv2d(3, 2, 3, padding=1)
-    x = images(10)
-    masks = torch.zeros(10, 12, 12, dtype=torch.int64)
-    averaged = GroupAverage(net, "rot4", outputs="map")
-    table = compare({"original": net, "averaged": averaged}, x, "rot4", masks, outputs="map")
-    turned = net(x.rot90(1, (2, 3))).argmax(1).rot90(-1, (1, 2))
-    agreement = (turned == net(x).argmax(1)).double().mean()
-    assert table.versions["original"].agreement["90°"] == pytest.approx(float(agreement))
-    assert table.versions["averaged"].all_agree > 0.999
-
-
-def test_what_cannot_be_compared_is_named() -> None:
-    with pytest.raises(ValueError, match="there is nothing to compare"):
-        compare({}, images(), "rot4")
-    with pytest.raises(
-        ValueError, match=r"should return scores \(B, classes\) for 32 images; got \(32, 4, 10, 10\)"
-    ):
-        compare({"original": nn.Conv2d(3, 4, 3)}, images(), "rot4")
-    with pytest.raises(ValueError, match=r"labels must have the shape \(64,\); got \(3,\)"):
-        compare({"original": sided()}, images(), "rot4", torch.zeros(3, dtype=torch.int64))
 
 
 def test_a_checkpoint_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path) -> None:

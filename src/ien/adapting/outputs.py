@@ -127,7 +127,7 @@ def _act_on_tensor(
 
 
 SHAPES = {
-    "scores": "(B, classes)",
+    "scores": "(B, classes), two classes or more,",
     "invariant": "(B, …)",
     "map": "(B, C, H, W)",
     "boxes": "(B, …, 4)",
@@ -140,7 +140,7 @@ SHAPES = {
 def _check_shape(value: Tensor, kind: Kind, batch: int) -> None:
     fits = value.ndim >= 1 and len(value) == batch
     if kind == "scores":
-        fits = fits and value.ndim == 2
+        fits = fits and value.ndim == 2 and value.shape[1] > 1  # of one class the softmax is always 1
     if kind == "map":
         fits = fits and value.ndim == 4
     if kind == "boxes":
