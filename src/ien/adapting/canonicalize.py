@@ -45,8 +45,9 @@ class Canonicalize(nn.Module):
     wrong. For images that have no upright, such as aerial ones, it is consistent all the same.
 
     Call :meth:`fit` with images in their usual orientation: it takes minutes, needs no labels, and
-    the network it trains adds a few per cent to the cost of a usual model. Without it the model's
-    own confidence decides, which costs |G| more passes on copies of half the size.
+    the network it trains costs 35 million multiplications an image: 7 to 9 % of EfficientNet-Lite0
+    at 224 pixels in batches of 8, more for single images. Without it the model's own confidence
+    decides, which costs |G| more passes on copies of half the size.
 
     Not for a model that already sees images in all orientations, where there is nothing to gain.
 
