@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -316,7 +317,11 @@ def build():
 def test_ctrl_c_says_how_to_go_on(place: Path, resume: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from ien.adapting import adapt as module
 
-    monkeypatch.setattr(module, "_distance", Mock(side_effect=KeyboardInterrupt))
+    def step(*_: object) -> float:
+        signal.raise_signal(signal.SIGINT)
+        return 1.0
+
+    monkeypatch.setattr(module, "share_of_peak", step)
     words = ["--how", "adapt", "-o", f"{place}/up.safetensors"]
     code, text = call(place, *words, *(["--resume", f"{place}/state"] if resume else []))
     assert code == 130

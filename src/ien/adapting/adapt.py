@@ -35,6 +35,7 @@ from ..measuring.inputs import Images, check_floating, check_images, checked_bat
 from .head import inputs_of, last_linear
 from .outputs import Kind, Kinds, act_on_outputs, check_kinds, check_square, kinds_in
 from .rate import share_of_peak
+from .stopping import stop_requests
 from .variation import has_flips, mixed, varied
 
 __all__ = ["adapt"]
@@ -101,6 +102,7 @@ def adapt(
 
     Raises:
         ValueError: There are too few images, the model fails on them, or the loss is not finite.
+        KeyboardInterrupt: Ctrl-C, or a polite kill, after the checkpoint is saved.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> adapted = adapt(net, torch.rand(64, 3, 12, 12), "rot4", minutes=0.01, progress=False)
@@ -139,40 +141,38 @@ def adapt(
     saved = seconds
     may_mirror = not has_flips(named)
     comparison: _Comparison | None = None
-    try:
-        with progress_bar("adapting (seconds)", round(budget), shown=progress) as advance:
-            advance(seconds)
-            while seconds < budget:
-                started = time.monotonic()
-                x = batches.draw(step, device=trained[0].device, may_mirror=may_mirror)
-                if comparison is None:
-                    with torch.no_grad():
-                        try_model(teacher, x[:1])
-                    head = last_linear(teacher, x[:1]) if features > 0 else None
-                    comparison = _Comparison(named, outputs, compared, head, features)
-                g = _elements(named, len(x), upright, generator(seed, "elements", step))
-                loss = comparison.loss(teacher, student, x, g)
-                if not loss.isfinite():
-                    raise ValueError(
-                        f"the loss is {loss.item()} at step {step}: use a learning_rate below "
-                        f"{learning_rate:g}"
-                    )
-                for parameters in optimizer.param_groups:
-                    parameters["lr"] = learning_rate * share_of_peak(step, seconds / budget)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                step += 1
-                taken = time.monotonic() - started
-                seconds += taken
-                advance(taken, state=f"step {step}, loss {loss.item():.3f}")
-                if seconds - saved > CHECKPOINT_SECONDS:
-                    checkpoint.save(student, optimizer, step, seconds)
-                    saved = seconds
-    except KeyboardInterrupt:
-        checkpoint.save(student, optimizer, step, seconds)
-        raise
+    bar = progress_bar("adapting (seconds)", round(budget), shown=progress)
+    with bar as advance, stop_requests() as stop:
+        advance(seconds)
+        while seconds < budget and not stop:
+            started = time.monotonic()
+            x = batches.draw(step, device=trained[0].device, may_mirror=may_mirror)
+            if comparison is None:
+                with torch.no_grad():
+                    try_model(teacher, x[:1])
+                head = last_linear(teacher, x[:1]) if features > 0 else None
+                comparison = _Comparison(named, outputs, compared, head, features)
+            g = _elements(named, len(x), upright, generator(seed, "elements", step))
+            loss = comparison.loss(teacher, student, x, g)
+            if not loss.isfinite():
+                raise ValueError(
+                    f"the loss is {loss.item()} at step {step}: use a learning_rate below {learning_rate:g}"
+                )
+            for parameters in optimizer.param_groups:
+                parameters["lr"] = learning_rate * share_of_peak(step, seconds / budget)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            taken = time.monotonic() - started
+            seconds += taken
+            advance(taken, state=f"step {step}, loss {loss.item():.3f}")
+            if seconds - saved > CHECKPOINT_SECONDS:
+                checkpoint.save(student, optimizer, step, seconds)
+                saved = seconds
     checkpoint.save(student, optimizer, step, seconds)
+    if stop:
+        raise KeyboardInterrupt
     _go_back(student, teacher, share)
     _lay_out(student, torch.contiguous_format)
     return student.requires_grad_(True)
