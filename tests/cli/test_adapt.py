@@ -200,6 +200,30 @@ def test_classes_belong_to_their_images(place: Path) -> None:
     assert right.split()[2] == "100.0%"
 
 
+def test_many_images_are_tested_on_some_from_all_over_the_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ien.cli.adapt.MAX_TESTED", 4)
+    (place / "net.py").write_text(CODE.replace("nn.Flatten()", "nn.Flatten(), Brightest()") + BRIGHTEST)
+    lines = []
+    for i in range(60):
+        Image.fromarray(np.full((16, 16, 3), 4 * i, dtype=np.uint8)).save(place / "photos" / f"{i:02}.png")
+        lines.append(f"{i:02}.png,{1 if i in (0, 15, 30, 45) else 0}")  # the others are wrong
+    code, text = call(place, *table(place, *lines))
+    assert code == 0, text
+    assert "4 images under rot4" in text
+    (right,) = [line for line in text.splitlines() if line.startswith("right upright")]
+    assert right.split()[2] == "100.0%"
+
+
+BRIGHTEST = """
+
+class Brightest(nn.Module):
+    def forward(self, x):
+        return torch.tensor([0.0, 1.0]).expand(len(x), 2)
+"""
+
+
 DENSE = """
 from torch import nn
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from .._text import nearest
+from .._text import nearest, printable
 from .errors import INTERRUPTED, fail, one_line_errors
 from .options import (
     OwnModel,
@@ -189,7 +189,7 @@ def adapt(
             from .labels import read_labels
 
             tested, classes, note = read_labels(labels, test, tested)
-            typer.echo(note, err=True)
+            typer.echo(printable(note), err=True)  # names in a table may hold anything
         places = evenly(range(len(tested)), MAX_TESTED)
         tested = [tested[i] for i in places]
         right = _chosen(classes, places)
