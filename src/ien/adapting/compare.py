@@ -35,8 +35,8 @@ TIMED_IMAGES = 8
 class Version:
     """What one version of a model does with the images; all shares are from 0 to 1.
 
-    Models that name classes have shares; all others have errors, where 0 is equivariant and about 2
-    unrelated.
+    Models that name classes have shares; all others have errors, where 0 is equivariant and 2 or
+    more unrelated.
     """
 
     agreement: dict[str, float] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Comparison:
 
     def _notes(self) -> list[str]:
         if any(version.errors for version in self.versions.values()):
-            return ["errors are relative: 0 is equivariant, about 2 unrelated"]
+            return ["errors are shares of the variance between images: 0 is equivariant, 2 or more unrelated"]
         return []
 
 
