@@ -311,7 +311,7 @@ def test_the_reference_has_every_public_name_once() -> None:
 @pytest.mark.usefixtures("one_thread")
 def test_the_page_on_trained_models_runs(capsys) -> None:
     torch.manual_seed(0)
-    run_blocks("docs/pretrained.md", {}, 2)
+    run_blocks("docs/pretrained.md", {}, 3)
     printed = capsys.readouterr().out
     assert "200 images under rot4" in printed and "as it came" in printed
 

@@ -1,8 +1,9 @@
-"""adapt: a copy learns from the model itself, resumes where it was, and the table tells what changed."""
+"""adapt: a copy learns from the model itself, and goes on from where it was."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,8 +14,6 @@ from torch import Tensor, nn
 
 import ien
 from ien.adapting.adapt import adapt
-from ien.adapting.average import GroupAverage
-from ien.adapting.compare import compare
 
 
 def images(count: int = 64, side: int = 12) -> Tensor:
@@ -140,12 +139,45 @@ def test_another_model_or_setting_does_not_go_on_from_it(tmp_path: Path) -> None
         ValueError, match="was made with group=rot4, not flip: use the same, or another folder"
     ):
         adapt(sided(), images(), "flip", minutes=0.01, folder=tmp_path, progress=False)
-    other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
-    with pytest.raises(ValueError, match="is of another model"):
-        adapt(other, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+    for change, message in (
+        ({"layers": ["2"]}, r"was made with layers=\{\}, not \{'2': 1.0\}"),
+        ({"outputs": "invariant"}, "was made with outputs=scores, not invariant"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False, **change)
+    of_other_shape = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    of_other_weights = sided()
+    with torch.no_grad():
+        of_other_weights[0].weight[0, 0, 0, 0] += 1e-6
+    for other in (of_other_shape, of_other_weights):
+        with pytest.raises(ValueError, match="is of another model"):
+            adapt(other, images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
     (tmp_path / "adapting.pt").write_bytes(b"half a file")
     with pytest.raises(ValueError, match="cannot be read"):
         adapt(sided(), images(), "rot4", minutes=0.01, folder=tmp_path, progress=False)
+
+
+def test_ctrl_c_saves_the_checkpoint(tmp_path: Path) -> None:
+    net = sided()
+    calls = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 40:
+            signal.raise_signal(signal.SIGINT)
+
+    class Interrupted(list[Tensor]):
+        def __iter__(self):
+            interrupt()
+            return super().__iter__()
+
+    batches = Interrupted(images().split(32))
+    with pytest.raises(KeyboardInterrupt):
+        adapt(net, batches, "rot4", minutes=5.0, folder=tmp_path, progress=False)
+    saved = torch.load(tmp_path / "adapting.pt", weights_only=True)
+    assert saved["step"] == 79 and saved["seconds"] > 0  # two batches a pass; the step is taken to its end
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_maps_are_rotated_before_they_are_compared() -> None:
@@ -165,6 +197,15 @@ def test_maps_are_rotated_before_they_are_compared() -> None:
         ({"images": torch.rand(8, 3, 12, 12)}, "8 images are too few to adapt to"),
         ({"images": torch.rand(64, 3, 12, 10)}, "images must be square"),
         ({"images": iter([torch.rand(64, 3, 12, 12)])}, "images can be gone through only once"),
+        (
+            {"images": torch.zeros(64, 3, 12, 12, dtype=torch.uint8)},
+            "got torch.uint8: use .float\\(\\) / 255",
+        ),
+        (
+            {"images": torch.rand(64, 1, 12, 12), "features": 0.0},
+            "the model fails on images 1×12×12 of torch",
+        ),
+        ({"images": torch.rand(64, 3, 12)}, r"must have shape \(N, C, H, W\); got \(64, 3, 12\)"),
         ({"images": []}, "there are no images to adapt to"),
         ({"images": torch.full((64, 3, 12, 12), float("nan"))}, "NaN"),
         ({"minutes": 0}, "minutes must be a number above 0; got 0"),
@@ -186,52 +227,14 @@ def test_what_holds_no_images_is_named() -> None:
         adapt(sided(), None, "rot4", progress=False)  # type: ignore[arg-type]
 
 
+def test_text_is_no_images() -> None:
+    with pytest.raises(TypeError, match=r"images must be a tensor .*; got a str"):
+        adapt(sided(), "photos", "rot4", progress=False)  # type: ignore[arg-type]
+
+
 def test_a_frozen_model_is_refused() -> None:
     with pytest.raises(ValueError, match="all parameters of the model are frozen"):
         adapt(sided().requires_grad_(False), images(), "rot4", progress=False)
-
-
-def test_the_table_is_a_loop_over_images_and_elements() -> None:
-    net = sided()
-    x, labels = images(30), torch.randint(4, (30,), generator=torch.Generator().manual_seed(1))
-    averaged = GroupAverage(net, "rot4")
-    table = compare({"original": net, "averaged": averaged}, x, "rot4", labels, batch_size=7)
-    original = table.versions["original"]
-    alike = 0
-    right = [0, 0, 0, 0]
-    for i in range(30):
-        classes = [int(net(x[i : i + 1].rot90(quarter, (2, 3))).argmax()) for quarter in range(4)]
-        alike += len(set(classes)) == 1
-        for quarter in range(4):
-            right[quarter] += classes[quarter] == int(labels[i])
-    assert original.all_agree == pytest.approx(alike / 30)
-    assert list(original.accuracy.values()) == pytest.approx([count / 30 for count in right])
-    assert original.like_original == 1.0 and original.cost == 1.0
-    assert table.versions["averaged"].all_agree == 1.0
-    assert "same answer under all" in str(table) and "averaged" in str(table)
-
-
-def test_maps_are_compared_pixel_by_pixel() -> None:
-    net = nn.Conv2d(3, 2, 3, padding=1)
-    x = images(10)
-    masks = torch.zeros(10, 12, 12, dtype=torch.int64)
-    averaged = GroupAverage(net, "rot4", outputs="map")
-    table = compare({"original": net, "averaged": averaged}, x, "rot4", masks, outputs="map")
-    turned = net(x.rot90(1, (2, 3))).argmax(1).rot90(-1, (1, 2))
-    agreement = (turned == net(x).argmax(1)).double().mean()
-    assert table.versions["original"].agreement["90°"] == pytest.approx(float(agreement))
-    assert table.versions["averaged"].all_agree > 0.999
-
-
-def test_what_cannot_be_compared_is_named() -> None:
-    with pytest.raises(ValueError, match="there is nothing to compare"):
-        compare({}, images(), "rot4")
-    with pytest.raises(
-        ValueError, match=r"should return scores \(B, classes\) for 32 images; got \(32, 4, 10, 10\)"
-    ):
-        compare({"original": nn.Conv2d(3, 4, 3)}, images(), "rot4")
-    with pytest.raises(ValueError, match=r"labels must have the shape \(64,\); got \(3,\)"):
-        compare({"original": sided()}, images(), "rot4", torch.zeros(3, dtype=torch.int64))
 
 
 def test_a_checkpoint_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path) -> None:

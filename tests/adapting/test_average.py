@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -110,3 +112,31 @@ def test_a_key_without_a_kind_is_named() -> None:
     del kinds["to"]
     with pytest.raises(ValueError, match="the model returns 'to', which outputs does not name"):
         GroupAverage(Detector(), "rot4", kinds)(torch.rand(2, 1, 7, 7))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["net.pt2", "net.onnx"])
+def test_it_is_exported_for_any_number_of_images(name: str, tmp_path: Path) -> None:
+    if name == "net.onnx":
+        pytest.importorskip("onnxscript", reason="needs pip install 'ien[export]'")
+        pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'ien[export]'")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    averaged = GroupAverage(net, "rot4xflip").eval()
+    images = torch.rand(5, 3, 9, 9)
+    exported = ien.export(averaged, tmp_path / name, images, "rot4xflip")  # in batches of 1, 3 and 5
+    assert exported.difference < 1e-4
+    for version in exported.versions.values():
+        assert max(version.errors.values()) < 1e-8
+
+
+@pytest.mark.parametrize("group", ["rot4xflip", "rot8"])
+def test_everything_it_returns_is_exported(group: str) -> None:
+    torch.manual_seed(0)
+    kinds = {"scores": "scores", "maps": "map", "box": "boxes", "at": "points", "to": "vectors"}
+    average = GroupAverage(Detector(), group, kinds).eval()  # type: ignore[arg-type]
+    batch = ({0: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(average, (torch.rand(2, 1, 7, 7),), dynamic_shapes=batch).module()
+    x = torch.rand(5, 1, 7, 7)
+    found, expected = program(x), average(x)
+    for key, value in expected.items():
+        assert torch.allclose(found[key], value, atol=1e-4), key

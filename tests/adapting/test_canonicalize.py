@@ -93,8 +93,18 @@ def test_bad_input_gets_one_line(tmp_path: Path) -> None:
     net = classifier()
     with pytest.raises(ValueError, match="10 different images are too few to learn an orientation from"):
         Canonicalize(net, "rot4").fit(skies(10))
-    with pytest.raises(ValueError, match=r"images must be square, .* got \(1, 3, 24, 20\): crop or pad"):
+    with pytest.raises(
+        ValueError, match=r"images must be square, .* got \(64, 3, 24, 20\): crop .*--size 224"
+    ):
         Canonicalize(net, "rot4").fit(skies(64)[..., :20])
+    with pytest.raises(ValueError, match=r"must have shape \(N, C, H, W\); got \(40, 16, 16\)"):
+        Canonicalize(net, "rot4").fit(torch.rand(40, 16, 16))
+    with pytest.raises(TypeError, match=r"images must be a tensor .*; got a str"):
+        Canonicalize(net, "rot4").fit("photos")
+    whole_numbers = (255 * skies(64)).byte()
+    for given in (whole_numbers, whole_numbers.split(16)):
+        with pytest.raises(ValueError, match=r"got torch.uint8: use \.float\(\) / 255"):
+            Canonicalize(net, "rot4").fit(given)
     with pytest.raises(ValueError, match="Canonicalize needs rotations and flips"):
         Canonicalize(net, "scale0.7")
     with pytest.raises(ValueError, match="there is nothing to save"):

@@ -210,6 +210,28 @@ def test_doctor_names_the_operation_and_the_sizes(photos) -> None:
     assert "exact" in invoke("doctor", "net.py:strided", "--size", "33", "--strict").stdout
 
 
+def test_every_command_takes_some_images_of_each_class(photos, monkeypatch) -> None:
+    for k in range(8):
+        folder = Path(f"classes/{'cat' if k < 4 else 'dog'}")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((12, 12, 3), k, dtype=np.uint8)).save(folder / f"{k}.png")
+
+    class Seen(RuntimeError):
+        """Carries the paths that a command would read."""
+
+    def stop(paths: list[Path], *_: object, **__: object) -> None:
+        raise Seen(" ".join(path.stem for path in paths))
+
+    monkeypatch.setattr("ien.measuring.image_folder.image_batches", stop)
+    some = ("net.py:build", "--images", "classes", "--number", "4")
+    assert error_of("measure", *some) == "error: 0 2 4 6\n"
+    assert error_of("report", *some) == "error: 0 2 4 6\n"
+    assert error_of("export", *some, "-o", "net.safetensors") == "error: 0 2 4 6\n"
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'ien[export]'")
+    # those of the table, then those to calibrate with
+    assert error_of("export", *some, "-o", "net.onnx", "--int8") == "error: 0 2 4 6 1 3 5 7\n"
+
+
 def test_the_page_of_a_model_from_code_says_what_it_is_of(photos) -> None:
     pytest.importorskip("matplotlib", reason='the page needs pip install "ien[plots]"')
     Path("photos/broken.png").write_text("no image")

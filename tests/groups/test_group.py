@@ -326,6 +326,42 @@ def test_valid_follows_the_chain_of_a_product_with_custom():
     assert_same(chain.valid(h, tensor([chain.labels.index("45° hide left 135°")]))[0, 0], second)
 
 
+@each("element", range(8))
+def test_one_index_stands_for_all_images(element):
+    d4 = group("rot4xflip")
+    g = torch.full((3,), element)
+    x = torch.rand(3, 2, 5, 5, generator=torch.Generator().manual_seed(1))
+    boxes = torch.tensor([[0.0, 1.0, 2.0, 4.0]]).expand(3, 4)
+    numbers = torch.rand(3, 6, 2, generator=torch.Generator().manual_seed(2))
+    for inverse in (False, True):
+        assert torch.equal(d4.act(x, element, inverse), d4.act(x, g, inverse))
+        assert torch.equal(d4.act_on_features(x, element, inverse), d4.act_on_features(x, g, inverse))
+        for method, targets in (
+            (d4.act_on_boxes, boxes),
+            (d4.act_on_points, numbers),
+        ):
+            found, expected = (method(targets, i, (5, 5), inverse) for i in (element, g))
+            assert torch.equal(found, expected)
+        for method, targets in (
+            (d4.act_on_masks, x),
+            (d4.act_on_vectors, numbers),
+            (d4.act_on_angles, numbers),
+        ):
+            found, expected = (method(targets, i, inverse=inverse) for i in (element, g))
+            assert torch.equal(found, expected)
+    for wrong in (-1, 8):
+        with pytest.raises(ValueError, match=f"has elements 0 to 7; got {wrong}"):
+            d4.act(x, wrong)
+
+
+@each("element", [1, 3])
+def test_one_index_stands_for_all_images_in_a_trace(element):
+    rot8 = rotation(8)
+    x = torch.rand(3, 2, 5, 5, generator=torch.Generator().manual_seed(1))
+    found = torch.func.vmap(lambda image: rot8.act(image[None], element)[0])(x)
+    assert torch.allclose(found, rot8.act(x, element), atol=1e-6)
+
+
 @each("moving, element", [(rotation(4), 1), (rotation(8), 6), (D4, 3)])
 def test_quarter_turn_of_a_non_square_map_is_an_error(moving, element):
     with pytest.raises(ValueError, match=f"'{moving.labels[element]}' swaps the sides.*4×6.*square maps"):

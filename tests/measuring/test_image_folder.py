@@ -1,12 +1,13 @@
 """Picture files are found, read and scaled as they are; files that cannot be read are named."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from ien.measuring.image_folder import find_images, image_batches
+from ien.measuring.image_folder import evenly, find_images, image_batches
 
 Image = pytest.importorskip("PIL.Image", reason="images are read by pillow: pip install 'ien[plots]'")
 
@@ -45,6 +46,28 @@ def test_a_size_converts_and_scales_every_picture(tmp_path, channels) -> None:
     first, rest = image_batches(find_images(tmp_path), (channels, 6, 8), batch_size=2)
     assert first.shape == (2, channels, 6, 8) and rest.shape == (1, channels, 6, 8)
     assert 0 <= float(first.min()) < float(first.max()) <= 1
+
+
+@pytest.mark.parametrize("shape", [(8, 20, 3), (20, 8, 3)])
+def test_a_square_size_takes_the_middle_square_and_any_other_all_of_the_picture(tmp_path, shape) -> None:
+    height, width, _ = shape
+    pixels = picture(tmp_path / "a.png", *shape)
+    top, left = (height - 8) // 2, (width - 8) // 2
+    (square,) = image_batches(find_images(tmp_path), (3, 8, 8))
+    middle = pixels[top : top + 8, left : left + 8]
+    np.testing.assert_array_equal((square[0] * 255).round().byte().permute(1, 2, 0), middle)
+    (whole,) = image_batches(find_images(tmp_path), (3, height, width))
+    np.testing.assert_array_equal((whole[0] * 255).round().byte().permute(1, 2, 0), pixels)
+
+
+def test_some_of_the_images_come_from_all_over_the_folder() -> None:
+    items = list(range(1000))
+    for count in (1, 3, 7, 400, 999, 1000, 2000):
+        chosen = evenly(items, count)
+        assert len(chosen) == min(count, 1000) and chosen == sorted(set(chosen))
+        steps = {later - earlier for earlier, later in pairwise(chosen)}
+        assert not steps or max(steps) - min(steps) <= 1
+    assert evenly([], 3) == []
 
 
 def test_a_picture_is_turned_upright_as_its_camera_noted(tmp_path) -> None:

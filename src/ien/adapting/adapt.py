@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._files import check_regular, generator, replace_file
+from .._files import check_regular, digest, generator, replace_file
 from .._text import progress_bar
 from ..groups.families import group as named_group
 from ..groups.group import Group
@@ -31,10 +31,11 @@ from ..loss.capture import capture
 from ..loss.error import mean_error
 from ..loss.layers import weights_of
 from ..loss.modules import tensors_in
-from ..measuring.inputs import Images, check_images, checked_batches
+from ..measuring.inputs import Images, check_floating, check_images, checked_batches, try_model
 from .head import inputs_of, last_linear
 from .outputs import Kind, Kinds, act_on_outputs, check_kinds, check_square, kinds_in
 from .rate import share_of_peak
+from .stopping import stop_requests
 from .variation import has_flips, mixed, varied
 
 __all__ = ["adapt"]
@@ -92,7 +93,8 @@ def adapt(
         learning_rate: The highest; it rises for 20 steps, and falls as a cosine.
         batch_size: Images a step, if ``images`` is a tensor.
         seed: Of all random choices.
-        folder: Where to keep a checkpoint, every minute. If it has one, training goes on from it.
+        folder: Where to keep a checkpoint, every minute and after Ctrl-C. If it has one, of the
+            same model and settings, training goes on from it.
         progress: Whether to show a bar on a terminal.
 
     Returns:
@@ -100,6 +102,7 @@ def adapt(
 
     Raises:
         ValueError: There are too few images, the model fails on them, or the loss is not finite.
+        KeyboardInterrupt: Ctrl-C, or a polite kill, after the checkpoint is saved.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> adapted = adapt(net, torch.rand(64, 3, 12, 12), "rot4", minutes=0.01, progress=False)
@@ -121,7 +124,10 @@ def adapt(
     optimizer = torch.optim.AdamW(trained, learning_rate, weight_decay=0.0)
 
     settings = {
+        "model": _weights_digest(model),
         "group": str(named),
+        "outputs": dict(outputs) if isinstance(outputs, Mapping) else outputs,
+        "layers": dict(compared),
         "batch_size": batch_size,
         "seed": seed,
         "learning_rate": learning_rate,
@@ -135,12 +141,15 @@ def adapt(
     saved = seconds
     may_mirror = not has_flips(named)
     comparison: _Comparison | None = None
-    with progress_bar("adapting (seconds)", round(budget), shown=progress) as advance:
+    bar = progress_bar("adapting (seconds)", round(budget), shown=progress)
+    with bar as advance, stop_requests() as stop:
         advance(seconds)
-        while seconds < budget:
+        while seconds < budget and not stop:
             started = time.monotonic()
             x = batches.draw(step, device=trained[0].device, may_mirror=may_mirror)
             if comparison is None:
+                with torch.no_grad():
+                    try_model(teacher, x[:1])
                 head = last_linear(teacher, x[:1]) if features > 0 else None
                 comparison = _Comparison(named, outputs, compared, head, features)
             g = _elements(named, len(x), upright, generator(seed, "elements", step))
@@ -162,9 +171,22 @@ def adapt(
                 checkpoint.save(student, optimizer, step, seconds)
                 saved = seconds
     checkpoint.save(student, optimizer, step, seconds)
+    if stop:
+        raise KeyboardInterrupt
     _go_back(student, teacher, share)
     _lay_out(student, torch.contiguous_format)
     return student.requires_grad_(True)
+
+
+def _weights_digest(model: nn.Module) -> str:
+    """Return a digest of the weights of a model: names, types, shapes and numbers."""
+    parts = []
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor):  # a module may add a state of its own
+            parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+            numbers = tensor.detach().cpu().contiguous().flatten()
+            parts.append(numbers.view(torch.uint8).numpy().tobytes())  # NumPy has no bfloat16
+    return digest(*parts)
 
 
 def _lay_out(model: nn.Module, order: torch.memory_format) -> None:
@@ -260,7 +282,8 @@ class _Batches:
         self._count = 0  # images in the first pass over batches
         if isinstance(images, Tensor):
             for x in checked_batches(images, batch_size):
-                check_square(x)
+                check_floating(x)
+            check_square(images)
             _check_count(len(images))
 
     def draw(self, step: int, device: torch.device, may_mirror: bool) -> Tensor:
@@ -271,6 +294,7 @@ class _Batches:
             x = self.images[chosen]
         else:
             x = self._next()
+            check_floating(x)
             check_square(x)
         # in random order, so that no kind of image always gets the same element
         x = x[torch.randperm(len(x), generator=draws)]
@@ -331,6 +355,11 @@ class _Checkpoint:
             ) from error
         for name, wanted in self.settings.items():
             if found.get(name) != wanted:
+                if name == "model":
+                    raise ValueError(
+                        f"{self.path} is of another model, or of one with other weights: use the same, or "
+                        f"another folder"
+                    )
                 raise ValueError(
                     f"{self.path} was made with {name}={found.get(name)}, not {wanted}: use the same, or "
                     f"another folder"

@@ -28,7 +28,8 @@ class GroupAverage(nn.Module):
     the pixels allow.
 
     It costs |G| passes: use :class:`Canonicalize` if that is too much, or :func:`adapt` if nothing
-    may be added at all. Gradients flow through it, so it can be fine-tuned too.
+    may be added at all. Gradients flow through it, so it can be fine-tuned too, and
+    :func:`ien.export` writes it into one file.
 
     Args:
         model: A trained model. It is used as it is, not copied.
@@ -67,11 +68,18 @@ class GroupAverage(nn.Module):
         height, width = images.shape[-2:]
         answers = []
         for element in range(len(self.group)):
-            g = torch.full((len(images),), element)  # (B,)
             # a pass for each element: one pass over all would take |G| times the memory
-            returned = self.model(self.group.act(images, g), *args, **kwargs)
+            returned = self.model(self.group.act(images, element), *args, **kwargs)
             answers.append(
-                act_on_outputs(returned, self.outputs, self.group, g, (height, width), inverse=True)
+                act_on_outputs(
+                    returned,
+                    self.outputs,
+                    self.group,
+                    element,
+                    (height, width),
+                    inverse=True,
+                    batch=images.shape[0],  # not len(): an export must not see the number of images
+                )
             )
 
         kinds = kinds_in(answers[0], self.outputs)

@@ -15,7 +15,15 @@ from .._files import write_tensors
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..groups.members import permutes_members
-from ..measuring.inputs import Images, check_tensor, device_of, eval_mode
+from ..measuring.inputs import (
+    Images,
+    check_floating,
+    check_images,
+    check_tensor,
+    checked_batches,
+    device_of,
+    eval_mode,
+)
 from ..tying.tie import make_plain
 from .orientation import orientation_network, shrink, train_orientation
 from .outputs import Kinds, act_on_outputs, check_kinds, check_square, only_tensor
@@ -37,8 +45,9 @@ class Canonicalize(nn.Module):
     wrong. For images that have no upright, such as aerial ones, it is consistent all the same.
 
     Call :meth:`fit` with images in their usual orientation: it takes minutes, needs no labels, and
-    the network it trains adds a few per cent to the cost of a usual model. Without it the model's
-    own confidence decides, which costs |G| more passes on copies of half the size.
+    the network it trains costs 35 million multiplications an image: 7 to 9 % of EfficientNet-Lite0
+    at 224 pixels in batches of 8, more for single images. Without it the model's own confidence
+    decides, which costs |G| more passes on copies of half the size.
 
     Not for a model that already sees images in all orientations, where there is nothing to gain.
 
@@ -87,6 +96,7 @@ class Canonicalize(nn.Module):
             Itself.
         """
         first, images = _first_batch(images)
+        check_floating(first)
         check_square(first)
         device = device_of(self.model, first.device)
         with torch.random.fork_rng(devices=[]):
@@ -203,11 +213,15 @@ class Canonicalize(nn.Module):
 
 def _first_batch(images: Images) -> tuple[Tensor, Images]:
     """Return some images to look at, and all of them again: batches may come only once."""
+    check_images(images)
     if isinstance(images, Tensor):
-        return images[:1], images
-    batches = iter(images)
+        if len(images) == 0:
+            raise ValueError("there are no images to fit")
+        for _ in checked_batches(images, len(images)):  # one batch: errors tell the shape that was given
+            pass
+        return images, images
+    batches = checked_batches(images, 1)
     first = next(batches, None)
     if first is None:
         raise ValueError("there are no images to fit")
-    x = first if isinstance(first, Tensor) else first[0]
-    return x, itertools.chain([first], batches)
+    return first, itertools.chain([first], batches)

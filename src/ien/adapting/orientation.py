@@ -20,7 +20,7 @@ from .._files import digest, generator, seeded
 from .._text import progress_bar
 from ..groups.group import Group
 from ..groups.members import regular_sizes
-from ..measuring.inputs import Images, checked_batches
+from ..measuring.inputs import Images, check_floating, checked_batches
 from ..tying.tie import make_equivariant, make_plain
 from .outputs import check_square
 from .rate import share_of_peak
@@ -131,6 +131,7 @@ def _small_copies(images: Images) -> Tensor:
     """Return all different images as small copies (N, C, 64, 64), one batch in memory at a time."""
     copies: dict[str, Tensor] = {}
     for x in checked_batches(images, BATCH_SIZE):
+        check_floating(x)
         check_square(x)
         for copy in shrink(x.cpu()):
             # an image that comes again would be learnt and held out too

@@ -38,12 +38,19 @@ def check_square(images: Tensor) -> None:
     """Raise a ValueError if these are not square images (B, C, n, n)."""
     if images.ndim != 4 or images.shape[-1] != images.shape[-2]:
         raise ValueError(
-            f"images must be square, (B, C, n, n), to be rotated; got {tuple(images.shape)}: crop or pad them"
+            f"images must be square, (B, C, n, n), to be rotated; got {tuple(images.shape)}: crop them, "
+            f"for example to the square in the middle (in the shell: --size 224)"
         )
 
 
 def act_on_outputs(
-    outputs: Any, kinds: Kinds, group: Group, g: Tensor, size: tuple[int, int], inverse: bool = False
+    outputs: Any,
+    kinds: Kinds,
+    group: Group,
+    g: Tensor | int,
+    size: tuple[int, int],
+    inverse: bool = False,
+    batch: int | None = None,
 ) -> Any:
     """Transform what a model returned for image ``i`` by element ``g[i]``.
 
@@ -51,13 +58,16 @@ def act_on_outputs(
         outputs: A tensor whose first dim is the batch, or a tuple, list or dict of them.
         kinds: How they change with the image.
         group: The transformations.
-        g: Element indices (B,).
+        g: Element indices (B,), or one index for all images.
         size: Height and width of the images.
         inverse: Undo the elements instead.
+        batch: How many images there are; by default as many as indices.
 
     Raises:
         ValueError: A tensor has not the shape of its kind, or a key has no kind.
     """
+    if batch is None and isinstance(g, Tensor):
+        batch = len(g)
     if isinstance(kinds, Mapping):
         if not isinstance(outputs, Mapping):
             raise ValueError(
@@ -70,12 +80,13 @@ def act_on_outputs(
                 raise ValueError(
                     f"the model returns {key!r}, which outputs does not name; {nearest(key, kinds)}"
                 )
-            changed[key] = act_on_outputs(value, kinds[key], group, g, size, inverse)
+            changed[key] = act_on_outputs(value, kinds[key], group, g, size, inverse, batch)
         return changed
 
     def act(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        _check_shape(value, kinds, batch)
         return _act_on_tensor(value, kinds, group, g, size, inverse)
 
     return map_leaves(outputs, act)
@@ -107,9 +118,8 @@ def only_tensor(outputs: Any) -> Tensor:
 
 
 def _act_on_tensor(
-    value: Tensor, kind: Kind, group: Group, g: Tensor, size: tuple[int, int], inverse: bool
+    value: Tensor, kind: Kind, group: Group, g: Tensor | int, size: tuple[int, int], inverse: bool
 ) -> Tensor:
-    _check_shape(value, kind, len(g))
     match kind:
         case "scores" | "invariant":
             return value
@@ -126,7 +136,7 @@ def _act_on_tensor(
 
 
 SHAPES = {
-    "scores": "(B, classes)",
+    "scores": "(B, classes), two classes or more,",
     "invariant": "(B, …)",
     "map": "(B, C, H, W)",
     "boxes": "(B, …, 4)",
@@ -136,10 +146,11 @@ SHAPES = {
 }
 
 
-def _check_shape(value: Tensor, kind: Kind, batch: int) -> None:
-    fits = value.ndim >= 1 and len(value) == batch
+def _check_shape(value: Tensor, kind: Kind, batch: int | None) -> None:
+    # shape[0] and not len(): an export must not see the number of images
+    fits = value.ndim >= 1 and (batch is None or value.shape[0] == batch)
     if kind == "scores":
-        fits = fits and value.ndim == 2
+        fits = fits and value.ndim == 2 and value.shape[1] > 1  # of one class the softmax is always 1
     if kind == "map":
         fits = fits and value.ndim == 4
     if kind == "boxes":

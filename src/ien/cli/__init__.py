@@ -10,6 +10,7 @@ In reading order:
     look.py          measure, doctor
     report.py        report: a page about runs or a model
     symmetry.py      symmetry
+    labels.py        a table with the classes of images
     adapt.py         adapt
     export.py        export: a model as a file for other programs
     rows.py          list, show, table

@@ -211,7 +211,7 @@ def _of_run(
     notes: list[str] = []
     if images is not None or size is not None:  # the data of the run need not be here
         network = load(folder)
-        x, notes = _images(images, size, _needed(number, int8), int8)
+        x, notes = _images(images, size, number, int8)
     else:
         try:
             opened = open_run(folder, data, _needed(number, int8))
@@ -247,7 +247,7 @@ def _of_code(
         raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     if images is None and size is None:
         raise ValueError("say how large the images are, --size 3x64x64, or where some are, --images DIR")
-    x, notes = _images(images, size, _needed(number, int8), int8)
+    x, notes = _images(images, size, number, int8)
     built = build_with_weights(target, weights)
     return _Subject(
         model=built.model,
@@ -260,16 +260,21 @@ def _of_code(
     )
 
 
-def _images(folder: Path | None, size: str | None, count: int, int8: bool) -> tuple[Tensor, list[str]]:
+def _images(folder: Path | None, size: str | None, number: int, int8: bool) -> tuple[Tensor, list[str]]:
     """Return images of a folder, or random numbers of a size, and what there is to say."""
     import torch
 
     from .._files import seeded
-    from ..measuring.image_folder import find_images, image_batches
+    from ..measuring.image_folder import evenly, find_images, image_batches
 
     asked = read_size(size)
     if folder is not None:
-        return torch.cat(list(image_batches(find_images(folder)[:count], asked))), []
+        paths = evenly(find_images(folder), _needed(number, int8))
+        if int8:
+            # those of the table come first; they and the others are from all over the folder
+            of_table = evenly(paths, _in_table(len(paths), number))
+            paths = of_table + [path for path in paths if path not in of_table]
+        return torch.cat(list(image_batches(paths, asked))), []
     if int8:
         raise ValueError("--int8 is calibrated with images as the model will see them: add --images DIR")
     assert asked is not None  # one of both is given
@@ -290,13 +295,18 @@ def _split(subject: _Subject, number: int, int8: bool) -> tuple[Tensor, Tensor |
     if int8:
         if len(subject.images) < 2:
             raise ValueError("--int8 needs two images or more: some to calibrate with, others for the table")
-        # few images are split in halves
-        count = min(number, max(len(subject.images) - CALIBRATION_IMAGES, len(subject.images) // 2))
+        count = _in_table(len(subject.images), number)
         calibration = subject.images[count:]
     labels = None
     if subject.labels is not None:
         labels = subject.labels[:count]
     return subject.images[:count], labels, calibration
+
+
+def _in_table(total: int, number: int) -> int:
+    """How many of the images are for the table if others are to calibrate with."""
+    # few images are split in halves
+    return min(number, max(total - CALIBRATION_IMAGES, total // 2))
 
 
 def _write_card(card: Path, target: str, exported: Exported, licence: str | None) -> None:

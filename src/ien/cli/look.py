@@ -268,9 +268,9 @@ def _arguments_of_code(
 
 
 def _batches(folder: Path, size: Any, number: int) -> Iterator[Tensor]:
-    from ..measuring.image_folder import find_images, image_batches
+    from ..measuring.image_folder import evenly, find_images, image_batches
 
-    return image_batches(find_images(folder)[:number], size)
+    return image_batches(evenly(find_images(folder), number), size)
 
 
 def _mention_other_groups(folder: Path) -> None:

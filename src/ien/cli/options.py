@@ -127,7 +127,8 @@ Size = Annotated[
     typer.Option(
         "--size",
         metavar="CxHxW",
-        help="Image size: 3x224x224, 1x28x28, or 224, which means the first.",
+        help="Image size: 3x224x224, 1x28x28, or 224, which means the first. Images are scaled to it; "
+        "for a square, the largest square in their middle.",
     ),
 ]
 Number = Annotated[int, typer.Option("--number", min=2, metavar="N", help="Use at most N images.")]

@@ -145,7 +145,7 @@ def _model_page(
     import torch
 
     from ..groups.families import group as parse_group
-    from ..measuring.image_folder import find_images, image_batches
+    from ..measuring.image_folder import evenly, find_images, image_batches
     from ..report.page.model import write_model_page
     from .model_file import build_with_weights
 
@@ -154,7 +154,7 @@ def _model_page(
     paths = find_images(images)
     unreadable: list[Path] = []
     chosen = parse_group(group or "rot4")
-    used = paths[: number or REPORT_IMAGES]
+    used = evenly(paths, number or REPORT_IMAGES)
     x = torch.cat(list(image_batches(used, read_size(size), unreadable=unreadable)))
     names = [str(path.relative_to(images)) for path in used if path not in unreadable]
     built = build_with_weights(target, weights)

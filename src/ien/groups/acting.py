@@ -17,7 +17,14 @@ from .devices import sent
 from .elements import Element, take_step
 from .similarity import Matrix, Mode, Similarity, permute_quarters, resample, resample_by_matrix
 
-__all__ = ["Planned", "constant_in_a_trace", "is_traced", "transform", "transform_traced"]
+__all__ = [
+    "Planned",
+    "constant_in_a_trace",
+    "is_traced",
+    "transform",
+    "transform_all_traced",
+    "transform_traced",
+]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -98,6 +105,26 @@ def transform_traced(
         chosen = (g == i).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         result = torch.where(chosen, moved, result)
     return result
+
+
+def transform_all_traced(x: Tensor, step: Planned, element: Element, mode: Mode, on_features: bool) -> Tensor:
+    """Transform all images by the same element, in a trace that may not know how many there are.
+
+    Args:
+        x: Images or maps (B, C, H, W).
+        step: What the element does.
+        element: Its steps, for functions of the user's.
+        mode: Interpolation.
+        on_features: Whether these act as they do on feature maps.
+    """
+    if step.resamples:
+        first = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)  # (B,)
+        return resample_by_matrix(x, [step.matrix], first, mode)
+    if step.is_similarity:
+        return permute_quarters(x, step.quarters, step.flip)
+    for own in element:
+        x = take_step(own, x, mode, on_features)
+    return x
 
 
 def _transform_runs(

@@ -4,7 +4,8 @@
     φ_g^Y h  =  group.act_on_features(h, g)      on feature maps
                 group.act_on_masks(y, g)         on targets: masks, boxes, points, vectors, angles
 
-``g`` holds one element index for each image of a batch: elements are values that the caller keeps.
+``g`` holds one element index for each image of a batch, or is one index for all of them: elements
+are values that the caller keeps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import torch
 from torch import Tensor
 
 from .._text import type_name
-from .acting import Planned, constant_in_a_trace, is_traced, transform, transform_traced
+from .acting import (
+    Planned,
+    constant_in_a_trace,
+    is_traced,
+    transform,
+    transform_all_traced,
+    transform_traced,
+)
 from .devices import sent
 from .elements import BlackBox, Element, composed, share_of_valid, similarities
 from .similarity import ROUNDING, Mode, Similarity, check_sides, valid_pixels
@@ -125,7 +133,7 @@ class Group:
         place = (torch.arange(n, device="cpu") % choices).sort().values  # (n,)
         return order[place]
 
-    def act(self, x: Tensor, g: Tensor, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
+    def act(self, x: Tensor, g: Tensor | int, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
         """Transform image ``i`` by element ``g[i]``: φ_g^X x of the paper.
 
         Quarter turns and flips permute pixels, bit for bit. Everything else is resampled once, in
@@ -133,7 +141,7 @@ class Group:
 
         Args:
             x: Images (B, C, H, W).
-            g: Element indices (B,).
+            g: Element indices (B,), or one index for all images.
             inverse: Undo the elements instead. Black boxes have no inverse.
             mode: Interpolation, ``bilinear``, ``bicubic`` or ``nearest``.
 
@@ -142,7 +150,9 @@ class Group:
         """
         return self._apply(x, g, inverse, mode, on_features=False)
 
-    def act_on_features(self, h: Tensor, g: Tensor, inverse: bool = False, mode: Mode = "bilinear") -> Tensor:
+    def act_on_features(
+        self, h: Tensor, g: Tensor | int, inverse: bool = False, mode: Mode = "bilinear"
+    ) -> Tensor:
         """Transform feature maps: φ_g^Y h of the paper.
 
         The same as :meth:`act` for rotation, flip and scale; for ``custom`` groups what was
@@ -150,7 +160,7 @@ class Group:
 
         Args:
             h: Feature maps (B, C, H, W).
-            g: Element indices (B,).
+            g: Element indices (B,), or one index for all images.
             inverse: Undo the elements instead.
             mode: Interpolation, as in :meth:`act`.
 
@@ -159,7 +169,9 @@ class Group:
         """
         return self._apply(h, g, inverse, mode, on_features=True)
 
-    def act_on_masks(self, masks: Tensor, g: Tensor, ignore: float = 255, inverse: bool = False) -> Tensor:
+    def act_on_masks(
+        self, masks: Tensor, g: Tensor | int, ignore: float = 255, inverse: bool = False
+    ) -> Tensor:
         """Transform masks, the targets of segmentation, as :meth:`act` transforms their images.
 
         Each pixel takes the value of the nearest one, so no new classes appear; quarter turns and
@@ -171,7 +183,7 @@ class Group:
         Args:
             masks: Class numbers (B, H, W) of any number type, or several maps per image
                 (B, …, H, W).
-            g: Element indices (B,).
+            g: Element indices (B,), or one index for all images.
             ignore: What pixels get whose source lies outside of the mask, such as corners at 45°.
             inverse: Undo the elements instead.
 
@@ -203,7 +215,7 @@ class Group:
         return moved.view(masks.shape)
 
     def act_on_points(
-        self, points: Tensor, g: Tensor, size: tuple[int, int], inverse: bool = False
+        self, points: Tensor, g: Tensor | int, size: tuple[int, int], inverse: bool = False
     ) -> Tensor:
         """Transform points (x, y), such as keypoints, as :meth:`act` transforms their images.
 
@@ -212,7 +224,7 @@ class Group:
         Args:
             points: In pixels, (B, 2) or (B, …, 2) in floating point: the centre of the pixel
                 ``image[y, x]`` is (x, y), with y down.
-            g: Element indices (B,).
+            g: Element indices (B,), or one index for all images.
             size: Height and width of the images.
             inverse: Undo the elements instead.
 
@@ -228,7 +240,9 @@ class Group:
         steps = self._target_steps(points, g, inverse, size)
         return move_points(points, steps, ((width - 1) / 2, (height - 1) / 2))
 
-    def act_on_boxes(self, boxes: Tensor, g: Tensor, size: tuple[int, int], inverse: bool = False) -> Tensor:
+    def act_on_boxes(
+        self, boxes: Tensor, g: Tensor | int, size: tuple[int, int], inverse: bool = False
+    ) -> Tensor:
         """Transform boxes (x1, y1, x2, y2) as :meth:`act` transforms their images.
 
         The result is the smallest upright box around the transformed one: exact for quarter turns
@@ -238,7 +252,7 @@ class Group:
         Args:
             boxes: In pixels, (B, 4) or (B, …, 4) in floating point: the box around
                 ``image[y1:y2, x1:x2]``, so the whole image is (0, 0, W, H).
-            g: Element indices (B,).
+            g: Element indices (B,), or one index for all images.
             size: Height and width of the images.
             inverse: Undo the elements instead.
 
@@ -254,7 +268,7 @@ class Group:
         steps = self._target_steps(boxes, g, inverse, size)
         return move_boxes(boxes, steps, (width / 2, height / 2))
 
-    def act_on_vectors(self, vectors: Tensor, g: Tensor, inverse: bool = False) -> Tensor:
+    def act_on_vectors(self, vectors: Tensor, g: Tensor | int, inverse: bool = False) -> Tensor:
         """Transform vectors (dx, dy), such as offsets and velocities, as differences of points.
 
         Do not use it for maps of vectors (B, 2, H, W), whose pixels move as well: move those with
@@ -262,7 +276,7 @@ class Group:
 
         Args:
             vectors: (B, 2) or (B, …, 2) in floating point, dx to the right and dy down.
-            g: Element indices (B,).
+            g: Element indices (B,), or one index for all images.
             inverse: Undo the elements instead.
 
         Returns:
@@ -274,7 +288,7 @@ class Group:
         _check_numbers(vectors, "vectors", ("dx", "dy"))
         return move_vectors(vectors, self._target_steps(vectors, g, inverse))
 
-    def act_on_angles(self, angles: Tensor, g: Tensor, inverse: bool = False) -> Tensor:
+    def act_on_angles(self, angles: Tensor, g: Tensor | int, inverse: bool = False) -> Tensor:
         """Transform angles in degrees, such as orientations, as the directions they stand for.
 
         Do not use it as it is for lines without a direction: take the result ``% 180``.
@@ -282,7 +296,7 @@ class Group:
         Args:
             angles: In degrees, counter-clockwise from the x axis, (B,) or (B, …) in floating point.
                 On the screen 90 points up, so the vector of an angle is (cos, -sin).
-            g: Element indices (B,).
+            g: Element indices (B,), or one index for all images.
             inverse: Undo the elements instead.
 
         Returns:
@@ -361,11 +375,18 @@ class Group:
         return similarity.inverse if inverse else similarity
 
     def _target_steps(
-        self, targets: Tensor, g: Tensor, inverse: bool, size: tuple[int, int] | None = None
+        self, targets: Tensor, g: Tensor | int, inverse: bool, size: tuple[int, int] | None = None
     ) -> list[Similarity]:
-        """What the element of each image does to its targets, in images of ``size``."""
+        """What the element of each image does to its targets, in images of ``size``.
+
+        One step if all images have the same element.
+        """
+        if isinstance(g, int):
+            elements = [self._check_element(g)]  # an export must not see the number of images
+        else:
+            elements = self._check_elements(len(targets), g).tolist()
         steps = []
-        for i in self._check_elements(len(targets), g).tolist():
+        for i in elements:
             step = self._target_step(i, inverse)
             if size is not None:
                 check_sides(step, *size)
@@ -377,13 +398,15 @@ class Group:
         _check_maps(self, x)
         return self._check_elements(len(x), g)
 
-    def _check_elements(self, count: int, g: Tensor) -> Tensor:
+    def _check_elements(self, count: int, g: Tensor | int) -> Tensor:
         """Check that ``g`` holds an element for each of ``count`` images; return it on the CPU.
 
         Elements are drawn and kept there: they decide which operations run, and asking a GPU would
         wait for all that it does. That happens only if a caller's ``g`` is on a GPU. What depends
         on them is sent, a few numbers for each image.
         """
+        if isinstance(g, int):
+            g = torch.full((count,), self._check_element(g), device="cpu")
         g = torch.as_tensor(g, device="cpu")
         if g.shape != (count,) or g.dtype not in INTEGER_TYPES:
             raise ValueError(
@@ -396,11 +419,19 @@ class Group:
             )
         return g
 
-    def _apply(self, x: Tensor, g: Tensor, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
+    def _check_element(self, i: int) -> int:
+        if not 0 <= i < len(self):
+            raise ValueError(f"{self} has elements 0 to {len(self) - 1}; got {i}")
+        return i
+
+    def _apply(self, x: Tensor, g: Tensor | int, inverse: bool, mode: Mode, on_features: bool) -> Tensor:
         if mode not in get_args(Mode):
             raise ValueError(f"mode is one of {', '.join(get_args(Mode))}; got {mode!r}")
+        _check_maps(self, x)
+        if is_traced() and isinstance(g, int):
+            i = self._check_element(g)
+            return transform_all_traced(x, _plan(self, inverse)[i], self.elements[i], mode, on_features)
         if is_traced():
-            _check_maps(self, x)
             g = torch.as_tensor(g, device=x.device)
             return transform_traced(x, g, _plan(self, inverse), self.elements, mode, on_features)
 
@@ -409,7 +440,7 @@ class Group:
                 return (self._similarity(i).inverse,)
             return self.elements[i]
 
-        return transform(x, self._indices(x, g), steps_of, mode, on_features)
+        return transform(x, self._check_elements(len(x), g), steps_of, mode, on_features)
 
 
 @constant_in_a_trace

@@ -8,7 +8,8 @@ in pixels (x to the right, y *down*) and the centre c of the image,
     vector   v  ->  A v                    a difference of two points
     angle    a  ->  turn ± a               in degrees, counter-clockwise from the x axis
 
-and a mask takes each pixel from the nearest one of its source, as in ``similarity.py``.
+and a mask takes each pixel from the nearest one of its source, as in ``similarity.py``. A list of
+one step is for all images of the batch.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def move_points(points: Tensor, steps: Sequence[Similarity], centre: tuple[float
 def move_vectors(vectors: Tensor, steps: Sequence[Similarity]) -> Tensor:
     """Move the vectors (B, …, 2) of image i, with dy down, by ``steps[i]``."""
     matrices = _like(_matrices(steps), vectors)  # (B, 2, 2)
-    flat = vectors.reshape(len(vectors), vectors[:1].numel() // 2, 2)  # (B, N, 2)
+    # shape[0] and not len(): an export must not see the number of images
+    flat = vectors.reshape(vectors.shape[0], vectors[:1].numel() // 2, 2)  # (B, N, 2)
     return (flat @ matrices.transpose(1, 2)).view(vectors.shape)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy
 import torch
@@ -17,7 +17,17 @@ from .._text import to_install
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SUFFIXES", "common_channels", "find_images", "image_batches", "opened", "read_square"]
+__all__ = [
+    "SUFFIXES",
+    "common_channels",
+    "evenly",
+    "find_images",
+    "image_batches",
+    "opened",
+    "read_square",
+]
+
+T = TypeVar("T")
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """How the names of picture files end, in lower or upper case."""
@@ -42,6 +52,21 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
+def evenly(items: Sequence[T], count: int) -> list[T]:
+    """Return at most ``count`` of the items, evenly spaced.
+
+    The first files of a folder of class folders are all of one class, so take them with this.
+
+    >>> evenly("abcdefgh", 3), evenly("ab", 3)
+    (['a', 'c', 'f'], ['a', 'b'])
+    """
+    chosen = []
+    count = min(count, len(items))
+    for i in range(count):
+        chosen.append(items[i * len(items) // count])
+    return chosen
+
+
 def image_batches(
     paths: Sequence[Path],
     size: tuple[int, int, int] | None = None,
@@ -52,8 +77,9 @@ def image_batches(
 
     Args:
         paths: The files, in order.
-        size: (C, H, W) to convert and resize every picture to, with C 1 or 3. By default all must
-            have the same size already; they have one channel if all are grey, and three otherwise.
+        size: (C, H, W) to convert and resize every picture to, with C 1 or 3; for a square, its
+            largest square in the middle. By default all must have the same size already; they have
+            one channel if all are grey, and three otherwise.
         batch_size: Pictures per batch; the last may have fewer.
         unreadable: A list to which files that cannot be read are added, in place of an error.
 
@@ -91,10 +117,8 @@ def read_square(path: Path, channels: int) -> Tensor:
     """Read the largest square in the middle of one picture, upright, as (C, n, n) bytes."""
     pixels = _pixels(path, channels)  # (C, H, W)
     height, width = pixels.shape[1:]
-    side = min(height, width)
-    top = (height - side) // 2
-    left = (width - side) // 2
-    return pixels[:, top : top + side, left : left + side]
+    left, top, right, bottom = _middle_square(width, height)
+    return pixels[:, top:bottom, left:right]
 
 
 @contextmanager
@@ -157,12 +181,22 @@ def _pixels(path: Path, channels: int, size: tuple[int, int, int] | None = None)
         image = ImageOps.exif_transpose(file).convert(mode)
         if size is not None:
             _, height, width = size
+            if height == width:  # rather a part of the picture than all of it squashed
+                image = image.crop(_middle_square(*image.size))
             if image.size != (width, height):
                 image = image.resize((width, height), Resampling.BILINEAR, reducing_gap=3)
         pixels = torch.from_numpy(numpy.array(image))  # (H, W) if grey, (H, W, 3) if not
     if channels == 1:
         pixels = pixels.unsqueeze(2)  # (H, W, 1)
     return pixels.permute(2, 0, 1)  # (C, H, W)
+
+
+def _middle_square(width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the left, top, right and bottom of the largest square in the middle."""
+    side = min(height, width)
+    left = (width - side) // 2
+    top = (height - side) // 2
+    return left, top, left + side, top + side
 
 
 def _different_sizes(path: Path, shape: torch.Size, first_path: Path, first_shape: torch.Size) -> str:

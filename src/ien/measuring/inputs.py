@@ -16,6 +16,7 @@ from ..loss.arguments import Arguments, check_arguments, cut_for_batch
 __all__ = [
     "ImageArguments",
     "Images",
+    "check_floating",
     "check_images",
     "check_inputs",
     "check_tensor",
@@ -48,7 +49,8 @@ def check_inputs(model: object, images: object, labels: object, batch_size: int)
 def check_images(images: object) -> None:
     """Raise a TypeError if this is neither a tensor nor an iterable of batches."""
     # a NumPy array is iterable too, but its "batches" would be single images
-    if not isinstance(images, Iterable) or type(images).__module__ == "numpy":
+    # and text is an iterable of its letters
+    if not isinstance(images, Iterable) or isinstance(images, str) or type(images).__module__ == "numpy":
         raise TypeError(
             f"images must be a tensor (N, C, H, W) or an iterable of batches; got {type_name(images)}"
         )
@@ -58,6 +60,15 @@ def check_tensor(images: object) -> None:
     """Raise a TypeError if these are not images as a model takes them, all in one tensor."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images must be a tensor (B, C, H, W); got {type_name(images)}")
+
+
+def check_floating(images: Tensor) -> None:
+    """Raise a ValueError if images are whole numbers, as files have them."""
+    if not images.is_floating_point():
+        raise ValueError(
+            f"images must be in floating point, as the model takes them; got {images.dtype}: "
+            f"use .float() / 255"
+        )
 
 
 def device_of(model: nn.Module, default: torch.device) -> torch.device:

@@ -8,20 +8,18 @@ stopped ends with the same weights as one that was not.
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .._files import seed_of
+from ..adapting.stopping import stop_requests
 from . import checkpoint, run_folder
 from .checkpoint import Progress
 from .network import count_views
@@ -102,7 +100,7 @@ def train(folder: Path, task: Task, report: Callable[[Status], None] = lambda st
         checkpoint.save(folder, task, Progress(epoch, step, sums, seconds_before + pace.seconds))
 
     # closing() ends the processes that decode frames, also after an error
-    with _stop_requests() as stop, closing(task.batches(epoch, step)) as batches:
+    with stop_requests() as stop, closing(task.batches(epoch, step)) as batches:
         while epoch < epochs:
             while step < steps:
                 values = processes.sum(take_step(task, next(batches), epoch, step))
@@ -254,27 +252,3 @@ class _Pace:
         # over the whole run: steady, and right once the first, slow steps are behind
         rate = self.seen / self.seconds
         return rate, max(0, self.items - self.seen) / rate
-
-
-@contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """Yield a list that Ctrl-C or a polite kill makes non-empty.
-
-    The loop then ends after the step that it is in. A second Ctrl-C interrupts at once.
-    """
-    requests: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        if requests:
-            raise KeyboardInterrupt
-        requests.append(number)
-
-    if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
-        yield requests
-        return
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield requests
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
