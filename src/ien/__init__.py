@@ -26,7 +26,7 @@ import importlib as _importlib
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from ._text import nearest as _nearest
+from ._text import no_attribute as _no_attribute
 
 if TYPE_CHECKING:  # for editors and type checkers; in a program names load when they are first used
     from . import baselines, data, models, tracking
@@ -137,10 +137,7 @@ def __getattr__(name: str) -> _Any:
             value = getattr(_importlib.import_module(path, __name__), name)
             globals()[name] = value  # the next time it is found at once
             return value
-    hint = ""
-    if not name.startswith("_"):  # which tools ask for, and people do not
-        hint = f"; {_nearest(name, __all__)}"
-    raise AttributeError(f"module 'ien' has no attribute {name!r}{hint}")
+    raise _no_attribute("ien", name, __all__)
 
 
 def __dir__() -> list[str]:

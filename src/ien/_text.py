@@ -26,6 +26,7 @@ __all__ = [
     "html_table",
     "markdown_table",
     "nearest",
+    "no_attribute",
     "number",
     "printable",
     "progress_bar",
@@ -68,6 +69,18 @@ def nearest(name: str, known: Collection[str], limit: int = MAX_LISTED_NAMES) ->
     if len(listed) < len(known):
         listed.append(f"… ({len(known)} in all)")
     return f"choose from {', '.join(listed)}"
+
+
+def no_attribute(module: str, name: str, known: Collection[str]) -> AttributeError:
+    """Return what a module's ``__getattr__`` raises, with the public names that are close.
+
+    >>> no_attribute("ien", "mesure", ["measure", "doctor"])
+    AttributeError("module 'ien' has no attribute 'mesure'; did you mean measure?")
+    """
+    hint = ""
+    if not name.startswith("_"):  # which tools ask for, and people do not
+        hint = f"; {nearest(name, known)}"
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
 def type_name(value: object) -> str:

@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._text import nearest
+from .._text import nearest, no_attribute
 from . import class_folders, rot_mnist, rot_tim, scale_mnist, stl10
 from .dataset import Dataset as Dataset
 from .dataset import data_folder as data_folder
@@ -116,10 +116,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, seed: int = 0,
 
 
 def __getattr__(name: str) -> Any:
-    hint = ""
-    if not name.startswith("_"):  # which tools ask for, and people do not
-        hint = f"; {nearest(name, __all__)}"
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise no_attribute(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

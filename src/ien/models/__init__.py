@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import nn
 
-from .._text import nearest
+from .._text import nearest, no_attribute
 from ..loss.feature_groups import FeatureGroups, Spec
 from .cnn3 import CNN3 as CNN3
 from .cnn3 import cnn3 as cnn3
@@ -145,10 +145,7 @@ def __getattr__(name: str) -> Any:
     """Find the networks of trackers here too, although they live in ``ien.tracking``."""
     if name in ("siamfc", "SiamFC"):
         return pkgutil.resolve_name(f"ien.tracking:{name}")
-    hint = ""
-    if not name.startswith("_"):  # which tools ask for, and people do not
-        hint = f"; {nearest(name, __all__)}"
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise no_attribute(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:
