@@ -42,7 +42,7 @@ def symmetry(
 
     A small equivariant network learns the labels, and listens: a certainty above 4 means that they
     depend on orientation; about 0 that they do not, as far as these images tell. Then equivariant
-    and ordinary networks are compared on held-out images, a minute or two for each group.
+    and ordinary networks are compared on held-out images: about two minutes for each group.
 
     Example: ien symmetry photos/ --group rot4
 
