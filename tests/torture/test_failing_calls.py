@@ -75,7 +75,7 @@ def make_equivariant(model: nn.Module) -> None:
 
 def symmetry(model: nn.Module) -> None:
     """Trains a network of its own."""
-    ien.symmetry(MANY_IMAGES, LABELS, "rot4", epochs=2)
+    ien.symmetry(MANY_IMAGES, LABELS, "rot4", epochs=2, quick=True)
 
 
 def average(model: nn.Module) -> None:
