@@ -160,6 +160,7 @@ def test_another_model_or_setting_does_not_go_on_from_it(tmp_path: Path) -> None
 def test_ctrl_c_saves_the_checkpoint(tmp_path: Path) -> None:
     net = sided()
     calls = 0
+    before = signal.getsignal(signal.SIGINT)
 
     def interrupt(*_: object) -> None:
         nonlocal calls
@@ -177,7 +178,7 @@ def test_ctrl_c_saves_the_checkpoint(tmp_path: Path) -> None:
         adapt(net, batches, "rot4", minutes=5.0, folder=tmp_path, progress=False)
     saved = torch.load(tmp_path / "adapting.pt", weights_only=True)
     assert saved["step"] == 79 and saved["seconds"] > 0  # two batches a pass; the step is taken to its end
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_maps_are_rotated_before_they_are_compared() -> None:

@@ -125,7 +125,7 @@ def test_counters_of_training_may_be_missing() -> None:
         ({"other": torch.ones(1)}, r"missing conv.weight, conv.bias, norm.weight, norm.bias and 4 more; "),
         (
             {name.replace("conv.", "conv1."): tensor for name, tensor in PLAIN.items()},
-            "unexpected conv1.weight, conv1.bias; for conv.weight, did you mean conv1.weight",
+            "unexpected conv1.weight, conv1.bias; if conv.weight is conv1.weight",
         ),
         (
             {name: PLAIN[name] for name in list(PLAIN)[:-1]},
