@@ -272,10 +272,10 @@ class _Classes:
         x = x.to(device_of(model, x.device))
         rows = []
         for element in range(len(self.group)):
-            g = torch.full((len(x),), element)
-            classes = _scores(name, model, self.group.act(x, g), self.outputs).argmax(1)  # (B,) or (B, n, n)
+            moved = self.group.act(x, element)
+            classes = _scores(name, model, moved, self.outputs).argmax(1)  # (B,) or (B, n, n)
             if self.outputs == "map":
-                classes = self.group.act_on_masks(classes, g, inverse=True)
+                classes = self.group.act_on_masks(classes, element, inverse=True)
             rows.append(classes.cpu())
         self._predicted.setdefault(name, []).append(torch.stack(rows))
 

@@ -339,7 +339,7 @@ def _what_is_missing(name: str, rows: Sequence[Row], preset: str | None) -> str:
     if not counts:
         return ""
     parts = [f"{ending} ({count})" for ending, count in counts.items()]
-    return f"without records, on so many data sets: {', '.join(parts)}; {_filling(name, preset)} runs them"
+    return f"no records yet on this many data sets: {', '.join(parts)}; {_filling(name, preset)} runs them"
 
 
 def _run_of(record: Record) -> dict[str, Any]:

@@ -28,7 +28,7 @@ FOLDS = 5
 QUANTILE = 2.7764
 """97.5 % of Student's t with 4 degrees of freedom: the spread of five folds."""
 STEPS = 600
-"""At least so many for each network: fewer would favour the one that learns faster."""
+"""Training steps of each network, at least: with fewer, the one that learns faster would win."""
 LEARNING_RATE = 1e-2
 """The highest of Adam, in the middle of the cycle."""
 

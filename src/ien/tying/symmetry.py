@@ -1,10 +1,10 @@
 """Do these data have this symmetry? Small tied networks find out, in two ways.
 
 **Do the labels depend on how images lie?** A network is trained while its weights stay tied, and
-listens to the gradients in its remainders (``listening.py`` says why that is a test). The certainty
-of each epoch has mean 0 and variance 1 if every image is as likely in one orientation as in
-another, so the mean over epochs has at most that variance. Above 4, chance is ruled out, and above
-4.4 in one of four layers.
+listens to the gradients in its remainders (``listening.py`` says why that is a test). If every
+image is as likely in one orientation as in another, the signal T of an epoch has mean 0 and the
+standard deviation √V. The certainty is the mean T over the mean √V of several epochs, so it has a
+variance of at most 1. Above 4, chance is ruled out, and above 4.4 in one of four layers.
 
 **Does it matter?** Real images nearly always prefer some orientation a little. So tied and ordinary
 networks are compared on held-out images (``folds.py``): where ordinary ones are better, the
