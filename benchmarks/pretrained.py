@@ -3,7 +3,8 @@
     python benchmarks/pretrained.py average canonicalize adapt --data DIR --minutes 60
 
 EfficientNet-Lite0 with ImageNet weights is tested on 400 ImageNet photographs (DIR/imagenet-samples). What
-learns, learns from other photographs without labels: Tiny ImageNet, STL-10, frames of GOT-10k and OTB.
+learns, learns from other photographs without labels: Tiny ImageNet, STL-10, frames of GOT-10k and OTB,
+and adapt() from aerial ones, too.
 With --half, it also learns from every other one of the 400, and is tested on the rest. With --held-out,
 some of those that it learns from are kept, with their labels, to choose how far adapt() goes (share).
 """
@@ -33,15 +34,21 @@ from ien.measuring.image_folder import find_images, image_batches, read_square
 
 ROOT = Path(__file__).parents[1]
 SIZE = 224
-SHARES = {"imagenet": 2, "stl10": 1, "frames": 1, "tiny-imagenet": 2}
-"""How much of each source there is in the batches that adapt() sees."""
-MOSAIC = "tiny-imagenet"
-"""The source of 64 pixels: four to a picture, side by side, which are sharper than one that is scaled up."""
-LAYERS = {"net._bn1": 10.0}
-"""The layer whose maps adapt() compares, the last before they are averaged, and its weight."""
+PICTURES = {
+    "imagenet": (2, 1),
+    "frames": (2, 1),
+    "stl10": (1, 2),
+    "tiny-imagenet": (0, 5),
+    "uc-merced": (0, 2),
+}
+"""Source → its pictures in a batch that adapt() sees: single images, and mosaics of four, side by side.
+
+Mosaics keep small images sharp, which would be blurred if they were scaled up, and no two are alike.
+"""
+LAYERS = {"net._blocks.10": 3.0, "net._bn1": 10.0}
+"""Layers whose maps adapt() compares, and their weights: in the middle, and the last before the mean."""
 REPEATS = {"imagenet": 10}
 """Sources that are few and close to the tested ones are seen more often by fit()."""
-BATCH_SIZE = 16
 SHARES_OF_THE_WAY = (0.5, 0.7, 0.85, 1.0)
 """How far adapt() may go, if held-out photographs choose."""
 MAY_LOSE = 0.02
@@ -89,28 +96,34 @@ def tested(data: Path) -> tuple[Tensor, Tensor]:
     return images, torch.tensor([int(row["class_index"]) for row in rows])
 
 
+def aerial(data: Path) -> Tensor:
+    """Aerial photographs (N, 3, 96, 96) in bytes: they have no upright, so only adapt() learns from them."""
+    paths = find_images(data / "uc-merced" / "train")
+    images = torch.cat(list(image_batches(paths, (3, 96, 96))))
+    return (255 * images).byte()
+
+
 class Mixed:
-    """Batches with a fixed share of each source, scaled to one size, without end."""
+    """Batches with the :data:`PICTURES` of each source, scaled to one size, without end."""
 
     def __init__(self, sources: dict[str, Tensor], size: int, seed: int) -> None:
-        self.sources = {name: sources[name] for name in SHARES if name in sources}
+        self.sources = {name: sources[name] for name in PICTURES if name in sources}
         self.size = size
         self.draws = torch.Generator().manual_seed(seed)
 
     def __iter__(self) -> Iterator[Tensor]:
         while True:
             parts = []
-            total = sum(SHARES[name] for name in self.sources)
             for name, pool in self.sources.items():
-                count = round(SHARES[name] / total * BATCH_SIZE)
-                if name == MOSAIC:
-                    parts.append(mosaics(self.draw(pool, 4 * count, self.size // 2)))
-                else:
-                    parts.append(self.draw(pool, count, self.size))
+                single, four = PICTURES[name]
+                parts.append(self.draw(pool, single, self.size))
+                parts.append(mosaics(self.draw(pool, 4 * four, self.size // 2)))
             yield torch.cat(parts)
 
     def draw(self, pool: Tensor, count: int, size: int) -> Tensor:
         """Random images of a source, (count, 3, size, size) in [0, 1]."""
+        if count == 0:
+            return torch.empty(0, 3, size, size)
         chosen = torch.randint(len(pool), (count,), generator=self.draws)
         scaled = F.interpolate(pool[chosen].float(), (size, size), mode="bicubic", antialias=True)
         return scaled.clamp(0, 255) / 255
@@ -166,7 +179,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="of adapting")
     parser.add_argument("--steps", type=int, default=4000, help="of fitting")
     parser.add_argument("--size", type=int, default=SIZE, help="of the images that adapt() sees")
-    parser.add_argument("--learning-rate", type=float, default=1e-4, help="of adapting")
+    parser.add_argument("--learning-rate", type=float, default=2e-4, help="of adapting")
     parser.add_argument("--share", type=float, default=0.7, help="of the way to the learnt weights")
     parser.add_argument(
         "--half", action="store_true", help="learn from every other photograph, test on the rest"
@@ -215,7 +228,8 @@ def main() -> None:
             versions[how] = upright
             settings["steps"] = arguments.steps
         else:
-            batches = Mixed(sources, arguments.size, seed=0)
+            learnt_from = {**sources, "uc-merced": aerial(arguments.data)}
+            batches = Mixed(learnt_from, arguments.size, seed=0)
             # what was learnt is kept in the folder, so that every share but the first costs nothing
             shares = SHARES_OF_THE_WAY if len(held_images) else (arguments.share,)
             adapted = {}
@@ -235,13 +249,16 @@ def main() -> None:
                 chosen, on_held = choose_share(model, adapted, held_images, held_labels)
                 settings |= {"held_out": len(held_images), "accuracy_on_held_out": on_held}
             versions[how] = adapted[chosen]
+            if arguments.state:
+                checkpoint = torch.load(arguments.state / "adapting.pt", weights_only=True)
+                settings["adapt_steps"] = checkpoint["step"]
             settings |= {
                 "minutes": arguments.minutes,
                 "size": arguments.size,
                 "learning_rate": arguments.learning_rate,
                 "share": chosen,
                 "layers": LAYERS,
-                "adapt_learnt_from": list(batches.sources),
+                "adapt_learnt_from": {name: len(pool) for name, pool in batches.sources.items()},
             }
         settings[f"{how}_cpu_seconds"] = round(time.process_time() - started)
         started = time.process_time()
