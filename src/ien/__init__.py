@@ -33,7 +33,8 @@ if TYPE_CHECKING:  # for editors and type checkers; in a program names load when
     from .adapting.adapt import adapt
     from .adapting.average import GroupAverage
     from .adapting.canonicalize import Canonicalize
-    from .adapting.compare import Comparison, compare
+    from .adapting.compare import compare
+    from .adapting.comparison import Comparison
     from .adapting.shrinking.shrink import Shrunk, shrink
     from .exporting.export import export
     from .exporting.result import Exported
@@ -106,7 +107,8 @@ _MODULES = {
     ".adapting.adapt": ["adapt"],
     ".adapting.average": ["GroupAverage"],
     ".adapting.canonicalize": ["Canonicalize"],
-    ".adapting.compare": ["Comparison", "compare"],
+    ".adapting.compare": ["compare"],
+    ".adapting.comparison": ["Comparison"],
     ".adapting.shrinking.shrink": ["Shrunk", "shrink"],
     ".exporting.export": ["export"],
     ".exporting.result": ["Exported"],
