@@ -4,6 +4,7 @@ The package, in the order in which it imports and in which to read it:
 
     _text.py        near names, commands, numbers, tables, progress bars: how things are written
     _files.py       files written whole or not at all, seeded generators
+    _stopping.py    Ctrl-C between two steps of training, not within one
 
     groups/         what acts: groups of transformations
     loss/           the paper: feature groups, capture, error, objective

@@ -6,7 +6,6 @@ In reading order:
     average.py        GroupAverage: exact, nothing is trained, as many passes as elements
     variation.py      small random changes to images that leave them upright
     rate.py           the learning rate of what is trained here
-    stopping.py       Ctrl-C between two steps
     orientation.py    which way up is an image: a small tied network learns it without labels
     canonicalize.py   Canonicalize: rotate the image upright, run the model once
     head.py           the features that a classifier's last layer reads

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import generator
+from .._stopping import stop_requests
 from .._text import progress_bar
 from ..groups.families import group as named_group
 from ..groups.group import Group
@@ -24,7 +25,6 @@ from .head import last_linear
 from .imitation import Imitation
 from .outputs import Kinds, check_kinds
 from .rate import share_of_peak
-from .stopping import stop_requests
 from .variation import has_flips
 
 __all__ = ["adapt"]
