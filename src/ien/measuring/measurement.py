@@ -24,9 +24,10 @@ from ..loss.reach import resampling_errors
 from .choose_layers import choose_layers
 from .floors import symmetric_kernels
 from .inputs import try_model
+from .intervals import interval_of_share
 from .layer_report import ElementReport, LayerReport, OutputElement, OutputReport
 from .report import Report
-from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share, mean_of_known
+from .sums import DiversitySums, ErrorSums, PredictionSums, mean_of_known
 
 __all__ = ["Measurement", "Sums", "begin", "group_to_measure"]
 
