@@ -28,10 +28,11 @@ from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import device_of, eval_mode, try_model
 from .detect import views_of
-from .planner import Breaks, Plan, Planner, TiedLayer, TiedTensor, check_layer, check_returned, sizes_text
+from .planned import Breaks, Plan, check_layer, check_returned, sizes_text
+from .planner import Planner
 from .wiring import Mixing, Specs, Wiring, asked_for, choose
 
-__all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan"]
+__all__ = ["errors_of", "make_plan"]
 
 DETECTION_PIXELS = 2**15
 """Pixels of the images that feature groups are detected with, if there are 2 to 8 of them."""
