@@ -307,7 +307,9 @@ def _speeds(path: Path) -> list[list[str]]:
 
 def _rows_at(preset: str, results: Path) -> dict[str, Row]:
     """Return the rows of all claims at a size, with no other change, by experiment."""
-    names = {name for claim in CLAIMS for name in (claim.row, claim.other)}
+    names = set()
+    for claim in CLAIMS:
+        names |= {claim.row, claim.other}
     rows = {}
     for row in summarise(collect(results)):
         if row.experiment in names and row.preset == preset and not row.changes and row.tested_on == "test":

@@ -184,8 +184,15 @@ def _warn(planner: Planner, outputs: str) -> None:
                 f"little from so few: use {needed} or more",
                 stacklevel=4,
             )
-    read = {layer for _, module, layers in wiring.reads if isinstance(module, Mixing) for layer in layers}
-    names = [name for name in sorted(wiring.leaving & read) if not asked_for(name, planner.specs)[1]]
+    read = set()
+    for _, module, layers in wiring.reads:
+        if isinstance(module, Mixing):
+            read.update(layers)
+    names = []
+    for name in sorted(wiring.leaving & read):
+        _, is_named = asked_for(name, planner.specs)
+        if not is_named:
+            names.append(name)
     if names and outputs == "scalar":
         warnings.warn(
             f"the model returns features that its own layers read, of {', '.join(map(repr, names))}: single "
