@@ -53,7 +53,7 @@ def imported(path: Path) -> set[Path]:
 
 def test_the_top_level_fits_on_one_screen() -> None:
     entries = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
-    assert len(entries) <= 20, sorted(entries)
+    assert len(entries) <= 24, sorted(entries)  # the lines of a terminal
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(PACKAGE.parent)))

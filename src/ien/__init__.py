@@ -4,6 +4,7 @@ The package, in the order in which it imports and in which to read it:
 
     _text.py        near names, commands, numbers, tables, progress bars: how things are written
     _files.py       files written whole or not at all, seeded generators
+    _stopping.py    Ctrl-C between two steps of training, not within one
 
     groups/         what acts: groups of transformations
     loss/           the paper: feature groups, capture, error, objective
@@ -33,7 +34,8 @@ if TYPE_CHECKING:  # for editors and type checkers; in a program names load when
     from .adapting.adapt import adapt
     from .adapting.average import GroupAverage
     from .adapting.canonicalize import Canonicalize
-    from .adapting.compare import Comparison, compare
+    from .adapting.compare import compare
+    from .adapting.comparison import Comparison
     from .adapting.shrinking.shrink import Shrunk, shrink
     from .exporting.export import export
     from .exporting.result import Exported
@@ -106,7 +108,8 @@ _MODULES = {
     ".adapting.adapt": ["adapt"],
     ".adapting.average": ["GroupAverage"],
     ".adapting.canonicalize": ["Canonicalize"],
-    ".adapting.compare": ["Comparison", "compare"],
+    ".adapting.compare": ["compare"],
+    ".adapting.comparison": ["Comparison"],
     ".adapting.shrinking.shrink": ["Shrunk", "shrink"],
     ".exporting.export": ["export"],
     ".exporting.result": ["Exported"],

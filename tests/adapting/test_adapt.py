@@ -37,31 +37,6 @@ def sided() -> nn.Module:
     return net.eval()
 
 
-def test_the_loss_of_a_step_is_the_formula() -> None:
-    from ien.adapting.adapt import _Comparison
-
-    teacher, student = sided(), sided()
-    with torch.no_grad():
-        for parameter in student.parameters():
-            parameter += 0.1
-    x = images(8)
-    g = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    comparison = _Comparison(ien.group("rot4"), "scores", {"2": 0.5}, head="5", features=3.0)
-    loss = comparison.loss(teacher, student, x, g)
-    scores = squares = wanted_squares = map_squares = 0.0
-    for i in range(8):
-        view = x[i : i + 1].rot90(int(g[i]), (2, 3))
-        wanted, answer = teacher(x[i : i + 1]).softmax(1), student(view).log_softmax(1)
-        scores += float((wanted * (wanted.log() - answer)).sum().detach()) / 8
-        squares += float((teacher[:5](x[i : i + 1]) - student[:5](view)).square().sum().detach())
-        wanted_squares += float(teacher[:5](x[i : i + 1]).square().sum().detach())
-        moved = teacher[:3](x[i : i + 1]).rot90(int(g[i]), (2, 3))
-        map_squares += float((moved - student[:3](view)).square().mean().detach()) / 8
-    variance = float(teacher[:3](x).var(unbiased=False).detach())
-    expected = scores + 3.0 * squares / wanted_squares + 0.5 * map_squares / variance
-    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
-
-
 def test_a_share_of_the_images_stays_upright_and_the_rest_gets_every_other_element() -> None:
     from ien.adapting.adapt import _elements
 
@@ -70,20 +45,6 @@ def test_a_share_of_the_images_stays_upright_and_the_rest_gets_every_other_eleme
     g = _elements(ien.group("rot4"), 12, 0.0, torch.Generator().manual_seed(0))
     assert torch.bincount(g, minlength=4).tolist() == [0, 4, 4, 4]
     assert _elements(ien.group("rot4"), 5, 1.0, torch.Generator()).tolist() == [0, 0, 0, 0, 0]
-
-
-def test_the_last_layer_is_found_only_if_the_model_returns_what_it_returns() -> None:
-    from ien.adapting.head import inputs_of, last_linear
-
-    net, x = sided(), images(4)
-    assert last_linear(net, x) == "5"
-    assert last_linear(nn.Sequential(net, nn.Softmax(1)), x) is None
-    assert last_linear(nn.Conv2d(3, 4, 3), x) is None
-    with inputs_of(net, "5") as features:
-        net(x)
-    net(x)  # no hook is left
-    (found,) = features
-    assert torch.equal(found, net[:5](x))
 
 
 def test_a_share_of_the_way_is_between_the_two_weights(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 
 import ien
 from ien.cli import app
-from ien.experiments.tables import TABLES
+from ien.experiments.printed import TABLES
 from tests.helpers.shell import error_of, invoke
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

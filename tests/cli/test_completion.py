@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from ien.cli import app
 from ien.experiments import PRESETS, names
-from ien.experiments.tables import TABLES
+from ien.experiments.printed import TABLES
 
 
 def offered(line: str) -> list[str]:

@@ -18,10 +18,11 @@ from ien import FeatureGroups
 from ien.data import Dataset
 from ien.experiments import config, deviations, find
 from ien.experiments.describe import describe_run
+from ien.experiments.printed import TABLES
 from ien.experiments.queue import plan, run_all, run_name
 from ien.experiments.rows import EQUIVARIANT
 from ien.experiments.study import LABELS, ROWS_AT_2X
-from ien.experiments.tables import TABLES, print_table
+from ien.experiments.tables import print_table
 from ien.training import ALONE, flat
 from ien.training.classify import ClassifyTask
 from ien.training.images import images

@@ -15,9 +15,10 @@ import ien
 import ien.data
 from ien.data import Dataset
 from ien.experiments import config, find
+from ien.experiments.printed import TABLES
 from ien.experiments.queue import plan, run_all, run_name
 from ien.experiments.symmetry import DATA, METHODS, ON_A_TENTH
-from ien.experiments.tables import TABLES, print_table
+from ien.experiments.tables import print_table
 from ien.training import flat
 from ien.training.schedule import epoch_length
 from tests.helpers.configs import network

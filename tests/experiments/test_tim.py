@@ -9,7 +9,7 @@ import torch
 
 import ien
 from ien.experiments import config, deviations, find, paper
-from ien.experiments.tables import TABLES
+from ien.experiments.printed import TABLES
 from ien.training import flat
 from tests.helpers.configs import distinct
 from tests.helpers.shell import invoke

@@ -15,7 +15,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 import ien
 from ien import models
 from ien.loss.modules import tensors_in
-from ien.tying.plan import Plan, errors_of, make_plan
+from ien.tying.plan import errors_of, make_plan
+from ien.tying.planned import Plan
 from tests.helpers.tied import Net, conv, moved, regular_error, residual
 
 pytestmark = [

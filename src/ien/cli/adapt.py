@@ -15,12 +15,13 @@ from .options import (
     OwnModel,
     Quiet,
     Size,
+    Target,
     Weights,
     folder_of,
+    is_run,
     layer_names,
     own_model,
     read_size,
-    run_folder_of,
 )
 
 if TYPE_CHECKING:
@@ -57,13 +58,7 @@ TRIED = 2
 
 
 def adapt(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|CODE",
-            help="A run folder, or a function that makes the model: path/to/code.py:build.",
-        ),
-    ],
+    target: Target,
     images: Annotated[
         Path,
         typer.Option(
@@ -153,7 +148,6 @@ def adapt(
 
     Example: ien adapt net.py:build --images photos/ --how average --outputs map
     """
-    target = str(run_folder_of(Path(target)))
     with one_line_errors(TypeError, RuntimeError), own_model(model, [Path(target)]):
         from ..adapting.compare import check_labels, compare
         from ..groups.families import group as named_group
@@ -275,14 +269,10 @@ def _chosen(classes: list[int] | None, places: list[int]) -> Tensor | None:
 
 def _original(target: str, weights: Path | None) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the network of a run, or the model that code makes, and what there is to say."""
-    if Path(target).is_dir():
+    if is_run(target, weights):
         from ..training import load
 
-        if weights is not None:
-            raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
         return load(target), ()
-    if ":" not in target:
-        raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     from .model_file import build_with_weights
 
     built = build_with_weights(target, weights)

@@ -19,7 +19,7 @@ def complete_experiments(incomplete: str) -> list[str]:
 
 def complete_tables(incomplete: str) -> list[str]:
     """Return the tables whose names begin with what is typed."""
-    from ..experiments.tables import TABLES
+    from ..experiments.printed import TABLES
 
     return _beginning_with(incomplete, TABLES)
 

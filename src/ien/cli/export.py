@@ -16,12 +16,13 @@ from .options import (
     OwnModel,
     Quiet,
     Size,
+    Target,
     Weights,
     folder_of,
+    is_run,
     own_model,
     print_json,
     read_size,
-    run_folder_of,
 )
 
 if TYPE_CHECKING:
@@ -54,13 +55,7 @@ class _Subject(NamedTuple):
 
 
 def export(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|CODE",
-            help="A run folder, or a function that makes a model: path/to/code.py:build.",
-        ),
-    ],
+    target: Target,
     out: Annotated[
         Path,
         typer.Option("--out", "-o", metavar="FILE", help="The file: net.onnx, net.pt2 or net.safetensors."),
@@ -124,7 +119,6 @@ def export(
 
     Example: ien export net.py:build --images photos -o net.onnx --int8
     """
-    target = str(run_folder_of(Path(target)))
     with one_line_errors(TypeError, RuntimeError), own_model(model, [Path(target)]):
         from ..exporting.card import card_beside, is_our_card
         from ..exporting.export import export as export_model
@@ -135,9 +129,7 @@ def export(
         card = card_beside(out)
         if not is_our_card(card):
             raise ValueError(f"{card} would be replaced by the model card: rename it, or choose another -o")
-        if Path(target).is_dir():
-            if weights is not None:
-                raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
+        if is_run(target, weights):
             subject = _of_run(Path(target), size, images, group, number, data, int8)
         else:
             if data is not None:
@@ -243,8 +235,6 @@ def _of_code(
     """Return the model that the code makes, with a folder of images or random numbers."""
     from .model_file import build_with_weights
 
-    if ":" not in target:
-        raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     if images is None and size is None:
         raise ValueError("say how large the images are, --size 3x64x64, or where some are, --images DIR")
     x, notes = _images(images, size, number, int8)

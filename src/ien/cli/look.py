@@ -19,13 +19,15 @@ from .options import (
     OwnModel,
     Quiet,
     Size,
+    Target,
     Weights,
     folder_of,
+    group_option,
+    is_run,
     layer_names,
     own_model,
     print_json,
     read_size,
-    run_folder_of,
 )
 
 if TYPE_CHECKING:
@@ -34,21 +36,6 @@ if TYPE_CHECKING:
     from ..measuring.report import Report
 
 __all__ = ["doctor", "measure"]
-
-
-def _run_or_code(target: str) -> str:
-    """Return the run folder if a file in one was given."""
-    return str(run_folder_of(Path(target)))
-
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN|CODE",
-        callback=_run_or_code,
-        help="A run folder, or a function that makes a model: path/to/code.py:build.",
-    ),
-]
 
 
 def measure(
@@ -60,15 +47,7 @@ def measure(
             metavar="DIR", callback=folder_of, help="A folder of images.", show_default="the run's test set"
         ),
     ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            metavar="GROUP",
-            help="The group, such as rot4 (C4), rot8, rot4xflip (D4) or scale0.7,0.84.",
-            show_default="the run's, or rot4",
-        ),
-    ] = None,
+    group: Annotated[str | None, group_option("the run's, or rot4")] = None,
     layers: Layers = None,
     feature_groups: Annotated[
         str | None,
@@ -116,8 +95,8 @@ def measure(
             raise ValueError(f"--fail-above should be a number such as 0.05; got {fail_above}")
 
         notes: tuple[str, ...] = ()
-        if _is_run(target):
-            arguments = _arguments_of_run(target, weights, images, group, size, number, data)
+        if is_run(target, weights):
+            arguments = _arguments_of_run(target, images, group, size, number, data)
         else:
             gate = fail_above is not None and not random_weights
             arguments, notes = _arguments_of_code(target, weights, images, size, number, data, gate)
@@ -165,7 +144,7 @@ def doctor(
         _check_json(as_json, quiet)
         input_size: tuple[int, ...] | None = read_size(size)
         notes: list[str] = []
-        if _is_run(target):
+        if Path(target).is_dir():
             from ..training import load
 
             model = load(target)
@@ -197,13 +176,8 @@ def _check_json(as_json: bool, quiet: bool) -> None:
         raise ValueError("--json prints and --quiet does not: drop one (messages are on standard error)")
 
 
-def _is_run(target: str) -> bool:
-    return Path(target).is_dir()
-
-
 def _arguments_of_run(
     target: str,
-    weights: Path | None,
     images: Path | None,
     group: str | None,
     size: str | None,
@@ -213,8 +187,6 @@ def _arguments_of_run(
     """What to call ``ien.measure`` with: the run's own model, test set, group and layers."""
     from ..report.opened import open_run
 
-    if weights is not None:
-        raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
     opened = open_run(target, data, number)
     arguments: dict[str, Any] = {
         "model": opened.model,
@@ -253,8 +225,6 @@ def _arguments_of_code(
 
     if data is not None:
         raise ValueError("--data is for a run; give a model from code a folder of images: --images DIR")
-    if ":" not in target:
-        raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     if images is None:
         raise ValueError("a model from code needs images: --images DIR")
     batches = _batches(images, read_size(size), number)  # names a missing folder before the code runs

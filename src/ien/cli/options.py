@@ -27,8 +27,11 @@ __all__ = [
     "Runs",
     "Settings",
     "Size",
+    "Target",
     "Weights",
     "folder_of",
+    "group_option",
+    "is_run",
     "layer_names",
     "own_model",
     "print_json",
@@ -72,6 +75,21 @@ def run_folders_of(paths: list[Path] | None) -> list[Path] | None:
     return folders
 
 
+def _run_or_code(target: str) -> str:
+    """Return the run folder if a file in one was given."""
+    return str(run_folder_of(Path(target)))
+
+
+def group_option(unless_given: str) -> Any:
+    """Return the option ``--group``, saying which group it is unless one is given."""
+    return typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="The group, such as rot4 (C4), rot8, rot4xflip (D4) or scale0.7,0.84.",
+        show_default=unless_given,
+    )
+
+
 @contextmanager
 def _silence() -> Iterator[None]:
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
@@ -91,6 +109,14 @@ Quiet = Annotated[
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for other programs; messages go to standard error.")
 ]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|CODE",
+        callback=_run_or_code,
+        help="A run folder, or a function that makes a model: path/to/code.py:build.",
+    ),
+]
 Runs = Annotated[
     list[Path],
     typer.Argument(metavar="RUN", callback=run_folders_of, help="Run folders of finished runs."),
@@ -104,15 +130,7 @@ MovedData = Annotated[
         show_default="where they were when the run began",
     ),
 ]
-GroupName = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        metavar="GROUP",
-        help="The group, such as rot4 (C4), rot8, rot4xflip (D4) or scale0.7,0.84.",
-        show_default="the run's",
-    ),
-]
+GroupName = Annotated[str | None, group_option("the run's")]
 Layers = Annotated[
     str | None,
     typer.Option(
@@ -164,6 +182,25 @@ OnlyPreset = Annotated[
     str | None,
     typer.Option("--preset", autocompletion=complete_presets, help="Only rows of this preset."),
 ]
+
+
+def is_run(target: str, weights: Path | None) -> bool:
+    """Whether a target is a run folder; if not, it names a function that makes a model.
+
+    Args:
+        target: What the user gave.
+        weights: A file of weights that was given with it, if any.
+
+    Raises:
+        ValueError: It is neither, or it is a run and there is a file of weights too.
+    """
+    if Path(target).is_dir():
+        if weights is not None:
+            raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
+        return True
+    if ":" not in target:
+        raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
+    return False
 
 
 @contextmanager

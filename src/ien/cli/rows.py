@@ -131,7 +131,8 @@ def table(
 
     Example: ien table results/rot-mnist/ien-r4
     """
-    from ..experiments.tables import TABLES, print_table, table_rows, write_page
+    from ..experiments.printed import TABLES
+    from ..experiments.tables import print_table, table_rows, write_page
 
     if name not in TABLES and Path(name).exists():
         results = folder_of(Path(name)) or results
@@ -152,7 +153,7 @@ def table(
 
 def _table_of(folder: Path) -> str:
     """The table that shows the first record in a folder."""
-    from ..experiments.tables import table_with
+    from ..experiments.printed import table_with
     from ..report import collect
 
     return table_with(collect(folder)[0].experiment)

@@ -17,6 +17,7 @@ own_images.py   ``ien train``: a folder of images and a model → a run
 describe.py     what ``ien show`` prints
 claims.py       what the paper claims, and whether our runs say so too
 overview.py     the symmetry study at a glance
+printed.py      which rows stand together in a printed table
 tables.py       records beside the paper's numbers
 demo.py         ``ien demo``
 """

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from .._text import markdown_table
+from ..measuring.intervals import student_95
 from ..report import PaperRow, collect, summarise
 from ..report.rows import Row
 from ..report.tables.agreement import worst_error
@@ -184,10 +185,6 @@ SPEED_CLAIMS = (
 
 PRESETS = ("medium", "small")
 """Sizes of our runs, the one to prefer first; only trackers have medium."""
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""97.5 % quantiles of Student's t with 1, 2, … degrees of freedom."""
-NORMAL = 1.96
-"""The same with very many."""
 
 
 class Difference(NamedTuple):
@@ -218,8 +215,7 @@ def difference(values: Sequence[float], others: Sequence[float]) -> Difference:
     # s² = ((n - 1) s_n² + (m - 1) s_m²) / (n + m - 2), and of the difference s² (1/n + 1/m)
     squares = (seeds[0] - 1) * statistics.variance(values) + (seeds[1] - 1) * statistics.variance(others)
     error = math.sqrt(squares / freedom * (1 / seeds[0] + 1 / seeds[1]))
-    quantile = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL
-    return Difference(mean, quantile * error, seeds)
+    return Difference(mean, student_95(freedom) * error, seeds)
 
 
 def verdict(claim: Claim, found: Difference) -> str:
@@ -311,7 +307,9 @@ def _speeds(path: Path) -> list[list[str]]:
 
 def _rows_at(preset: str, results: Path) -> dict[str, Row]:
     """Return the rows of all claims at a size, with no other change, by experiment."""
-    names = {name for claim in CLAIMS for name in (claim.row, claim.other)}
+    names = set()
+    for claim in CLAIMS:
+        names |= {claim.row, claim.other}
     rows = {}
     for row in summarise(collect(results)):
         if row.experiment in names and row.preset == preset and not row.changes and row.tested_on == "test":

@@ -142,7 +142,10 @@ def _counts(row: Row) -> bool:
 
 def _methods(lines: Sequence[Line]) -> list[str]:
     """Return the methods that some line has, in the order of the study."""
-    return [method for method in METHODS if any(method in line.rows for line in lines)]
+    found: set[str] = set()
+    for line in lines:
+        found.update(line.rows)
+    return [method for method in METHODS if method in found]
 
 
 def _markdown(lines: Sequence[Line]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,166 +12,17 @@ from rich.text import Text
 
 from .._files import replace_file
 from .._text import columns, nearest
-from ..report import PaperRow, Part, Section, as_rich, collect, results_page, summarise
+from ..report import Part, Section, as_rich, collect, results_page, summarise
 from ..report.records import Record
 from ..report.rows import Row
-from ..report.tables.agreement import Agreement
-from ..report.tables.classifiers import Classifiers
-from ..report.tables.dice import Segmented
-from ..report.tables.render import Kind
 from ..tracking.report.records import tracking_of
-from ..tracking.report.tables import Trackers
-from . import nuclei, size, symmetry
-from .catalogue import check_preset, names, paper
+from .catalogue import check_preset, names
 from .claims import claims_section
 from .overview import missing_methods, overview, overview_text
+from .printed import TABLES, PrintedTable
 from .rows import PRESETS
-from .study import LABELS, NOTES, NOTES_ON_FEWER
 
-__all__ = ["TABLES", "print_table", "table_rows", "table_with", "write_page"]
-
-
-@dataclass(frozen=True)
-class TablePart:
-    """Which rows stand together in a printed table, and how they are shown."""
-
-    title: str
-    patterns: Sequence[str]
-    """The experiments, as patterns."""
-    layers: Sequence[str] | None = None
-    """The layers that are shown; None for all, and none at all leaves their tables out."""
-    notes: Sequence[str] = ()
-    kind: Kind = field(default_factory=Classifiers)
-    """How the rows are scored, and so which columns there are."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Experiment → its name here, if it differs from that in its own table."""
-    labelled_preset: str | None = None
-    """The only size at which experiments have these names; None for all sizes."""
-
-
-@dataclass(frozen=True)
-class PrintedTable:
-    """One table as the paper has it, which may show rows of several tables of experiments."""
-
-    sources: Sequence[str]
-    """Names of the tables of experiments."""
-    parts: Sequence[TablePart]
-    also: Sequence[str] = ()
-    """Single experiments of other tables that are shown again."""
-    twins: Mapping[str, str] = field(default_factory=dict)
-    """Experiment → the one whose numbers in the paper stand beside it."""
-    has_overview: bool = False
-    """Whether an overview of the symmetry study is printed first."""
-
-
-# the paper prints every other layer of VGG
-VGG_LAYERS = ("conv1", "conv3", "conv5", "conv7")
-VGG_NOTES = (
-    "VGG: that E2CNN has the parameters of the base net, as the paper says, does not hold for 3×3 kernels: "
-    "at full width it trains 8.18 M (R4) or 7.81 M (R8, R4R), the base net 9.85 M",
-)
-RESNET18_NOTES = (
-    "ResNet18: at full width E2CNN trains 11.25 M parameters (R4) or 11.20 M (R8, R4R), the base net 11.22 M",
-)
-
-
-def _het(net: str) -> list[str]:
-    rows = ("*-e2cnn", "*-ien-beta0.1", "r4-2*", "r8-4*")
-    return [f"rot-tim/{net}-{row}" for row in rows]
-
-
-def _of_data() -> list[TablePart]:
-    """The parts of the table of symmetries: one for each data set."""
-    parts = []
-    for data, source in symmetry.DATA.items():
-        part = TablePart(
-            source.title,
-            [f"symmetry/{data}-*"],
-            layers=(),
-            notes=symmetry.NOTES,
-            kind=Agreement(),
-        )
-        parts.append(part)
-    return parts
-
-
-# as the paper does for scale
-ERROR_RATES = Classifiers(errors=True)
-TABLES: dict[str, PrintedTable] = {
-    "rot-mnist": PrintedTable(["rot-mnist"], [TablePart("", ["rot-mnist/*"])]),
-    "rot-tim": PrintedTable(
-        ["rot-tim"],
-        [
-            # r4-2-1 and r8-4-2-1, the mixes of feature groups, stand in the table het
-            TablePart(
-                "ResNet18",
-                ["rot-tim/resnet18-r4-[!2]*", "rot-tim/resnet18-r8-[!4]*"],
-                notes=RESNET18_NOTES,
-            ),
-            TablePart("VGG", ["rot-tim/vgg-r4-[!2]*", "rot-tim/vgg-r8-[!4]*"], VGG_LAYERS, VGG_NOTES),
-        ],
-    ),
-    "het": PrintedTable(
-        ["rot-tim"],
-        [
-            TablePart("ResNet18", _het("resnet18"), notes=RESNET18_NOTES),
-            TablePart("VGG", _het("vgg"), VGG_LAYERS, VGG_NOTES),
-        ],
-    ),
-    "r2-tim": PrintedTable(
-        ["r2-tim"],
-        [
-            TablePart("ResNet18", ["r2-tim/resnet18-*"], notes=RESNET18_NOTES),
-            TablePart("VGG", ["r2-tim/vgg-*"], VGG_LAYERS, VGG_NOTES),
-        ],
-    ),
-    "scale": PrintedTable(
-        ["scale-mnist", "stl10", "rot-scale-mnist"],
-        [
-            TablePart("Scale-MNIST 28×28", ["scale-mnist/28-*"], kind=ERROR_RATES),
-            TablePart("Scale-MNIST 56×56", ["scale-mnist/56-*"], kind=ERROR_RATES),
-            TablePart("STL-10", ["stl10/*"], kind=ERROR_RATES),
-            TablePart("Rotated and scaled digits", ["rot-scale-mnist/*"], kind=ERROR_RATES),
-        ],
-    ),
-    "tracking": PrintedTable(["tracking"], [TablePart("", ["tracking/*"], kind=Trackers())]),
-    "study": PrintedTable(
-        ["study"],
-        [
-            # all but flip-* and n500-*, n2000-*; free also begins with an f
-            TablePart("All digits", ["study/[!fn]*", "study/free*", *LABELS], notes=NOTES, labels=LABELS),
-            TablePart("The wrong group", ["study/flip-*"]),
-            TablePart("500 digits", ["study/n500-*"], notes=NOTES_ON_FEWER),
-            TablePart("2,000 digits", ["study/n2000-*"], notes=NOTES_ON_FEWER),
-        ],
-        list(LABELS),
-    ),
-    "symmetry": PrintedTable(["symmetry"], _of_data(), has_overview=True),
-    "size": PrintedTable(
-        ["size"],
-        [
-            TablePart(
-                "",
-                ["size/*", *size.LABELS],
-                layers=(),
-                notes=size.NOTES,
-                labels=size.LABELS,
-                labelled_preset="small",
-            )
-        ],
-        list(size.LABELS),
-        size.TWINS,
-    ),
-    "nuclei": PrintedTable(
-        ["nuclei"], [TablePart("", ["nuclei/*"], layers=(), notes=nuclei.NOTES, kind=Segmented())]
-    ),
-}
-"""Tables of the paper by name.
-
-``het`` shows rows of ``rot-tim`` again, beside those with fewer channels; ``study`` goes beyond the
-paper and shows rows of ``rot-mnist`` among its own; ``symmetry``, ``size`` and ``nuclei`` go
-beyond it too.
-"""
+__all__ = ["print_table", "table_rows", "write_page"]
 
 
 def print_table(name: str, results: Path, preset: str | None = None, console: Console | None = None) -> None:
@@ -189,17 +39,18 @@ def print_table(name: str, results: Path, preset: str | None = None, console: Co
     if not parts:
         console.print(Text("\n".join(_empty_table(name, results, preset))))
         return
+    table = TABLES[name]
     rows: list[Row] = []
     for part in parts:
         rows += part.rows
-    if TABLES[name].has_overview:
+    if table.has_overview:
         console.print(Text("\n".join(_overview(rows))))
     said: list[str] = []
     for part in parts:
         new = [note for note in part.notes if note not in said]  # parts may share notes
         said += new
-        console.print(as_rich(replace(part, notes=new), _paper_rows(name), console.width))
-    if TABLES[name].has_overview:
+        console.print(as_rich(replace(part, notes=new), table.paper(), console.width))
+    if table.has_overview:
         console.print(Text(_what_is_missing(name, rows, preset)))
 
 
@@ -208,7 +59,7 @@ def table_rows(name: str, results: Path, preset: str | None = None) -> list[dict
 
     Accuracies are fractions, means over the seeds. What was not measured is NaN or None.
     """
-    printed = _paper_rows(name)
+    printed = TABLES[name].paper()
     rows = []
     for part in _checked_parts(name, results, preset):
         for row in part.rows:
@@ -232,19 +83,6 @@ def table_rows(name: str, results: Path, preset: str | None = None) -> list[dict
     return rows
 
 
-def table_with(experiment: str) -> str:
-    """Return the name of the first table that shows an experiment.
-
-    >>> table_with("stl10/sesn")
-    'scale'
-    """
-    for name, table in TABLES.items():
-        for part in table.parts:
-            if _matches(experiment, part):
-                return name
-    raise ValueError(f"no table shows {experiment!r}")
-
-
 def write_page(path: Path, name: str, results: Path) -> None:
     """Write the page of this table and all others that have records, whole or not at all.
 
@@ -261,7 +99,7 @@ def write_page(path: Path, name: str, results: Path) -> None:
             continue
         parts = _parts(each, results)
         if parts:
-            sections.append(Section(each, parts, _paper_rows(each), _reading(each, results)))
+            sections.append(Section(each, parts, table.paper(), _reading(each, results)))
     text = results_page(*sections, first=claims_section(results))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -277,7 +115,7 @@ def _parts(name: str, results: Path, preset: str | None = None) -> list[Part]:
         chosen = []
         for row in rows:
             elsewhere = row.experiment in part.labels and part.labelled_preset not in (None, row.preset)
-            if preset in (None, row.preset) and _matches(row.experiment, part) and not elsewhere:
+            if preset in (None, row.preset) and part.shows(row.experiment) and not elsewhere:
                 chosen.append(replace(row, name=part.labels.get(row.experiment, "")))
         if chosen:
             parts.append(Part(part.title, chosen, part.layers, part.notes, part.kind))
@@ -297,10 +135,10 @@ def _checked_parts(name: str, results: Path, preset: str | None) -> list[Part]:
 
 def _empty_table(name: str, results: Path, preset: str | None) -> list[str]:
     """The rows of a table that has no records, with the paper's numbers, and what fills it."""
-    printed = _paper_rows(name)
+    printed = TABLES[name].paper()
     lines = [["row", "paper"]]
     for experiment in names():
-        if any(_matches(experiment, part) for part in TABLES[name].parts):
+        if any(part.shows(experiment) for part in TABLES[name].parts):
             shown = "–"
             if experiment in printed:
                 shown = str(printed[experiment])
@@ -375,28 +213,12 @@ def _run_of(record: Record) -> dict[str, Any]:
     return content
 
 
-def _matches(experiment: str, part: TablePart) -> bool:
-    return any(fnmatchcase(experiment, pattern) for pattern in part.patterns)
-
-
 def _has_records(table: PrintedTable, results: Path) -> bool:
     for source in table.sources:
         # any() stops at the first record
         if any((results / source).rglob("*.json")):
             return True
     return False
-
-
-def _paper_rows(name: str) -> dict[str, PaperRow]:
-    """What the paper prints for the rows of a table."""
-    found: dict[str, PaperRow] = {}
-    for source in TABLES[name].sources:
-        found |= paper(source)
-    for experiment, twin in TABLES[name].twins.items():
-        printed = paper(twin.partition("/")[0])
-        if twin in printed:
-            found[experiment] = printed[twin]
-    return found
 
 
 def _reading(name: str, results: Path) -> str:

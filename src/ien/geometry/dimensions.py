@@ -130,7 +130,10 @@ def repetition(d: Dim) -> tuple[str, int, int] | None:
 
 def is_constant(d: Dim) -> bool:
     """Return whether all values along the dimension are known to be equal."""
-    return all(axis == CONSTANT_AXIS for segment in d for axis, _ in segment)
+    for segment in d:
+        if any(axis != CONSTANT_AXIS for axis, _ in segment):
+            return False
+    return True
 
 
 def join(dims: Sequence[Dim]) -> Dim | None:

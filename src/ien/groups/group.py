@@ -28,7 +28,16 @@ from .acting import (
 from .devices import sent
 from .elements import BlackBox, Element, composed, share_of_valid, similarities
 from .similarity import ROUNDING, Mode, Similarity, check_sides, valid_pixels
-from .targets import fits, move_angles, move_boxes, move_mask, move_points, move_vectors
+from .targets import (
+    check_floating,
+    check_numbers,
+    fits,
+    move_angles,
+    move_boxes,
+    move_mask,
+    move_points,
+    move_vectors,
+)
 
 __all__ = ["MAX_ELEMENTS", "Group", "random_order"]
 
@@ -205,13 +214,15 @@ class Group:
             )
         g = self._check_elements(len(masks), g)
         size = masks.shape[-2:]
-        maps = masks.reshape(len(masks), masks[:1].numel() // max(1, size.numel()), *size)  # (B, C, H, W)
+        count = masks[:1].numel() // max(1, size.numel())  # maps of an image
+        maps = masks.reshape(len(masks), count, *size)  # (B, …, H, W) -> (B, C, H, W)
         moved = maps.clone()
         for i in g.unique().tolist():
             # places and not a mask: a GPU would have to tell how many places a mask has
             places = sent((g == i).nonzero().flatten(), maps.device)  # (images of the element,)
-            of_element = move_mask(maps.index_select(0, places), self._target_step(i, inverse), ignore)
-            moved.index_copy_(0, places, of_element)
+            of_element = maps.index_select(0, places)
+            step = self._target_step(i, inverse)
+            moved.index_copy_(0, places, move_mask(of_element, step, ignore))
         return moved.view(masks.shape)
 
     def act_on_points(
@@ -235,10 +246,10 @@ class Group:
         >>> rotation(4).act_on_points(corner, g, (9, 9)).tolist()
         [[0.0, 0.0]]
         """
-        _check_numbers(points, "points", ("x", "y"))
+        check_numbers(points, "points", ("x", "y"))
         height, width = size
-        steps = self._target_steps(points, g, inverse, size)
-        return move_points(points, steps, ((width - 1) / 2, (height - 1) / 2))
+        centre = ((width - 1) / 2, (height - 1) / 2)
+        return move_points(points, self._target_steps(points, g, inverse, size), centre)
 
     def act_on_boxes(
         self, boxes: Tensor, g: Tensor | int, size: tuple[int, int], inverse: bool = False
@@ -263,10 +274,10 @@ class Group:
         >>> rotation(4).act_on_boxes(boxes, g, (9, 9)).tolist()
         [[0.0, 0.0, 1.0, 3.0]]
         """
-        _check_numbers(boxes, "boxes", ("x1", "y1", "x2", "y2"))
+        check_numbers(boxes, "boxes", ("x1", "y1", "x2", "y2"))
         height, width = size
-        steps = self._target_steps(boxes, g, inverse, size)
-        return move_boxes(boxes, steps, (width / 2, height / 2))
+        centre = (width / 2, height / 2)
+        return move_boxes(boxes, self._target_steps(boxes, g, inverse, size), centre)
 
     def act_on_vectors(self, vectors: Tensor, g: Tensor | int, inverse: bool = False) -> Tensor:
         """Transform vectors (dx, dy), such as offsets and velocities, as differences of points.
@@ -285,7 +296,7 @@ class Group:
         >>> rotation(4).act_on_vectors(torch.tensor([[1.0, 0.0]]), torch.tensor([1])).tolist()
         [[0.0, -1.0]]
         """
-        _check_numbers(vectors, "vectors", ("dx", "dy"))
+        check_numbers(vectors, "vectors", ("dx", "dy"))
         return move_vectors(vectors, self._target_steps(vectors, g, inverse))
 
     def act_on_angles(self, angles: Tensor, g: Tensor | int, inverse: bool = False) -> Tensor:
@@ -307,7 +318,7 @@ class Group:
         """
         if angles.ndim == 0:
             raise ValueError("angles must have shape (B, …), an entry for each image; got ()")
-        _check_floating(angles, "angles")
+        check_floating(angles, "angles")
         return move_angles(angles, self._target_steps(angles, g, inverse))
 
     def valid(self, h: Tensor, g: Tensor) -> Tensor | None:
@@ -475,18 +486,3 @@ def _check_maps(group: Group, x: Tensor) -> None:
         raise TypeError(f"group {group} acts on tensors (B, C, H, W); got {type_name(x)}")
     if x.ndim != 4:
         raise ValueError(f"group {group} acts on maps of shape (B, C, H, W); got {tuple(x.shape)}")
-
-
-def _check_numbers(targets: Tensor, kind: str, names: tuple[str, ...]) -> None:
-    """Check that targets (B, …, n) are in floating point and end with the n numbers they need."""
-    if targets.ndim < 2 or targets.shape[-1] != len(names):
-        raise ValueError(
-            f"{kind} must have shape (B, …, {len(names)}), the last for {', '.join(names)}; "
-            f"got {tuple(targets.shape)}"
-        )
-    _check_floating(targets, kind)
-
-
-def _check_floating(targets: Tensor, kind: str) -> None:
-    if not targets.is_floating_point():
-        raise ValueError(f"{kind} must be in floating point, not {targets.dtype}: use {kind}.float()")

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from .._text import number
-from .sums import Interval, mean_of_known
+from .intervals import Interval
+from .sums import mean_of_known
 
 __all__ = ["ElementReport", "LayerReport", "OutputElement", "OutputReport"]
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..groups.members import FeatureAction
-from ..groups.similarity import Similarity
 from ..loss.arguments import Arguments
 from ..loss.capture import capture
 from ..loss.error import compared_maps, image_errors
@@ -24,68 +21,16 @@ from ..loss.reach import resampling_errors
 from .choose_layers import choose_layers
 from .floors import symmetric_kernels
 from .inputs import try_model
-from .layer_report import ElementReport, LayerReport, OutputElement, OutputReport
 from .report import Report
-from .sums import DiversitySums, ErrorSums, PredictionSums, interval_of_share, mean_of_known
+from .summary import LayerSums, Sums, described, report_of
+from .sums import PredictionSums
 
-__all__ = ["Measurement", "Sums", "begin", "group_to_measure"]
+__all__ = ["Measurement", "begin", "group_to_measure"]
 
 Maps = dict[str, Tensor]
 """Layer name -> what is compared of it, (B, N, H, W)."""
 Errors = dict[str, dict[int, Tensor]]
 """Layer name -> index of an element -> error of each image (B,)."""
-
-MAX_COLLAPSED_DIVERSITY = 0.01
-"""A feature group of less diversity has collapsed: its channels are (nearly) equal."""
-
-
-class _Element(NamedTuple):
-    """One element of the group, as it is described in the report."""
-
-    label: str
-    similarity: Similarity | None
-    """Its rotation, flip and scale; None for custom transformations."""
-    exact: bool
-    degrees: float | None
-    factor: float | None
-
-
-class _Layer:
-    """The sums of one layer.
-
-    Args:
-        feature_groups: How its channels are partitioned.
-        num_elements: How many elements the group has, the identity included.
-    """
-
-    def __init__(self, feature_groups: FeatureGroups, num_elements: int) -> None:
-        self.feature_groups = feature_groups
-        self.errors = ErrorSums(num_elements)
-        self.grid_floors = ErrorSums(num_elements)
-        self.resampling_floors = ErrorSums(num_elements)
-        self.diversity = DiversitySums(feature_groups)
-        self.size = (0, 0)
-        """Height and width of its maps, once it has run."""
-
-    def merge(self, other: _Layer) -> None:
-        """Add the sums of the same layer over other images."""
-        self.errors.merge(other.errors)
-        self.grid_floors.merge(other.grid_floors)
-        self.resampling_floors.merge(other.resampling_floors)
-        self.diversity.merge(other.diversity)
-        self.size = other.size
-
-
-@dataclass(frozen=True)
-class Sums:
-    """All sums of a measurement, without its model: what processes send to each other."""
-
-    count: int
-    """How many images were added."""
-    labelled: int
-    """How many of them had a label."""
-    layers: dict[str, _Layer]
-    predictions: PredictionSums | None
 
 
 class Measurement:
@@ -117,11 +62,11 @@ class Measurement:
         self.labelled = 0
         self.arguments: Arguments = ((), {})
         """Of the batch that is being added."""
-        self.elements = [_describe(group, i) for i in range(len(group))]
+        self.elements = described(group)
         self.not_identity = range(1, len(group))
         self.layers = {}
         for name, feature_groups in partition.items():
-            self.layers[name] = _Layer(feature_groups, len(group))
+            self.layers[name] = LayerSums(feature_groups, len(group))
         # until an output turns out not to be scores
         self.predictions: PredictionSums | None = PredictionSums(len(group))
 
@@ -164,27 +109,7 @@ class Measurement:
 
     def report(self, chosen: bool) -> Report:
         """Return the report of all images added; ``chosen`` if the user named no layers."""
-        layers = {}
-        for name, layer in self.layers.items():
-            layers[name] = self._layer_report(layer)
-        accuracy = None
-        averaged = None
-        if self.labelled == self.count and self.predictions is not None:
-            hits = (self.predictions.hits / self.count).tolist()
-            accuracy = dict(zip(self.group.labels, hits, strict=True))
-            averaged = self.predictions.averaged_hits / self.count
-        return Report(
-            group=str(self.group),
-            images=self.count,
-            layers=layers,
-            chosen=chosen,
-            output=self._output_report(accuracy),
-            accuracy=accuracy,
-            averaged_accuracy=averaged,
-            action=self.action,
-        )
-
-    # Adding a batch
+        return report_of(self.sums, self.group, self.floors, self.action, chosen)
 
     def _add_errors(self, x: Tensor) -> tuple[Maps, list[Any]]:
         """Add the errors of the model with its own kernels.
@@ -309,75 +234,6 @@ class Measurement:
             f"division by zero or a logarithm before it, or leave the layer out"
         )
 
-    # Making the report
-
-    def _layer_report(self, layer: _Layer) -> LayerReport:
-        elements = {}
-        floors = []
-        for i in self.not_identity:
-            element = self._element_report(layer, i)
-            elements[self.elements[i].label] = element
-            if element.floor is not None:
-                floors.append(element.floor)
-
-        diversity = layer.diversity.of_groups
-        is_collapsed = diversity < MAX_COLLAPSED_DIVERSITY  # NaN, of a single channel, is not
-        collapsed = is_collapsed.nonzero().flatten()
-        relative, interval = layer.errors.relative(self.not_identity)
-        return LayerReport(
-            raw=layer.errors.raw(self.not_identity),
-            relative=relative,
-            interval=interval,
-            floor=mean_of_known(floors),
-            variance=layer.errors.variance,
-            diversity=_mean_diversity(diversity),
-            collapsed=tuple(collapsed.tolist()),
-            num_groups=len(diversity),
-            constant=layer.diversity.constant,
-            size=layer.size,
-            elements=elements,
-        )
-
-    def _element_report(self, layer: _Layer, i: int) -> ElementReport:
-        element = self.elements[i]
-        relative, interval = layer.errors.relative([i])
-        floor = None
-        if self.floors and element.similarity is not None:
-            sums = layer.grid_floors if element.exact else layer.resampling_floors
-            floor, _ = sums.relative([i])
-        return ElementReport(
-            raw=layer.errors.raw([i]),
-            relative=relative,
-            interval=interval,
-            floor=floor,
-            exact=element.exact,
-            degrees=element.degrees,
-            factor=element.factor,
-        )
-
-    def _output_report(self, accuracy: Mapping[str, float] | None) -> OutputReport | None:
-        if self.predictions is None:
-            return None
-        errors = self.predictions.errors
-        flip_rates = (self.predictions.flips / self.count).tolist()
-        elements = {}
-        for i in self.not_identity:
-            element = self.elements[i]
-            logit_error, _ = errors.relative([i])
-            elements[element.label] = OutputElement(
-                logit_error=logit_error,
-                flip_rate=flip_rates[i],
-                interval=interval_of_share(flip_rates[i], self.count),
-                accuracy=None if accuracy is None else accuracy[element.label],
-                exact=element.exact,
-                degrees=element.degrees,
-                factor=element.factor,
-            )
-        logit_error, _ = errors.relative(self.not_identity)
-        flip_rate = math.fsum(flip_rates[1:]) / len(self.not_identity)
-        agreement = self.predictions.agreeing / self.count
-        return OutputReport(logit_error, flip_rate, elements, agreement)
-
 
 def group_to_measure(group: Group | str) -> Group:
     """Return the group, and raise an error if it has nothing but the identity."""
@@ -419,23 +275,6 @@ def begin(
     return Measurement(model, group, partition, floors, action)
 
 
-def _describe(group: Group, i: int) -> _Element:
-    label = group.labels[i]
-    steps = group.elements[i]
-    # a custom transformation, alone or in a product with others, is a black box
-    if len(steps) != 1 or not isinstance(steps[0], Similarity):
-        return _Element(label, similarity=None, exact=False, degrees=None, factor=None)
-
-    similarity = steps[0]
-    degrees = None
-    factor = None
-    if similarity.scale == 1 and not similarity.flip:
-        degrees = float(360 * similarity.turn)
-    if similarity.turn == 0 and not similarity.flip:
-        factor = float(similarity.scale)
-    return _Element(label, similarity, similarity.exact, degrees, factor)
-
-
 def _scores_of(output: Any) -> Any:
     """Return the scores inside what models of Hugging Face return; anything else as it is."""
     if isinstance(output, Tensor):
@@ -466,11 +305,3 @@ def _check_labels(labels: Tensor, output: Any) -> None:
         raise ValueError(
             f"labels must be 0 to {classes - 1} for scores of {classes} classes; got {low} to {high}"
         )
-
-
-def _mean_diversity(of_groups: Tensor) -> float | None:
-    """Return the mean over feature groups of size 2 and more, or None if there are none."""
-    known = of_groups[~of_groups.isnan()]
-    if len(known) == 0:
-        return None
-    return float(known.mean())

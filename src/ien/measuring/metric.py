@@ -15,8 +15,9 @@ from ..loss.feature_groups import Spec
 from ..loss.modules import unwrapped
 from .choose_layers import requested_layers
 from .inputs import ImageArguments, check_inputs, checked_batches, device_of, eval_mode
-from .measurement import Measurement, Sums, begin, group_to_measure
+from .measurement import Measurement, begin, group_to_measure
 from .report import Report
+from .summary import Sums
 
 __all__ = ["EquivarianceError"]
 

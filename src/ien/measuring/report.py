@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._text import MODEL_ITSELF, html_table, markdown_table, nearest, number, without_nan
 from .._text import columns as aligned
+from .intervals import Interval
 from .layer_report import ElementReport, LayerReport, OutputReport
-from .sums import Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

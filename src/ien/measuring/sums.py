@@ -14,14 +14,10 @@ from torch import Tensor
 
 from ..loss.error import full_precision
 from ..loss.feature_groups import FeatureGroups
+from .intervals import NORMAL_95, Interval
 
-__all__ = ["DiversitySums", "ErrorSums", "Interval", "PredictionSums", "interval_of_share", "mean_of_known"]
+__all__ = ["DiversitySums", "ErrorSums", "PredictionSums", "mean_of_known"]
 
-Interval = tuple[float, float]
-"""The ends of a 95 % confidence interval."""
-
-NORMAL_95 = 1.959964
-"""95 % of a normal distribution lie within this many standard deviations of its mean."""
 MIN_VARIANCE_SHARE = 1e-9
 """Values whose variance is a smaller share of their mean square are constant up to rounding."""
 MIN_VARIANCE = 1e-300
@@ -267,23 +263,6 @@ class PredictionSums:
         self.agreeing += other.agreeing
         self.hits += other.hits
         self.averaged_hits += other.averaged_hits
-
-
-def interval_of_share(share: float, count: int) -> Interval:
-    """Return Wilson's 95 % confidence interval of a share that was counted over ``count`` images.
-
-    With z = 1.96² / count it is (share + z/2 ± √(z (share (1 - share) + z/4))) / (1 + z).
-
-    >>> [round(x, 3) for x in interval_of_share(0.5, 100)]
-    [0.404, 0.596]
-    """
-    z = NORMAL_95**2 / count
-    variance = share * (1 - share)
-    centre = share + z / 2
-    margin = math.sqrt(z * (variance + z / 4))
-    low = (centre - margin) / (1 + z)
-    high = (centre + margin) / (1 + z)
-    return max(low, 0.0), min(high, 1.0)
 
 
 def mean_of_known(values: Iterable[float]) -> float | None:

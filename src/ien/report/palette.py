@@ -140,8 +140,11 @@ def plain_names(names: Sequence[str], copies: str = "rotated") -> list[str]:
         if counts[name] == 1:
             found.append(name)
             continue
-        others = [words[k] for k in range(len(names)) if plain[k] == name and k != i]
-        own = [word for word in words[i] if not all(word in other for other in others)]
+        common = set(words[i])  # to all runs of this name
+        for k in range(len(names)):
+            if plain[k] == name:
+                common &= set(words[k])
+        own = [word for word in words[i] if word not in common]
         if own:
             found.append(f"{name} ({' '.join(own).strip('()')})")
         else:

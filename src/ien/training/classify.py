@@ -65,6 +65,8 @@ class Classify(TaskKind[Config, Dataset]):
     data_unit = "images"
     test_unit = "images"
     can_embed = True
+    compared_images = 64
+    """On how many test images the exported network must do what the trained one does."""
 
     def load(self, config: Config, folder: str | None = None) -> Dataset:
         data = config.data
@@ -173,19 +175,28 @@ class Classify(TaskKind[Config, Dataset]):
     ) -> dict[str, Any]:
         _, (x, y) = images(config, data)
         slack = slack_of(network)
-        plain = exported(network, to_float(x[:64]).to(config.machine.device))
+        some = to_float(x[: self.compared_images]).to(config.machine.device)
+        plain = exported(network, some)
         channels_last(plain)  # faster; the file of weights has the usual layout all the same
         run_folder.save_weights(folder, plain)
         parameters, macs = cost(config, plain, x.shape[1:])
-        return {
-            **evaluate(config, plain, x, y),
-            **({"slack": slack} if slack else {}),
-            **measured_by(config, plain),
-            "parameters": parameters,
-            "macs": macs,
-            "image_shape": list(x.shape[1:]),
-            "images_per_second": round(inference_speed(config, plain, x), 1),
-        }
+        record = self.scores(config, plain, x, y)
+        if slack:
+            record["slack"] = slack
+        record |= measured_by(config, plain)
+        record["parameters"] = parameters
+        record["macs"] = macs
+        record["image_shape"] = list(x.shape[1:])
+        record["images_per_second"] = round(self.speed(config, plain, x), 1)
+        return record
+
+    def scores(self, config: Config, plain: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+        """Return what a record holds of how well a plain network does on the test images."""
+        return evaluate(config, plain, x, y)
+
+    def speed(self, config: Config, plain: nn.Module, x: Tensor) -> float:
+        """Return how many images a second a plain network takes."""
+        return inference_speed(config, plain, x)
 
     def outcome(self, record: Mapping[str, Any]) -> str:
         return f"accuracy {record.get('accuracy', 0):.2%}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..data import Dataset, data_folder
 from ..data.class_folders import class_folders
 from .classify import Classify
 from .config import Config
 from .evaluate import cost
-from .own_model import OWN, OwnNetwork, build_own
+from .own_model import OWN, OwnNetwork, build_own, check_output
 from .task import Cost
 
 __all__ = ["CLASSIFY_FOLDER", "FolderConfig", "check_scores"]
@@ -66,18 +66,11 @@ def check_scores(output: object, images: int, classes: int, name: str) -> None:
         classes: How many classes there are.
         name: What the network is called.
     """
-    expected = f"scores ({images}, {classes}) for {images} images of {classes} classes are expected"
-    if not isinstance(output, Tensor):
-        inside = ""
-        if isinstance(output, dict):
-            inside = f" with {', '.join(map(str, output))}"
-        raise ValueError(
-            f"{name} returns a {type(output).__name__}{inside}: {expected}; return the scores alone, as in "
-            f"def forward(self, x): return self.net(x)[…]"
-        )
-    if tuple(output.shape) != (images, classes) or not output.is_floating_point():
-        kind = str(output.dtype).removeprefix("torch.")
-        raise ValueError(
-            f"{name} returns {kind} {tuple(output.shape)}: {expected}; give its last layer {classes} "
-            f"outputs, or let the function that makes it take num_classes"
-        )
+    check_output(
+        output,
+        (images, classes),
+        name,
+        expected=f"scores ({images}, {classes}) for {images} images of {classes} classes are expected",
+        key="…",
+        remedy=f"give its last layer {classes} outputs, or let the function that makes it take num_classes",
+    )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import seed_of
-from ..adapting.stopping import stop_requests
+from .._stopping import stop_requests
 from . import checkpoint, run_folder
 from .checkpoint import Progress
 from .network import count_views

@@ -25,7 +25,17 @@ from ..measuring.measure import measure
 from .fields import setting
 from .sections import Network
 
-__all__ = ["OWN", "NotGiven", "OwnNetwork", "build_own", "check_code", "code_of", "given", "name_layers"]
+__all__ = [
+    "OWN",
+    "NotGiven",
+    "OwnNetwork",
+    "build_own",
+    "check_code",
+    "check_output",
+    "code_of",
+    "given",
+    "name_layers",
+]
 
 OWN = "own"
 """The name of the model in the configuration of a run that trains a network of your own."""
@@ -161,3 +171,29 @@ def _state(network: OwnNetwork) -> str:
     if digest(path.read_bytes()) != network.code_sha256:
         return " (the file has changed since)"
     return ""
+
+
+def check_output(
+    output: object, wanted: tuple[int, ...], name: str, *, expected: str, key: str, remedy: str
+) -> None:
+    """Raise a ValueError if what a network returned is not a tensor of scores of this shape.
+
+    Args:
+        output: What it returned.
+        wanted: The shape.
+        name: What the network is called.
+        expected: What was expected, in words.
+        key: What an example takes the scores with, if the network returns several things.
+        remedy: What to do if the shape is another one.
+    """
+    if not isinstance(output, Tensor):
+        inside = ""
+        if isinstance(output, dict):
+            inside = f" with {', '.join(map(str, output))}"
+        raise ValueError(
+            f"{name} returns a {type(output).__name__}{inside}: {expected}; return the scores alone, as in "
+            f"def forward(self, x): return self.net(x)[{key}]"
+        )
+    if tuple(output.shape) != wanted or not output.is_floating_point():
+        kind = str(output.dtype).removeprefix("torch.")
+        raise ValueError(f"{name} returns {kind} {tuple(output.shape)}: {expected}; {remedy}")

@@ -22,6 +22,7 @@ from .config import Config, differences
 from .task import config_from_json
 
 __all__ = [
+    "DAMAGE",
     "DIGEST",
     "FORMAT",
     "append_metrics",
@@ -36,6 +37,7 @@ __all__ = [
     "read_metrics",
     "read_result",
     "read_versions",
+    "reason_of",
     "save_weights",
     "versions",
     "weights_digest",
@@ -50,6 +52,8 @@ MAY_CHANGE = ("device", "checkpoint_minutes")
 """Fields that may change in the course of a run."""
 # what a file must have to be taken for one of ours
 DATA_FIELDS = {"folder": str, "name": str, "source": str, "train": int, "test": int, "digest": str}
+DAMAGE = (KeyError, ValueError, TypeError, AttributeError)
+"""What reading a configuration raises if it is damaged."""
 _THREADS = torch.get_num_threads()  # now, before a run sets its own
 
 
@@ -176,13 +180,18 @@ def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
         return config_from_json(content["config"]), data
     except _OtherFormat:
         raise
-    except KeyError as error:
-        reason = f"no {error.args[0]}"
-    except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error)
-    raise ValueError(
-        f"{path} is not the configuration of a run ({reason}): restore it, or start in another folder"
-    )
+    except DAMAGE as error:
+        raise ValueError(
+            f"{path} is not the configuration of a run ({reason_of(error)}): restore it, or start in another "
+            f"folder"
+        ) from None
+
+
+def reason_of(damage: Exception) -> str:
+    """Say what is wrong with a configuration, from one of :data:`DAMAGE`."""
+    if isinstance(damage, KeyError):
+        return f"no {damage.args[0]}"
+    return str(damage)
 
 
 def _parsed(text: bytes) -> Any:

@@ -250,44 +250,24 @@ class Objective(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        first, *others = self.groups
-        _ = self.measured_groups  # raises if it cannot be read
-        if any(len(group) == 1 for group in self.groups):
+        self._check_groups()
+        self._check_beta()
+        self._check_target()
+        self._check_pixels()
+        self._check_tying()
+        self._check_views()
+        self._check_needs_of_one_group()
+
+    def _check_groups(self) -> None:
+        groups = self.groups  # raises if it cannot be read, as does the next line
+        _ = self.measured_groups
+        if any(len(group) == 1 for group in groups):
             raise ValueError(f"group {self.group} has one element, the identity: use rot4, for example")
+
+    def _check_beta(self) -> None:
         if self.beta and not self.augment:
             raise ValueError(
                 f"beta {self.beta:g} needs augment=true: the loss compares images with their views"
-            )
-        self._check_target()
-        if self.interpolation != "bilinear" and not self.augment:
-            raise ValueError(
-                f"interpolation={self.interpolation} needs augment=true: views are resampled by it"
-            )
-        if self.corners and not self.beta:
-            raise ValueError(
-                "corners=true needs the loss, whose pixels it counts: set beta above 0, or a target"
-            )
-        if self.tie_group and self.tie == "never":
-            raise ValueError(f"tie_group={self.tie_group} needs tie=smooth, free or start")
-        if self.slack_value != 0 and not self.tied:
-            raise ValueError(f"slack={self.slack} needs tie=smooth or tie=free: only tied weights have it")
-        # views of an image are different, and none of them is the image itself
-        most = min(len(group) - 1 for group in self.groups)
-        if self.samples > most:
-            raise ValueError(f"samples must be 1 to {most} for {self.group}; got {self.samples}")
-        if self.orbits and (not self.augment or self.samples > 1):
-            raise ValueError(
-                f"orbits=true shows every view, so it needs augment=true and samples=1; "
-                f"got augment={self.augment} and samples={self.samples}"
-            )
-        # an image can only be replaced by its view under one group
-        if self.transform and others:
-            raise ValueError(f"transform=true needs a single group, such as {first}; got {self.group}")
-        # the test averages over one group and measures under the same
-        if self.average and (others or self.measured):
-            raise ValueError(
-                f"average=true needs a single group, such as {first}, and measures under it; "
-                f"got group {self.group}, measured {self.measured or self.group}"
             )
 
     def _check_target(self) -> None:
@@ -307,6 +287,45 @@ class Objective(Section):
                 raise ValueError(
                     f"target takes the place of weights: write {group} without one; got {self.group}"
                 )
+
+    def _check_pixels(self) -> None:
+        if self.interpolation != "bilinear" and not self.augment:
+            raise ValueError(
+                f"interpolation={self.interpolation} needs augment=true: views are resampled by it"
+            )
+        if self.corners and not self.beta:
+            raise ValueError(
+                "corners=true needs the loss, whose pixels it counts: set beta above 0, or a target"
+            )
+
+    def _check_tying(self) -> None:
+        if self.tie_group and self.tie == "never":
+            raise ValueError(f"tie_group={self.tie_group} needs tie=smooth, free or start")
+        if self.slack_value != 0 and not self.tied:
+            raise ValueError(f"slack={self.slack} needs tie=smooth or tie=free: only tied weights have it")
+
+    def _check_views(self) -> None:
+        # views of an image are different, and none of them is the image itself
+        most = min(len(group) - 1 for group in self.groups)
+        if self.samples > most:
+            raise ValueError(f"samples must be 1 to {most} for {self.group}; got {self.samples}")
+        if self.orbits and (not self.augment or self.samples > 1):
+            raise ValueError(
+                f"orbits=true shows every view, so it needs augment=true and samples=1; "
+                f"got augment={self.augment} and samples={self.samples}"
+            )
+
+    def _check_needs_of_one_group(self) -> None:
+        first, *others = self.groups
+        # an image can only be replaced by its view under one group
+        if self.transform and others:
+            raise ValueError(f"transform=true needs a single group, such as {first}; got {self.group}")
+        # the test averages over one group and measures under the same
+        if self.average and (others or self.measured):
+            raise ValueError(
+                f"average=true needs a single group, such as {first}, and measures under it; "
+                f"got group {self.group}, measured {self.measured or self.group}"
+            )
 
     @property
     def slack_value(self) -> float | Literal["auto"]:

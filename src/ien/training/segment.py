@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -22,17 +21,14 @@ from ..loss.error import full_precision
 from ..loss.objective import Equivariance
 from ..measuring.inputs import device_of
 from ..measuring.measure import measure
-from ..tying.slack import slack_of
-from . import run_folder
-from .classify import ClassifyTask, measured_by
+from .classify import ClassifyTask
 from .config import Config
 from .distributed import Processes
-from .evaluate import cost, inference_speed, layer_errors
+from .evaluate import inference_speed, layer_errors
 from .fields import Section, setting
 from .folder import ClassifyFolder
 from .images import images
-from .network import channels_last, exported
-from .own_model import OWN, OwnNetwork
+from .own_model import OWN, OwnNetwork, check_output
 from .sections import Data, Objective
 from .task import EpochItems
 
@@ -144,6 +140,7 @@ class Segment(ClassifyFolder):
     """Images to segment, of a known data set or of a folder of your own."""
 
     config: type[Config] = SegmentConfig
+    compared_images = 2
 
     def load(self, config: Config, folder: str | None = None) -> Dataset:
         data: Any = config.data
@@ -158,24 +155,11 @@ class Segment(ClassifyFolder):
     def prepare(self, config: Config, data: Dataset, processes: Processes) -> SegmentTask:
         return SegmentTask(**vars(super().prepare(config, data, processes)))
 
-    def test(
-        self, folder: Path, config: Config, network: nn.Module, data: Dataset, say: Callable[[str], None]
-    ) -> dict[str, Any]:
-        _, (x, y) = images(config, data)
-        slack = slack_of(network)
-        plain = exported(network, to_float(x[:2]).to(config.machine.device))
-        channels_last(plain)
-        run_folder.save_weights(folder, plain)
-        parameters, macs = cost(config, plain, x.shape[1:])
-        return {
-            **evaluate_masks(config, plain, x, y),
-            **({"slack": slack} if slack else {}),
-            **measured_by(config, plain),
-            "parameters": parameters,
-            "macs": macs,
-            "image_shape": list(x.shape[1:]),
-            "images_per_second": round(inference_speed(config, plain, x[:TEST_BATCH], rounds=5), 1),
-        }
+    def scores(self, config: Config, plain: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+        return evaluate_masks(config, plain, x, y)
+
+    def speed(self, config: Config, plain: nn.Module, x: Tensor) -> float:
+        return inference_speed(config, plain, x[:TEST_BATCH], rounds=5)
 
     def outcome(self, record: Mapping[str, Any]) -> str:
         return f"Dice {record.get('dice', 0):.3f}"
@@ -283,21 +267,14 @@ def check_maps(output: object, shape: Sequence[int], classes: int, name: str) ->
     """
     count, _, height, width = shape
     wanted = (count, classes, height, width)
-    expected = f"scores {wanted} for {count} images of {height}×{width} and {classes} classes are expected"
-    if not isinstance(output, Tensor):
-        inside = ""
-        if isinstance(output, dict):
-            inside = f" with {', '.join(map(str, output))}"
-        raise ValueError(
-            f"{name} returns a {type(output).__name__}{inside}: {expected}; return the scores alone, as in "
-            f"def forward(self, x): return self.net(x)['out']"
-        )
-    if tuple(output.shape) != wanted or not output.is_floating_point():
-        kind = str(output.dtype).removeprefix("torch.")
-        raise ValueError(
-            f"{name} returns {kind} {tuple(output.shape)}: {expected}; give its last layer {classes} "
-            f"channels, and maps the size of the image"
-        )
+    check_output(
+        output,
+        wanted,
+        name,
+        expected=f"scores {wanted} for {count} images of {height}×{width} and {classes} classes are expected",
+        key="'out'",
+        remedy=f"give its last layer {classes} channels, and maps the size of the image",
+    )
 
 
 def _predicted(model: nn.Module, x: Tensor, group: Group) -> list[Tensor]:

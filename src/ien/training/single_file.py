@@ -59,13 +59,11 @@ def config_in(header: dict[str, Any], path: Path) -> Config | None:
         if run["format"] != run_folder.FORMAT:
             raise ValueError(f"format {run['format']!r}, and this version of ien reads {run_folder.FORMAT}")
         return config_from_json(run["config"])
-    except KeyError as error:
-        reason = f"no {error.args[0]}"
-    except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error)
-    raise ValueError(
-        f"the header of {path} has no configuration that can be read ({reason}): export it again"
-    )
+    except run_folder.DAMAGE as error:
+        reason = run_folder.reason_of(error)
+        raise ValueError(
+            f"the header of {path} has no configuration that can be read ({reason}): export it again"
+        ) from None
 
 
 def read_single(path: Path) -> Single:

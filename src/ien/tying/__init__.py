@@ -12,6 +12,7 @@ In reading order:
     listening.py      what training images say about a symmetry: when a remainder may learn
     detect.py         which feature groups a map rotates in: a pure function of maps
     wiring.py         which layers feed which, and the feature groups to choose for them
+    planned.py        what is tied in a model, and whether its layers return what was planned
     planner.py        tie each layer just before it runs, and check what it returns
     plan.py           run the model with a planner, and see what could still break
     tied.py           what make_equivariant returns: its table, its slack and its checks

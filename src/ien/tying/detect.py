@@ -108,7 +108,9 @@ def errors_in(h: Tensor, group: Group, blocks: Blocks) -> Found:
     if len(h) % len(group) or (h.shape[2] != h.shape[3] and swaps_sides(group)):
         return Found(False, {}, math.nan, None)  # no maps of views, or none that can rotate
     variances = _channel_variances(h)  # (C,)
-    variance = variances.mean() + full_precision(h).mean((0, 2, 3)).var(unbiased=False)
+    means = full_precision(h).mean((0, 2, 3))  # (C,)
+    # of all values: within channels, and between them
+    variance = variances.mean() + means.var(unbiased=False)
     squares = _squares(h, group, blocks)  # (elements, C)
     errors = (squares.mean(1) / variance).cpu()  # (elements,)
     exact = torch.tensor(group.exact, device="cpu")  # (elements,)

@@ -21,12 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._files import generator
+from ..measuring.intervals import Interval, student_95
 
 __all__ = ["FOLDS", "HeldOut", "held_out"]
 
 FOLDS = 5
-QUANTILE = 2.7764
-"""97.5 % of Student's t with 4 degrees of freedom: the spread of five folds."""
 STEPS = 600
 """Training steps of each network, at least: with fewer, the one that learns faster would win."""
 LEARNING_RATE = 1e-2
@@ -46,10 +45,11 @@ class HeldOut:
         return statistics.mean(self._differences())
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         """The 95 % interval of the difference."""
         error = statistics.stdev(self._differences()) / math.sqrt(FOLDS)
-        return self.difference - QUANTILE * error, self.difference + QUANTILE * error
+        margin = student_95(FOLDS - 1) * error
+        return self.difference - margin, self.difference + margin
 
     def _differences(self) -> list[float]:
         return [tied - ordinary for tied, ordinary in zip(self.tied, self.ordinary, strict=True)]

@@ -164,19 +164,22 @@ class TiedNorm(nn.Module):
         if len(set(sizes)) == 1:
             return self._pooled(x, sizes[0])
         filled = math.lcm(*sizes)
+        parts = x.split([count for _, count in self.blocks], 1)  # the channels of each size
         repeated = []
-        for part, size in zip(x.split([count for _, count in self.blocks], 1), sizes, strict=True):
+        for part, size in zip(parts, sizes, strict=True):
             members = part.unflatten(1, (-1, size))  # (B, F, size, H, W)
             copies = torch.cat([members] * (filled // size), 2)  # (B, F, filled, H, W)
             repeated.append(copies.flatten(1, 2))  # (B, F * filled, H, W)
         pooled = self._pooled(torch.cat(repeated, 1), filled)
+        parts = pooled.split([part.shape[1] for part in repeated], 1)
         restored = []
-        for part, size in zip(pooled.split([part.shape[1] for part in repeated], 1), sizes, strict=True):
+        for part, size in zip(parts, sizes, strict=True):
             members = part.unflatten(1, (-1, filled))[:, :, :size]  # (B, F, size, H, W)
             restored.append(members.flatten(1, 2))  # (B, F * size, H, W)
         return torch.cat(restored, 1)  # (B, C, H, W)
 
     def _pooled(self, x: Tensor, size: int) -> Tensor:
+        """Normalise feature groups that all have ``size`` members."""
         channels_last = x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1
         if channels_last and isinstance(self, _BatchNorm):  # other norms keep images apart
             pixels = x.permute(0, 2, 3, 1)  # (B, H, W, C), contiguous in memory

@@ -56,7 +56,10 @@ class Parts:
         shares, self.shares = self.shares, {}
         if not shares:
             return []
-        return [{name: each[i] for name, each in shares.items()} for i in range(self.count)]
+        parts = []
+        for i in range(self.count):
+            parts.append({name: of_parts[i] for name, of_parts in shares.items()})
+        return parts
 
     def close(self) -> None:
         """Leave the layers as they were."""

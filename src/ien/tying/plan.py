@@ -28,10 +28,11 @@ from ..loss.layers import by_name, check_regular_layers
 from ..loss.modules import WRAPPERS, hooked, walk
 from ..measuring.inputs import device_of, eval_mode, try_model
 from .detect import views_of
-from .planner import Breaks, Plan, Planner, TiedLayer, TiedTensor, check_layer, check_returned, sizes_text
+from .planned import Breaks, Plan, check_layer, check_returned, sizes_text
+from .planner import Planner
 from .wiring import Mixing, Specs, Wiring, asked_for, choose
 
-__all__ = ["Plan", "TiedLayer", "TiedTensor", "errors_of", "make_plan"]
+__all__ = ["errors_of", "make_plan"]
 
 DETECTION_PIXELS = 2**15
 """Pixels of the images that feature groups are detected with, if there are 2 to 8 of them."""
@@ -183,8 +184,15 @@ def _warn(planner: Planner, outputs: str) -> None:
                 f"little from so few: use {needed} or more",
                 stacklevel=4,
             )
-    read = {layer for _, module, layers in wiring.reads if isinstance(module, Mixing) for layer in layers}
-    names = [name for name in sorted(wiring.leaving & read) if not asked_for(name, planner.specs)[1]]
+    read = set()
+    for _, module, layers in wiring.reads:
+        if isinstance(module, Mixing):
+            read.update(layers)
+    names = []
+    for name in sorted(wiring.leaving & read):
+        _, is_named = asked_for(name, planner.specs)
+        if not is_named:
+            names.append(name)
     if names and outputs == "scalar":
         warnings.warn(
             f"the model returns features that its own layers read, of {', '.join(map(repr, names))}: single "

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,21 +22,23 @@ from .._text import MODEL_ITSELF
 from ..groups.group import Group
 from ..groups.members import Blocks, num_channels
 from ..loss.error import full_precision
-from .detect import errors_in, feature_groups_of, layouts, swaps_sides
+from .detect import feature_groups_of, layouts, swaps_sides
 from .parametrized import Projected
+from .planned import (
+    Breaks,
+    Plan,
+    TiedLayer,
+    TiedTensor,
+    check_layer,
+    check_returned,
+    layer_text,
+    maps_of,
+    sizes_text,
+)
 from .projection import MIN_SHARE, VECTOR, Tie, cuts, grouped
-from .wiring import Mixing, Specs, Wiring, asked_for, batches_in, is_depthwise, spread
+from .wiring import Mixing, Specs, Wiring, Word, asked_for, batches_in, is_depthwise, spread
 
-__all__ = [
-    "Breaks",
-    "Plan",
-    "Planner",
-    "TiedLayer",
-    "TiedTensor",
-    "check_layer",
-    "check_returned",
-    "sizes_text",
-]
+__all__ = ["Planner"]
 
 MAX_ROUNDING = 1e-6
 """Weights at no more than this relative distance from tied ones are tied already."""
@@ -46,94 +48,6 @@ CUTS_THROUGH = (
     "its groups cut through feature groups, whose members are permuted: use groups=1, or "
     'feature_groups="auto" for single channels there'
 )
-
-
-class TiedTensor(NamedTuple):
-    """A tensor of a module, and how feature groups tie its numbers."""
-
-    module: nn.Module
-    key: str
-    tie: Tie
-
-
-@dataclass(frozen=True)
-class TiedLayer:
-    """What became of one layer."""
-
-    before: str
-    """The sizes of the feature groups in its input."""
-    after: str
-    """The sizes of the feature groups in its output."""
-    distance: float
-    """‖W - P W‖ / ‖W‖ of its weights W and the nearest tied ones P W: 0 to 1."""
-    exact: float = math.nan
-    """The largest relative error of its output under quarter turns and flips."""
-    between: float | None = None
-    """The mean relative error under all other elements, which resample."""
-
-
-@dataclass
-class Plan:
-    """What is tied in a model, in the order that its layers run."""
-
-    group: Group
-    layers: dict[str, TiedLayer] = field(default_factory=dict)
-    ties: list[TiedTensor] = field(default_factory=list)
-    """What is tied; a shared tensor comes once for each of its modules."""
-    norms: list[tuple[nn.Module, Blocks]] = field(default_factory=list)
-    """Norms with running statistics, and the feature groups to pool them over."""
-    mixing: dict[nn.Module, Blocks | None] = field(default_factory=dict)
-    """Layers that mix channels, and the feature groups that they return, if this can be checked."""
-    outputs: list[Blocks] = field(default_factory=list)
-    """The feature groups of each tensor that the model returns."""
-    errors: dict[str, float] = field(default_factory=dict)
-    """The relative error of what the model returns under each element, by its label."""
-    unused: tuple[str, ...] = ()
-    """Modules with parameters that did not run, and were not changed."""
-    untied: tuple[str, ...] = ()
-    """Frozen parameters that would break equivariance if they were trained."""
-
-
-class Breaks(ValueError):
-    """The layer from which on the model is not equivariant."""
-
-
-def check_layer(plan: Plan, name: str, module: nn.Module, output: Any) -> str:
-    """Check what a layer that mixes channels has returned, and say what is not as planned.
-
-    Its errors are noted if it is checked for the first time. Other modules are not asked: of what
-    they return, only what is read matters.
-    """
-    if not isinstance(module, Mixing):
-        return ""
-    if module not in plan.mixing:
-        return f"{layer_text(name, module)} is not tied: it was added after make_equivariant"
-    blocks = plan.mixing[module]
-    if blocks is None:
-        return ""
-    found = errors_in(_maps_of(module, output), plan.group, blocks)
-    layer = plan.layers.get(name)
-    if layer is not None and math.isnan(layer.exact):
-        plan.layers[name] = replace(layer, exact=found.exact, between=found.between)
-    if found.fits:
-        return ""
-    return f"{layer_text(name, module)} breaks {plan.group}"
-
-
-def check_returned(plan: Plan, output: Any, num_views: int) -> tuple[dict[str, float], str]:
-    """Return the errors of what a model has returned, by element, and what is not as planned."""
-    errors: dict[str, float] = {}
-    problem = ""
-    for part, blocks in zip(batches_in(output, num_views), plan.outputs, strict=False):
-        maps = [h for h in layouts(part) if h.shape[1] == num_channels(blocks)]
-        found = [errors_in(h, plan.group, blocks) for h in maps]
-        found.sort(key=lambda each: each.fits)  # the last of two layouts is the one that fits
-        for each in found[-1:]:
-            for label, error in each.errors.items():
-                errors[label] = max(error, errors.get(label, 0.0))
-            if not each.fits:
-                problem = f"{MODEL_ITSELF} breaks {plan.group}: its output does not rotate"
-    return errors, problem
 
 
 @dataclass
@@ -194,8 +108,8 @@ class Planner:
                 raise Breaks(f"{MODEL_ITSELF} breaks {self.group}: its output does not rotate")
             self.plan.outputs.append(blocks)
             names = [name for name in self.wiring.layers_of(part) if name is not None]
-            permuted = any(size > 1 for size, _ in blocks)
-            if permuted and not any(asked_for(name, self.specs)[1] for name in names):
+            is_permuted = any(size > 1 for size, _ in blocks)
+            if is_permuted and not self._are_asked_for(names):
                 raise ValueError(
                     f"the model's output {tuple(part.shape)} holds feature groups that {self.group} "
                     f"permutes: in feature_groups, name {names} with size 1, or with their size to allow it"
@@ -203,6 +117,14 @@ class Planner:
         self.plan.errors, problem = check_returned(self.plan, output, self.num_views)
         if problem:
             raise Breaks(problem)
+
+    def _are_asked_for(self, names: Sequence[str]) -> bool:
+        """Return whether the user named one of these layers in ``feature_groups``."""
+        for name in names:
+            _, is_named = asked_for(name, self.specs)
+            if is_named:
+                return True
+        return False
 
     def _is_constant(self, x: Tensor) -> bool:
         """Return whether ``x`` is the same for all views."""
@@ -216,19 +138,28 @@ class Planner:
         if self._is_constant(x):
             return ((1, h.shape[1]),)
         for word in self.wiring.words.get(x, []):
-            blocks: list[tuple[int, int]] = []
-            for layer, channels in word:
-                returned: Blocks = ((1, channels),)  # the images
-                if layer is not None:
-                    returned = self.chosen.get(layer, ())
-                for size, count in returned:
-                    if blocks and blocks[-1][0] == size:
-                        count += blocks.pop()[1]
-                    blocks.append((size, count))
+            blocks = self._blocks_of_word(word)
             if num_channels(blocks) == h.shape[1]:
-                return tuple(blocks)
-        sizes = {size for chosen in self.chosen.values() for size, _ in chosen} - {VECTOR} | {1}
+                return blocks
+        sizes = {1}
+        for chosen in self.chosen.values():
+            sizes.update(size for size, _ in chosen)
+        sizes.discard(VECTOR)
         return feature_groups_of(h, self.group, sorted(sizes, reverse=True))
+
+    def _blocks_of_word(self, word: Word) -> Blocks:
+        """Return the feature groups of a concatenation of what layers return."""
+        blocks: list[tuple[int, int]] = []
+        for layer, channels in word:
+            returned: Blocks = ((1, channels),)  # the images
+            if layer is not None:
+                returned = self.chosen.get(layer, ())
+            for size, count in returned:
+                if blocks and blocks[-1][0] == size:  # feature groups of one size are one block
+                    _, count_before = blocks.pop()
+                    count += count_before
+                blocks.append((size, count))
+        return tuple(blocks)
 
     def _tie_mixing(self, name: str, module: Mixing, x: Tensor) -> None:
         """Tie the weight and the bias of a layer that mixes channels."""
@@ -238,10 +169,12 @@ class Planner:
                 f"the input of {called} is {tuple(x.shape)}, which cannot rotate: keep height and width as "
                 f"dims, (B, C, H, W) or (B, H, W, C)"
             )
-        before = self._blocks_in(x, _maps_of(module, x))
+        before = self._blocks_in(x, maps_of(module, x))
         if before is None:
             raise Breaks(f"the input of {called}, {tuple(x.shape)}, does not rotate under {self.group}")
-        after = before if is_depthwise(module) else self.chosen[name]
+        after = before
+        if not is_depthwise(module):
+            after = self.chosen[name]
         shuffle = self.wiring.shuffles.get(name, 1)
         if self._is_constant(x):
             self.constant.add(name)
@@ -249,16 +182,19 @@ class Planner:
             self.plan.mixing[module] = after
         self.inputs[name] = before
         ties = {"weight": self._tie_of_weight(called, module, before, after, shuffle)}
+        num_returned = num_channels(after) * shuffle**2
         for key, numbers in _vectors_of(module).items():
-            if key != "weight" and numbers.numel() == num_channels(after) * shuffle**2:
+            if key != "weight" and numbers.numel() == num_returned:  # a bias
                 ties[key] = Tie(self.group, after, shuffle=shuffle)
-        if self._tie_all(name, module, ties, before, after) and self.random:
+        is_written = self._tie_all(name, module, ties, before, after)
+        if is_written and self.random:
             self._keep_spread(name, module, x)
 
     def _tie_of_weight(self, called: str, module: Mixing, before: Blocks, after: Blocks, shuffle: int) -> Tie:
         """Return how the weight of a layer is tied, or say why it cannot be."""
         conv_groups = getattr(module, "groups", 1)  # a linear layer has none
-        height, width = (*module.weight.shape[2:], 1, 1)[:2]
+        _, _, *sides_of_kernel = module.weight.shape  # (O, I, h, w); that of a linear layer is (O, I)
+        height, width = sides_of_kernel or (1, 1)
         sides = (after, before)
         if isinstance(module, nn.ConvTranspose2d):  # its weight is (I, O, h, w)
             sides = (before, after)
@@ -288,7 +224,8 @@ class Planner:
         now = spread(module, module.forward(upright))  # not module(upright), whose hooks would run
         if now > 0:
             gain = math.sqrt(self.wiring.spreads[name] / now)
-            scaled.mul_(min(max(gain, 1 / MAX_GAIN), MAX_GAIN))
+            gain = min(max(gain, 1 / MAX_GAIN), MAX_GAIN)
+            scaled.mul_(gain)
 
     def _tie_numbers(self, name: str, module: nn.Module, x: Tensor) -> None:
         """Make numbers per channel, such as the weight of a norm, equal within a feature group."""
@@ -301,7 +238,8 @@ class Planner:
         blocks = None
         keys: list[str] = []
         for h in layouts(x):
-            keys = [key for key, each in _vectors_of(module).items() if each.numel() == h.shape[1]]
+            num_maps = h.shape[1]
+            keys = [key for key, numbers in _vectors_of(module).items() if numbers.numel() == num_maps]
             if keys or isinstance(module, nn.GroupNorm):
                 blocks = self._blocks_in(x, h)
             if blocks is not None:
@@ -314,17 +252,20 @@ class Planner:
             raise ValueError(f"{called} cannot be tied: {CUTS_THROUGH}")
         if has_statistics and self.changed and not self.random:
             self.outdated.add(module)
-        if has_statistics and max(blocks)[0] > 1 and (module, blocks) not in self.plan.norms:
+        largest, _ = max(blocks)
+        if has_statistics and largest > 1 and (module, blocks) not in self.plan.norms:
             self.plan.norms.append((module, blocks))
-        self._tie_all(name, module, dict.fromkeys(keys, Tie(self.group, blocks)), blocks, blocks)
+        ties = dict.fromkeys(keys, Tie(self.group, blocks))
+        self._tie_all(name, module, ties, blocks, blocks)
 
     def _tie_all(
         self, name: str, module: nn.Module, ties: Mapping[str, Tie], before: Blocks, after: Blocks
     ) -> bool:
         """Tie tensors of a module, and return whether its weight has got other numbers."""
         called = layer_text(name, module)
-        written = False
-        distances, norms = [0.0], [0.0]
+        is_written = False
+        distances = [0.0]
+        norms = [0.0]
         for key, tie in ties.items():
             tensor: Any = module._parameters.get(key, module._buffers.get(key))
             if parametrize.is_parametrized(module, key):
@@ -343,14 +284,17 @@ class Planner:
             if TiedTensor(module, key, tie) not in self.plan.ties:
                 self.plan.ties.append(TiedTensor(module, key, tie))
             if is_new:
-                written |= key == "weight"
                 distances.append(self._write(called, module, key, tie))
-        distance = math.hypot(*distances) / max(math.hypot(*norms), sys.float_info.min)
+                if key == "weight":
+                    is_written = True
+        # ‖W - P W‖ / ‖W‖ of all tensors together
+        norm = max(math.hypot(*norms), sys.float_info.min)
+        distance = math.hypot(*distances) / norm
         is_first = isinstance(module, Mixing) and name not in self.plan.layers
         if is_first or distance > MAX_ROUNDING:
             self.plan.layers[name] = TiedLayer(sizes_text(before), sizes_text(after), distance)
             self.changed |= distance > MAX_ROUNDING
-        return written
+        return is_written
 
     def _write(self, called: str, module: nn.Module, key: str, tie: Tie) -> float:
         """Give a tensor tied numbers, and return how far it was from them."""
@@ -379,28 +323,10 @@ class Planner:
         buffers: Any = module._buffers
         tie = self.tied[id(buffers["running_mean"])]
         # of all views together: the variances of members, and the variance of their means
-        pooled = tie.project(mean)
-        buffers["running_mean"].copy_(pooled)
-        buffers["running_var"].copy_(tie.project(variance + (mean - pooled).square()))
-
-
-def sizes_text(blocks: Blocks) -> str:
-    """Return the sizes as tables and messages show them: ``4-2-1``, or ``vector``."""
-    return "-".join("vector" if size == VECTOR else str(size) for size, _ in blocks)
-
-
-def layer_text(name: str, module: nn.Module) -> str:
-    """Describe a layer by its name and type."""
-    if not name:
-        return MODEL_ITSELF
-    return f"layer {name!r} ({parametrize.type_before_parametrizations(module).__name__})"
-
-
-def _maps_of(module: Mixing, x: Tensor) -> Tensor:
-    """Return what a layer gets or returns as maps (B, C, H, W)."""
-    if isinstance(module, nn.Linear):
-        return layouts(x)[-1]  # it mixes the last dim
-    return x
+        pooled_mean = tie.project(mean)
+        pooled_variance = tie.project(variance + (mean - pooled_mean).square())
+        buffers["running_mean"].copy_(pooled_mean)
+        buffers["running_var"].copy_(pooled_variance)
 
 
 def _vectors_of(module: nn.Module) -> dict[str, Tensor]:

@@ -296,10 +296,13 @@ def _prepared(images: Tensor, labels: Tensor) -> Tensor:
     x = images.float()
     if not x.isfinite().all():
         raise ValueError("images hold NaN or infinite values: repair these images or leave them out")
-    side = min(x.shape[-2:])
-    top, left = (x.shape[-2] - side) // 2, (x.shape[-1] - side) // 2
+    height, width = x.shape[-2:]
+    side = min(height, width)
+    top = (height - side) // 2
+    left = (width - side) // 2
     x = x[..., top : top + side, left : left + side]  # (N, C, side, side)
     if side != SIZE:
         x = F.interpolate(x, (SIZE, SIZE), mode="bilinear", antialias=True)  # (N, C, 32, 32)
-    x = x - x.mean((0, 2, 3), keepdim=True)
-    return x / x.std((0, 2, 3), keepdim=True).clamp(min=1e-6)
+    x = x - x.mean((0, 2, 3), keepdim=True)  # of each channel
+    spread = x.std((0, 2, 3), keepdim=True).clamp(min=1e-6)  # (1, C, 1, 1)
+    return x / spread

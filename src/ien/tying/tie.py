@@ -23,7 +23,8 @@ from .parametrized import (
     untie_norm,
 )
 from .parts import forget_parts
-from .plan import TiedTensor, make_plan
+from .plan import make_plan
+from .planned import TiedTensor
 from .slack import Remainder, Slack, add_remainders, slack_by_name
 from .tied import Tied, count_parameters
 

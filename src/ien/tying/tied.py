@@ -17,7 +17,8 @@ from .._text import MODEL_ITSELF, columns, html_table, number, short_count, shor
 from .listening import Evidence, Listener
 from .parametrized import TiedNorm, parametrizations_of
 from .parts import Parts
-from .plan import Plan, TiedLayer, errors_of
+from .plan import errors_of
+from .planned import Plan, TiedLayer
 from .slack import RATE, Remainder, relative_size, slack_of
 
 if TYPE_CHECKING:

@@ -88,10 +88,11 @@ class Trackers:
             for record in row.records:
                 counts |= dict.fromkeys(_counts(record))
                 unbeaten += _unbeaten(name, record)
-        columns = []
-        for field, note in OPTIONAL_NOTES.items():
-            if any(_has(row, test, field) for _, row in named for test in _first(row).tests):
-                columns.append(note)
+        fields = set()  # that some row has in some test
+        for _, row in named:
+            for test in _first(row).tests:
+                fields |= {field for field in OPTIONAL_NOTES if _has(row, test, field)}
+        columns = [note for field, note in OPTIONAL_NOTES.items() if field in fields]
         speed = NOTE_ON_SPEED
         if not _on_one_machine([row for _, row in named]):
             speed = NOTE_ON_MACHINES

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps of training and not in one, so that what is saved is whole."""
+"""Ctrl-C between two steps of training, not within one, so that what is saved is whole."""
 
 from __future__ import annotations
 
