@@ -5,8 +5,9 @@
 A network with feature groups of 4 is trained, shrunk to the operations of the hand-set R4-2-1, and
 fine-tuned (shrunk). R4-2-1 with the loss (het), and the same network without it (cnn-aug), are trained for
 as many epochs in all. In the row shrunk-trained, the network had all of these epochs before it was shrunk:
-what comes of a network that you have already. What is in the file is not run again. With --validation the
-last training images are held out, and nothing touches the test images: settings were chosen so.
+what comes of a network that you have already. het-longer is R4-2-1 with as many epochs as that one had,
+those of fine-tuning included. What is in the file is not run again. With --validation the last training
+images are held out, and nothing touches the test images: settings were chosen so.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ien.training.schedule import learning_rate
 
 ROOT = Path(__file__).parents[1]
 HAND_SET = "4-2-1"
-ROWS = ("shrunk", "shrunk-trained", "het", "cnn-aug")
+ROWS = ("shrunk", "shrunk-trained", "het", "het-longer", "cnn-aug")
 BEFORE = {"shrunk": "homogeneous", "shrunk-trained": "homogeneous-trained"}
 """Row → the name of the network that is shrunk."""
 AGREEMENT_IMAGES = 5000
@@ -182,12 +183,16 @@ def run_shrunk(setup: Setup, images: Images, seed: int, row: str) -> dict[str, d
     return results
 
 
-def run_hand_set(setup: Setup, images: Images, seed: int, beta: float) -> dict[str, Any]:
-    """Train the hand-set network, with or without the loss."""
+def run_hand_set(setup: Setup, images: Images, seed: int, row: str) -> dict[str, Any]:
+    """Train the hand-set network; the row says whether with the loss, and whether longer."""
+    beta = 0.0 if row == "cnn-aug" else setup.beta
+    epochs = setup.train_epochs + setup.tune_epochs
+    if row == "het-longer":
+        epochs += setup.tune_epochs
     torch.manual_seed(seed)
     net = setup.network(HAND_SET, images)
     start = time.process_time()
-    train(net, images, setup, setup.train_epochs + setup.tune_epochs, beta, seed)
+    train(net, images, setup, epochs, beta, seed)
     return result(net, images, time.process_time() - start, HAND_SET)
 
 
@@ -248,8 +253,7 @@ def main() -> None:
                 if row in BEFORE:
                     results = run_shrunk(setup, images, seed, row)
                 else:
-                    beta = setup.beta if row == "het" else 0.0
-                    results = {row: run_hand_set(setup, images, seed, beta)}
+                    results = {row: run_hand_set(setup, images, seed, row)}
                 for key, values in results.items():
                     found.setdefault(key, {}).update(values)
                     print(name, seed, key, values, flush=True)
