@@ -111,6 +111,7 @@ def _rot_scale_mnist() -> dict[str, Settings]:
         "cnn6-cnn-aug": {**same, **cnn6, "group": f"{ROTATION}+{GROWTH}", "beta": 0.0},
         "cnn6-tied": {**same, **tied, "beta": 0.0},
         "cnn6-tied-ien-scale": {**ien, **tied},
+        "cnn6-slack-ien-scale": {**ien, **tied, "slack": "auto"},
     }
 
 
