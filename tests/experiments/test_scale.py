@@ -35,7 +35,9 @@ def test_there_is_every_row_of_the_paper_and_the_fair_comparisons() -> None:
         f"stl10/{row}" for row in ("wrn", "cnn-aug", "ss-cnn", "ss-cnn-published", "dss", "sesn-a", "ien")
     ]
     rows += [f"rot-scale-mnist/{row}" for row in ("cnn-aug", "ien-rotation", "ien-scale", "ien-both")]
-    rows += [f"rot-scale-mnist/cnn6-{row}" for row in ("cnn-aug", "tied", "tied-ien-scale", "slack-ien-scale")]
+    rows += [
+        f"rot-scale-mnist/cnn6-{row}" for row in ("cnn-aug", "tied", "tied-ien-scale", "slack-ien-scale")
+    ]
     assert sorted(ALL) == sorted(rows)
     printed = {**paper("scale-mnist"), **paper("stl10"), **paper("rot-scale-mnist")}
     assert {name: pytest.approx(100 - row.accuracy) for name, row in printed.items()} == ERRORS
