@@ -86,15 +86,16 @@ def no_attribute(module: str, name: str, known: Collection[str]) -> AttributeErr
 def type_name(value: object) -> str:
     """Name the type of a value, with its article.
 
-    >>> type_name([1]), type_name(None)
-    ('a list', 'None')
+    >>> type_name([1]), type_name(1), type_name(None)
+    ('a list', 'an int', 'None')
     """
     if value is None:
         return "None"
     name = type(value).__name__
     if name == "ndarray":
         return "a numpy array (torch.from_numpy converts it)"
-    return f"a {name}"
+    article = "an" if name[0] in "aeiou" else "a"
+    return f"{article} {name}"
 
 
 def short_repr(value: object) -> str:

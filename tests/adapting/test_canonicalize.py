@@ -91,7 +91,9 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_bad_input_gets_one_line(tmp_path: Path) -> None:
     net = classifier()
-    with pytest.raises(ValueError, match="10 different images are too few to learn an orientation from"):
+    with pytest.raises(
+        ValueError, match="an orientation needs 32 different images or more, better thousands; got 10"
+    ):
         Canonicalize(net, "rot4").fit(skies(10))
     with pytest.raises(
         ValueError, match=r"images must be square, .* got \(64, 3, 24, 20\): crop .*--size 224"

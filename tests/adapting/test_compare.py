@@ -60,6 +60,8 @@ def test_maps_are_compared_pixel_by_pixel() -> None:
 
 
 def test_what_cannot_be_compared_is_named() -> None:
+    with pytest.raises(TypeError, match=r'a dict by name, such as {"original": model}; got a Linear'):
+        compare(nn.Linear(2, 2), torch.rand(2, 3, 8, 8), "rot4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="there is nothing to compare"):
         compare({}, images(), "rot4")
     with pytest.raises(

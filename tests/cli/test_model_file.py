@@ -76,7 +76,7 @@ def test_a_function_a_ready_model_and_a_class_in_a_module_can_be_named(target, k
     ("target", "message"),
     [
         ("net.py:bild", "net.py has no 'bild'; it has build, number"),
-        ("net.py:number", "should return a torch.nn.Module; it returned a int"),
+        ("net.py:number", "should return a torch.nn.Module; it returned an int"),
         ("net.py:failing", r"net.py:failing raised LookupError: no such stage \(line 12 of net.py\)"),
         ("net.py:needs", r"net.py:needs raised TypeError: needs\(\) missing 1 required"),
         ("net.py:exits", "net.py:exits raised SystemExit: 3"),

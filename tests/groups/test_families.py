@@ -138,3 +138,8 @@ def test_custom_has_no_inverse_and_no_matrix():
 def test_custom_action_must_keep_the_shape(action, got):
     with pytest.raises(ValueError, match=rf"'crop' must keep the shape \(1, 2, 4, 4\); it returned {got}"):
         custom("c", {"crop": action}, "same").act(torch.rand(2, 2, 4, 4), tensor([0, 1]))
+
+
+def test_one_function_in_place_of_named_ones_is_named() -> None:
+    with pytest.raises(TypeError, match=r"a dict of functions by name, .*; got a function"):
+        custom("blur", lambda x: x, feature_actions="identity")  # type: ignore[arg-type]

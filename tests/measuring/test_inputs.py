@@ -27,7 +27,7 @@ WIDER = nn.Sequential(*net(), nn.Flatten(), nn.Linear(7, 2).double())
 TYPES = [
     ({"model": lambda x: x}, r"must be a torch\.nn\.Module; got a function"),
     ({"images": np.zeros((2, 1, 9, 9))}, r"got a numpy array .*torch\.from_numpy"),
-    ({"images": 3}, r"a tensor \(N, C, H, W\) or an iterable of batches; got a int"),
+    ({"images": 3}, r"a tensor \(N, C, H, W\) or an iterable of batches; got an int"),
     ({"images": [{"image": images(2)}]}, "a tuple whose first entry is one; got a dict"),
     ({"images": [()]}, "a tuple whose first entry is one; got a tuple"),
     ({"labels": [0, 1]}, r"labels must be an integer tensor \(N,\).*got a list"),

@@ -474,7 +474,8 @@ def test_explicit_sizes_that_are_cut_are_named() -> None:
     planned(net, x, feature_groups="auto")
     normed = nn.Sequential(conv(3, 8), nn.GroupNorm(4, 8), conv(8, 3))
     refused(r"layer '1' \(GroupNorm\) cannot be tied: its groups cut .*auto", normed, x, 4)
-    planned(normed, x)
+    with pytest.warns(UserWarning, match="no layer can be split into them: all kernels look the same"):
+        planned(normed, x)
 
 
 @pytest.mark.parametrize(("mean", "bias"), [(0.0, 0.1), (1000.0, 0.0), (0.0, 100.0)])
@@ -1067,8 +1068,17 @@ WRONG = {
     "weights": ({"weights": "old"}, ValueError, 'weights must be "random" or "project"; got \'old\''),
     "outputs": ({"outputs": "tensor"}, ValueError, 'outputs must be "scalar" or "vector"; got \'tensor\''),
     "equal images": ({"images": torch.ones(2, 1, 9, 9)}, ValueError, "almost invariant to rot4"),
-    "one image": ({"images": X[0]}, ValueError, r"a batch \(B, C, H, W\).*got torch.float32"),
-    "no tensor": ({"images": [X]}, ValueError, r"a batch \(B, C, H, W\).*got list"),
+    "one image": (
+        {"images": X[0]},
+        ValueError,
+        r"a batch \(B, C, H, W\).*got one image .*: use images\[None\]",
+    ),
+    "list": ({"images": [X[0]]}, TypeError, r"a batch \(B, C, H, W\).*got a list: torch.stack\(images\)"),
+    "batches": ({"images": iter([X])}, TypeError, "got a list_iterator: take a batch of it"),
+    "array": ({"images": X.numpy()}, TypeError, r"got a numpy array \(torch.from_numpy converts it\)$"),
+    "bytes": ({"images": X.byte()}, ValueError, r"got torch.uint8: use images.float\(\) / 255"),
+    "colours last": ({"images": torch.rand(2, 9, 9, 3)}, ValueError, r"or x.permute\(0, 3, 1, 2\) if these"),
+    "order": ({"group": X, "images": "rot4"}, TypeError, "a Group such as ien.rotation.*; got a Tensor$"),
     "nan": ({"images": X / 0}, ValueError, "images hold NaN or infinite values"),
     "two inputs": ({"model": nn.Bilinear(9, 9, 3)}, ValueError, "what else it takes as args"),
     "unknown layer": ({"feature_groups": {"": 4, "con": 1}}, KeyError, "names 'con'"),
@@ -1114,3 +1124,14 @@ def test_eighth_turns_cost_interpolation_only(feature_groups) -> None:
     assert plan.errors["90°"] < 1e-10 and set(plan.errors) == set(ien.rotation(8).labels[1:])
     again = planned(net, x, "rot8", feature_groups, weights="project")
     assert all(layer.distance < 1e-6 for layer in again.layers.values())
+
+
+def test_a_group_too_large_for_every_layer_is_warned_of() -> None:
+    net = nn.Sequential(conv(1, 30, 3), nn.ReLU(), conv(30, 3, 3))
+    with pytest.warns(UserWarning, match="feature groups of rot90 have 90 channels, and no layer"):
+        ien.make_equivariant(net, "rot90", torch.rand(2, 1, 9, 9))
+
+
+def test_single_channels_that_were_asked_for_are_no_surprise() -> None:
+    net = nn.Sequential(conv(1, 30, 3), nn.ReLU(), conv(30, 3, 3))
+    ien.make_equivariant(net, "rot4", torch.rand(2, 1, 9, 9), feature_groups=1)  # warnings are errors here

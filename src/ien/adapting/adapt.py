@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._files import generator
 from .._stopping import stop_requests
-from .._text import progress_bar
+from .._text import progress_bar, type_name
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..loss.layers import weights_of
@@ -187,7 +187,7 @@ def _go_back(student: nn.Module, teacher: nn.Module, share: float) -> None:
 
 def _check(model: object, minutes: float, outputs: object, learning_rate: float, features: float) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"adapt needs a torch.nn.Module; got a {type(model).__name__}")
+        raise TypeError(f"adapt needs a torch.nn.Module; got {type_name(model)}")
     if not minutes > 0 or not math.isfinite(minutes):
         raise ValueError(f"minutes must be a number above 0; got {minutes}")
     if not learning_rate > 0 or not math.isfinite(learning_rate):

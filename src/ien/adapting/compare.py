@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from .._text import type_name
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..loss.modules import tensors_in
@@ -57,6 +58,10 @@ def compare(
     """
     named = named_group(group)
     check_kinds(outputs)
+    if not isinstance(models, Mapping):
+        raise TypeError(
+            f'models must be a dict by name, such as {{"original": model}}; got {type_name(models)}'
+        )
     if not models:
         raise ValueError('there is nothing to compare: pass {"original": model, …}')
     original, *_ = models

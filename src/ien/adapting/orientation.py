@@ -138,8 +138,8 @@ def _small_copies(images: Images) -> Tensor:
             copies.setdefault(digest(copy.numpy().tobytes()), copy)
     if len(copies) < MIN_IMAGES:
         raise ValueError(
-            f"{len(copies)} different images are too few to learn an orientation from: use {MIN_IMAGES} or "
-            f"more, better thousands; or average over the group instead, which needs none"
+            f"learning an orientation needs {MIN_IMAGES} different images or more, better thousands; got "
+            f"{len(copies)}: use more, or average over the group instead, which needs none"
         )
     return torch.stack(list(copies.values()))
 

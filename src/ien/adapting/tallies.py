@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._text import type_name
 from ..groups.group import Group
 from ..loss.error import MIN_VARIANCE
 from ..loss.modules import tensors_in
@@ -161,7 +162,7 @@ def _by_key(returned: Any, outputs: Kinds) -> dict[str, Tensor]:
     """Return the tensors of what a model returned by key, as numbers whose differences count."""
     tensors = list(tensors_in(returned))
     if not tensors:
-        raise ValueError(f"the model should return tensors; it returned a {type(returned).__name__}")
+        raise ValueError(f"the model should return tensors; it returned {type_name(returned)}")
     found = {}
     keys = _keys(returned)
     kinds = kinds_in(returned, outputs)

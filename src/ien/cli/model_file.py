@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from .._text import type_name
 from ..loss.modules import WRAPPERS, unwrapped
 
 __all__ = ["Built", "build_model", "build_with_weights", "given_model", "uncompiled"]
@@ -63,7 +64,7 @@ def build_model(target: str, **options: Any) -> nn.Module:
     except (Exception, SystemExit) as error:
         raise ValueError(f"{target} raised {_describe(error)}") from error
     if not isinstance(model, nn.Module):
-        raise ValueError(f"{target} should return a torch.nn.Module; it returned a {type(model).__name__}")
+        raise ValueError(f"{target} should return a torch.nn.Module; it returned {type_name(model)}")
     return model
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import replace_file, seeded, workplace
-from .._text import number
+from .._text import number, type_name
 from ..adapting.outputs import Kind, Kinds, act_on_outputs, check_kinds, kinds_in
 from ..groups.families import group as named_group
 from ..groups.families import rotation
@@ -277,7 +277,7 @@ def _check_arguments(
 ) -> None:
     """Raise an error if an argument cannot be used."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"export needs a torch.nn.Module; got a {type(model).__name__}")
+        raise TypeError(f"export needs a torch.nn.Module; got {type_name(model)}")
     if outputs != "auto":
         check_kinds(outputs)
     given = {"example": example, "int8": int8}
@@ -285,7 +285,7 @@ def _check_arguments(
         del given["int8"]
     for name, images in given.items():
         if not isinstance(images, Tensor):
-            raise TypeError(f"{name} must be images (N, C, H, W); got a {type(images).__name__}")
+            raise TypeError(f"{name} must be images (N, C, H, W); got {type_name(images)}")
         if not images.is_floating_point() or images.dtype == torch.bfloat16:
             raise ValueError(f"{name} must be float32, float64 or float16; got {images.dtype}: use .float()")
         if not list(checked_batches(images, max(1, len(images)))):  # also checks dims and values
@@ -307,7 +307,7 @@ def _kinds(returned: Any, outputs: Kinds | Literal["auto"], images: Tensor) -> l
     """Return how each tensor that the model returns for these images changes with them."""
     tensors = list(tensors_in(returned))
     if not tensors:
-        raise ValueError(f"the model should return tensors; it returned a {type(returned).__name__}")
+        raise ValueError(f"the model should return tensors; it returned {type_name(returned)}")
     if outputs != "auto":
         # the identity only checks that each tensor has the shape of its kind
         g = torch.zeros(len(images), dtype=torch.int64)

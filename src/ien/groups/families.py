@@ -10,7 +10,7 @@ from numbers import Integral
 from operator import mul
 from typing import Literal
 
-from .._text import nearest, short_repr
+from .._text import nearest, short_repr, type_name
 from .elements import Action, BlackBox, Element, unchanged
 from .group import MAX_ELEMENTS, Group
 from .similarity import Similarity
@@ -148,6 +148,10 @@ def custom(
     >>> custom("negative", {"invert": lambda x: 1 - x}, feature_actions="identity").labels
     ('identity', 'invert')
     """
+    if not isinstance(actions, Mapping):
+        raise TypeError(
+            f"actions must be a dict of functions by name, such as {{'blur': blur}}; got {type_name(actions)}"
+        )
     if isinstance(feature_actions, str):
         feature_actions = dict.fromkeys(actions, feature_actions)
     if not actions or set(feature_actions) != set(actions):
@@ -165,8 +169,8 @@ def custom(
             feature_action = given
         if not callable(action) or not callable(feature_action):
             raise ValueError(
-                f"action {label!r} of group {name!r} must be a function of an image batch, and what it "
-                f"does to features 'identity', 'same' or a function; got {action!r} and {given!r}"
+                f"action {label!r} of group {name!r} must be a function of a batch of images, and its "
+                f"feature action 'identity', 'same' or a function; got {_shown(action)} and {_shown(given)}"
             )
         steps.append(BlackBox(label, action, feature_action))
     return _group_of(name, steps)
@@ -197,7 +201,8 @@ def group(text: str | Group) -> Group:
     if isinstance(text, Group):
         return text
     if not isinstance(text, str):
-        raise TypeError(f"a group is written as text such as rot4xflip; got {text!r}")
+        given = repr(text) if isinstance(text, int) else type_name(text)  # rotation(4) without its name
+        raise TypeError(f"a group is text such as rot4, or a Group such as ien.rotation(4); got {given}")
     if len(text) > MAX_TEXT:
         raise ValueError(f"a group is written as text such as rot4xflip; got {len(text)} characters")
     factors = [_parse(part, text) for part in text.strip().lower().split("x")]
@@ -225,6 +230,13 @@ def _parse(part: str, text: str) -> Group:
         f"cannot read group {text!r}: {part!r} is none of rot<n>, flip, vflip, scale<factor>,<factor>; "
         f"join them with x, as in rot4xflip (C4, D4, p4 and p4m work too); {nearest(part, EXAMPLES)}"
     )
+
+
+def _shown(given: object) -> str:
+    """Name what was given as an action, for an error message."""
+    if callable(given):  # whose repr is an address
+        return type_name(given)
+    return short_repr(given)
 
 
 def _group_of(name: str, steps: Sequence[Similarity | BlackBox]) -> Group:

@@ -119,9 +119,12 @@ class Similarity:
 def check_sides(step: Similarity, height: int, width: int) -> None:
     """Check that an exact step keeps the size of a map: quarter turns need square ones."""
     if step.exact and step.quarters % 2 and height != width:
+        hint = ""
+        if width in (1, 3, 4):  # colours come last, as in arrays of pictures
+            hint = ", or x.permute(0, 3, 1, 2) if these are images (B, H, W, C)"
         raise ValueError(
             f"{step.label!r} swaps the sides of a map, and this one is {height}×{width}: quarter turns "
-            f"need square maps (crop or pad), or use a group without them, such as rot2xflip"
+            f"need square maps (crop or pad), or use a group without them, such as rot2xflip{hint}"
         )
 
 
@@ -173,7 +176,9 @@ def resample_by_matrix(x: Tensor, matrices: Sequence[Matrix], g: Tensor, mode: M
     The same as :func:`resample`, for indices (B,) whose values a trace does not know.
     """
     if not x.is_floating_point():
-        raise ValueError(f"this group interpolates and needs floating point, not {x.dtype}: use x.float()")
+        raise ValueError(
+            f"this group interpolates and needs floating point, not {x.dtype}: use {_as_floating(x)}"
+        )
     dtype = _coordinate_type(x)
     height, width = x.shape[-2:]
     # in float64 on the device, as _grid is on the CPU: pixel centres must not move by rounding
@@ -189,8 +194,15 @@ def resample_by_matrix(x: Tensor, matrices: Sequence[Matrix], g: Tensor, mode: M
 def _check_floating(x: Tensor, steps: Sequence[Similarity]) -> None:
     if not x.is_floating_point():
         raise ValueError(
-            f"{steps[0].label!r} interpolates and needs floating point, not {x.dtype}: use x.float()"
+            f"{steps[0].label!r} interpolates and needs floating point, not {x.dtype}: use {_as_floating(x)}"
         )
+
+
+def _as_floating(x: Tensor) -> str:
+    """Return the code that makes ``x`` floating point, for an error message."""
+    if x.dtype == torch.uint8:  # pixels from 0 to 255
+        return "x.float() / 255"
+    return "x.float()"
 
 
 def _coordinate_type(x: Tensor) -> torch.dtype:

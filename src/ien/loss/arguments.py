@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._text import type_name
 from .modules import map_leaves
 
 __all__ = ["Arguments", "check_arguments", "cut_for_batch", "repeat_for_views"]
@@ -33,7 +34,7 @@ def check_arguments(args: Any, kwargs: Any) -> Arguments:
     if not isinstance(args, tuple | list):
         raise TypeError(
             f"args must be a tuple of what forward takes after the images, such as args=(mask,); "
-            f"got a {type(args).__name__}"
+            f"got {type_name(args)}"
         )
     if kwargs is None:
         kwargs = {}

@@ -38,7 +38,7 @@ MAX_ERROR_LENGTH = 300
 def check_inputs(model: object, images: object, labels: object, batch_size: int) -> None:
     """Raise an error if an argument of ``measure`` has the wrong type."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module; got a {type(model).__name__}")
+        raise TypeError(f"model must be a torch.nn.Module; got {type_name(model)}")
     check_images(images)
     if labels is not None:
         _check_labels(labels)
@@ -95,11 +95,16 @@ def try_model(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> A
         return model(x, *args, **kwargs)
     except Exception as error:
         reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
+        remedy = (
+            "pass images of the size, channels and dtype it expects (in the shell: --size CxHxW), and what "
+            "else it takes as args=(…,) and kwargs={…} (in the shell: wrap it in a module that takes images "
+            "alone)"
+        )
+        if x.dtype == torch.uint8:  # pixels from 0 to 255
+            remedy = "use images.float() / 255"
         raise ValueError(
             f"the model fails on images {_size_text(x.shape[1:])} of {x.dtype} "
-            f"({type(error).__name__}: {reason}): pass images of the size, channels and dtype it expects "
-            f"(in the shell: --size CxHxW), and what else it takes as args=(…,) and kwargs={{…}} "
-            f"(in the shell: wrap it in a module that takes images alone)"
+            f"({type(error).__name__}: {reason}): {remedy}"
         ) from error
 
 
@@ -198,7 +203,7 @@ def _batches(images: Images, batch_size: int) -> Iterator[Tensor]:
             first = batch[0]
         if not isinstance(first, Tensor):
             raise TypeError(
-                f"a batch must be a tensor, or a tuple whose first entry is one; got a {type(batch).__name__}"
+                f"a batch must be a tensor, or a tuple whose first entry is one; got {type_name(batch)}"
             )
         yield first
 
@@ -206,7 +211,7 @@ def _batches(images: Images, batch_size: int) -> Iterator[Tensor]:
 def _check_labels(labels: object) -> None:
     needed = "labels must be an integer tensor (N,), such as torch.tensor([3, 1, 4])"
     if not isinstance(labels, Tensor):
-        raise TypeError(f"{needed}; got a {type(labels).__name__}")
+        raise TypeError(f"{needed}; got {type_name(labels)}")
     if labels.is_floating_point():
         raise TypeError(f"{needed}; got {labels.dtype}")
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .._text import type_name
 from ..groups.group import Group
 from ..groups.members import FeatureAction, check_action
 from ..loss.feature_groups import Spec
@@ -96,7 +97,7 @@ class EquivarianceError:
         """
         check_inputs(model, images, labels, batch_size=1)
         if not isinstance(images, Tensor):
-            raise TypeError(f"update takes one batch (B, C, H, W); got a {type(images).__name__}")
+            raise TypeError(f"update takes one batch (B, C, H, W); got {type_name(images)}")
         # a process with more batches than the others would wait for them inside the wrapper
         model = unwrapped(model)
         device = device_of(model, torch.device("cpu"))

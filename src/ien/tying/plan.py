@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import seeded
-from .._text import nearest
+from .._text import nearest, type_name
 from ..geometry.doctor import doctor
 from ..groups.families import group as parse_group
 from ..groups.group import Group
@@ -171,7 +171,7 @@ def _noise(like: Tensor) -> Tensor:
 
 
 def _warn(planner: Planner, outputs: str) -> None:
-    """Warn if heads have very few features to read, and if the model returns its own features."""
+    """Warn of too few features, of kernels without direction, and of features that are returned."""
     wiring = planner.wiring
     needed = f"{MIN_FEATURES} × {len(planner.group)} = {MIN_FEATURES * len(planner.group)}"
     for name in (wiring.leaving | wiring.beside_maps) & set(planner.inputs):
@@ -184,6 +184,14 @@ def _warn(planner: Planner, outputs: str) -> None:
                 f"little from so few: use {needed} or more",
                 stacklevel=4,
             )
+    if _all_single(planner):
+        order = len(planner.group)
+        warnings.warn(
+            f"feature groups of {planner.group} have {order} channels, and no layer can be split into them: "
+            f"all kernels look the same from all sides, and the model learns little; give layers multiples "
+            f"of {order} channels that no group norm or conv group cuts through, or use a smaller group",
+            stacklevel=4,
+        )
     read = set()
     for _, module, layers in wiring.reads:
         if isinstance(module, Mixing):
@@ -200,6 +208,20 @@ def _warn(planner: Planner, outputs: str) -> None:
             f"them with their size in feature_groups to allow it, or return only what comes after them",
             stacklevel=4,
         )
+
+
+def _all_single(planner: Planner) -> bool:
+    """Return whether no layer inside of the model got the feature groups that it should have."""
+    wiring = planner.wiring
+    has_kernels = False  # larger than 1×1, which look the same from all sides anyway
+    for name, module, _ in wiring.reads:
+        if name in wiring.leaving or name in wiring.beside_maps or not isinstance(module, Mixing):
+            continue
+        spec, _ = asked_for(name, planner.specs)
+        if spec is not None or any(size > 1 for size, _ in planner.chosen[name]):
+            return False
+        has_kernels = has_kernels or math.prod(module.weight.shape[2:]) > 1
+    return has_kernels
 
 
 @contextmanager
@@ -298,17 +320,21 @@ def _checked(
 
 def _check_images(images: object) -> None:
     """Raise an error unless these are a batch of images with finite numbers."""
-    given = type(images).__name__
-    if isinstance(images, Tensor):
-        given = f"{images.dtype} {tuple(images.shape)}"
-    if (
-        not isinstance(images, Tensor)
-        or images.ndim != 4
-        or not images.is_floating_point()
-        or not len(images)
-    ):
+    needed = "images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33)"
+    if not isinstance(images, Tensor):
+        hint = ""
+        if isinstance(images, list | tuple):
+            hint = ": torch.stack(images) makes a batch of images"
+        elif isinstance(images, Iterable) and not hasattr(images, "__array__"):  # a DataLoader
+            hint = ": take a batch of it"
+        raise TypeError(f"{needed}; got {type_name(images)}{hint}")
+    if images.ndim == 3:
+        raise ValueError(f"{needed}; got one image {tuple(images.shape)}: use images[None]")
+    if images.ndim != 4 or not len(images):
+        raise ValueError(f"{needed}; got {tuple(images.shape)}")
+    if not images.is_floating_point():
         raise ValueError(
-            f"images must be a batch (B, C, H, W), such as torch.rand(4, 3, 33, 33); got {given}"
+            f"images must have floating-point numbers; got {images.dtype}: use images.float() / 255"
         )
     if not images.isfinite().all():
         raise ValueError("images hold NaN or infinite values: repair these images or leave them out")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .._text import type_name
 from ..groups.group import Group
 from ..loss.feature_groups import Spec
 from .parametrized import (
@@ -100,7 +101,7 @@ def make_equivariant(
     True
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"make_equivariant needs a torch.nn.Module; got a {type(model).__name__}")
+        raise TypeError(f"make_equivariant needs a torch.nn.Module; got {type_name(model)}")
     if _is_tied(model):
         raise ValueError("the model is tied already: call ien.make_plain(model) first")
     if kernels not in get_args(Kernels):
@@ -139,6 +140,8 @@ def make_plain(model: nn.Module) -> nn.Module:
     >>> list(make_plain(net).state_dict())
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"make_plain needs a torch.nn.Module; got {type_name(model)}")
     # in inference mode its weights could not be trained again, and without gradients a weight norm
     # would become a buffer
     with torch.inference_mode(False), torch.enable_grad():
