@@ -35,7 +35,8 @@ INTRODUCTION = """# Benchmarks
 
 Written by `make bench`; `python benchmarks/bench.py loss peers` measures these parts alone. Machines are
 noisy, so the sides of a ratio take turns: a ratio is the median over rounds, and beside it stand the
-quartiles. Float32; 64 images unless it says otherwise.
+quartiles. Whether a goal is missed is decided before rounding. Float32; 64 images unless it says
+otherwise.
 """
 
 

@@ -167,7 +167,7 @@ def test_random_weights_are_named_repeatable_and_no_gate(photos) -> None:
         ("measure net.py:bild ON", "net.py has no 'bild'; it has build"),
         (
             "measure net.py ON",
-            "there is no run folder net.py; name a model from code like this: code.py:build",
+            "name the function of net.py that makes the model",
         ),
         ("measure one", "one is not a run folder"),
         ("measure net.py:build ON --data here", "--data is for a run"),
@@ -181,6 +181,10 @@ def test_random_weights_are_named_repeatable_and_no_gate(photos) -> None:
         ("report net.py:build --images photos --weights photos", "photos is a folder, not a file with"),
         ("report net.py:Several --images photos", "name the part to look at, such as --output logits, or"),
         ("report net.py:Several --images photos --output logit", "did you mean logits?"),
+        (
+            "report net.py:build --images photos -o page.pdf",
+            "the page is HTML: name it page.html; got page.pdf",
+        ),
         ("report one --weights w.pt", "--weights is for a model from code"),
         ("report one", "one is not a run folder"),
         ("report nowhere", "nowhere is not a run folder"),

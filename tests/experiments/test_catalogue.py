@@ -20,6 +20,11 @@ def test_names_and_patterns_are_found_once_and_in_the_order_asked() -> None:
     assert find("*") == names()
 
 
+def test_a_table_in_place_of_its_experiments_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'rot-mnist'; for all \d+ of that table write 'rot-mnist/\*'"):
+        find("rot-mnist")
+
+
 @pytest.mark.parametrize(
     ("name", "preset", "match"),
     [

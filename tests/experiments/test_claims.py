@@ -166,6 +166,13 @@ def test_the_table_is_made_of_the_records() -> None:
     assert float(re.match(r"\S+", ours)[0]) == pytest.approx(95.81 - 97.28, abs=0.011)
 
 
+def test_the_verdicts_are_counted_in_one_sentence() -> None:
+    section = claims_section(RESULTS)
+    verdicts = [line.split(" | ")[1] for line in section.splitlines() if line.startswith("| ")][2:]
+    hold, refuted = verdicts.count("holds"), verdicts.count("does not hold")
+    assert f"Of {len(verdicts)} claims, {hold} hold here, {refuted} do not, " in section
+
+
 def test_trackers_are_compared_at_medium_where_both_rows_have_it(tmp_path) -> None:
     def write(row: str, preset: str, success: float) -> None:
         made = record(row, tracking__rot_otb__success=success)

@@ -43,6 +43,13 @@ def build_model(target: str, **options: Any) -> nn.Module:
         ValueError: The text names no model, or the code raised an error; the message says where.
     """
     place, _, name = target.rpartition(":")
+    if target.endswith(".py"):
+        raise ValueError(f"name the function of {target} that makes the model, such as {target}:build")
+    if ":" not in target and not Path(target).exists():
+        raise ValueError(
+            f"there is no folder {target}; a model is a run folder, or a function in a code file: "
+            f"code.py:build"
+        )
     if not place or not name.isidentifier():
         raise ValueError(
             f"a model is a run folder, or a function in a code file: code.py:build; got {target!r}"
@@ -58,6 +65,12 @@ def build_model(target: str, **options: Any) -> nn.Module:
     found = getattr(module, name)
     if isinstance(found, nn.Module):
         return found
+    needed = _needed(found, options)
+    if needed:
+        raise ValueError(
+            f"{target} cannot be called without {', '.join(needed)}: name a function that makes the model "
+            f"without arguments"
+        )
     # SystemExit too: a script may end itself when it is imported or called
     try:
         model = found(**_taken(found, options))
@@ -189,6 +202,20 @@ def _taken(function: Any, options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in parameters}
 
 
+def _needed(function: Any, options: dict[str, Any]) -> list[str]:
+    """Return the parameters of a function that have no default and are not among the options."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not a function, or one that does not say
+        return []
+    names = []
+    for parameter in parameters:
+        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_one and parameter.default is parameter.empty and parameter.name not in options:
+            names.append(parameter.name)
+    return names
+
+
 def _run_file(path: Path) -> ModuleType:
     """Run a code file as a module; it may import the files beside it, as a script may."""
     if not path.is_file():
@@ -228,7 +255,11 @@ def _functions_in(module: ModuleType) -> str:
 def _describe(error: BaseException) -> str:
     """Name the error and the line of code that raised it."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        # not of the import system, nor of this file: nobody could mend those
+        if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__):
+            frames.append(frame)
     if not frames:
         return text
     last = frames[-1]

@@ -198,7 +198,7 @@ def is_run(target: str, weights: Path | None) -> bool:
         if weights is not None:
             raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
         return True
-    if ":" not in target:
+    if ":" not in target and not target.endswith(".py"):
         raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
     return False
 

@@ -94,6 +94,8 @@ def report(
     code = [target for target in targets if not Path(target).is_dir() and ":" in target]
     notes: list[str] = []
     with Console(stderr=True).status("reading") as status, one_line_errors(TypeError, RuntimeError):
+        if out.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"the page is HTML: name it {out.with_suffix('.html')}; got {out}")
         if code:
             if len(targets) > 1:
                 raise ValueError(f"a page shows runs, or one model from code: write one for {code[0]} alone")

@@ -57,7 +57,11 @@ def find(*patterns: str) -> list[str]:
     for pattern in patterns:
         matching = fnmatch.filter(known, pattern)
         if not matching:
-            raise ValueError(f"there is no experiment {pattern!r}; {nearest(pattern, known)}")
+            hint = nearest(pattern, known)
+            rows = fnmatch.filter(known, f"{pattern}/*")
+            if rows:
+                hint = f"for all {len(rows)} of that table write '{pattern}/*'"
+            raise ValueError(f"there is no experiment {pattern!r}; {hint}")
         found |= dict.fromkeys(matching)
     return list(found)
 

@@ -277,15 +277,33 @@ def claims_section(results: Path) -> str:
         sizes = "preset `small`, of trackers `medium`"
     return (
         "## What the paper claims, and what we find\n\n"
-        "By how many percentage points the first is above the second; on Rot-OTB, of success, of success "
-        "with the hull of the rotated box, or of precision. Ours at the "
-        f"{sizes}: narrow networks, small images and few epochs, where the paper's are large; with "
-        "95 % intervals over seeds. Where the paper has several β, the one that it reports. A claim holds if "
-        "the whole interval is above 0, and does not if all of it is below; *at par* means at most "
-        f"{MARGIN:g} points below, so there -{MARGIN:g} stands in place of 0. Equivariance: by how many "
-        "powers of ten the relative error of the worst layer is lower (the paper's: L_G). Speeds: ratios "
-        f"with quartiles from [the benchmarks](benchmarks.md); up to {100 * LEVEL:g} % they are level.\n\n"
+        f"{_counted(table[1:])}\n\n"
+        f"- **Size:** ours are at the {sizes}: narrow networks, small images and few epochs, where the "
+        "paper's are large.\n"
+        "- **Numbers:** by how many percentage points of accuracy the first network is above the second; on "
+        "Rot-OTB, of success, of success with the hull of the rotated box, or of precision. Ours have 95 % "
+        "intervals over seeds. Where the paper has several β, it is the one that the paper reports.\n"
+        "- **Holds** if the whole interval is above 0, **does not hold** if all of it is below. *At par* "
+        f"means at most {MARGIN:g} points below, so there -{MARGIN:g} stands in place of 0.\n"
+        "- **Equivariance:** by how many powers of ten the relative error of the worst layer is lower (the "
+        "paper's: L_G).\n"
+        "- **Speeds:** ratios with quartiles, from [the benchmarks](benchmarks.md); up to "
+        f"{100 * LEVEL:g} % they are level.\n\n"
         f"{markdown_table(table, left=2)}\n"
+    )
+
+
+def _counted(lines: Sequence[Sequence[str]]) -> str:
+    """Count the verdicts in one sentence."""
+    verdicts = [says for _, says, *_ in lines]
+    hold = verdicts.count("holds")
+    do_not = verdicts.count("does not hold")
+    one_seed = verdicts.count("one seed: undecided")
+    undecided = len([says for says in verdicts if "undecided" in says])
+    not_run = len(lines) - hold - do_not - undecided
+    return (
+        f"Of {len(lines)} claims, {hold} hold here, {do_not} do not, {undecided} are undecided "
+        f"({one_seed} of them for want of a second seed), and {not_run} are not run yet."
     )
 
 

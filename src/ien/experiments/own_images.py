@@ -288,8 +288,13 @@ def _config(wanted: Wanted, model: str, found: _Images) -> Config:
     }
     if model == OWN:
         values |= {"code": wanted.code, "code_sha256": wanted.code_sha256, "max_lr": OWN_RATE}
-    else:
+    elif len(group) in (1, 2, 4, 8):
         values["feature_groups"] = str(len(group))
+    else:
+        raise ValueError(
+            f"{group} has {len(group)} elements, and {model} takes groups of 2, 4 or 8, such as rot4; a "
+            f"network of yours takes any: --model net.py:build"
+        )
     if wanted.group != NO_GROUP:
         # elements that resample are only learnt if they are seen
         resamples = not all(group.exact)

@@ -226,7 +226,7 @@ def _failure(error: Exception, size: tuple[int, int, int]) -> str:
             f"the model reads tensor values (.item(), an if on a tensor, a boolean index: {cause}), "
             f"but the doctor runs it without values: pass only the part of the model that computes the maps"
         )
-    remedy = "pass an input_size that it accepts"
+    remedy = "pass an input_size that it accepts (in the shell: --size CxHxW)"
     has_other_arguments = isinstance(error, TypeError) and "argument" in cause
     if has_other_arguments or "scalar type" in cause:
         remedy = "wrap it in a module that takes one batch of images"

@@ -107,7 +107,7 @@ class EquivarianceLoss:
     weights of layers 0 this is the augmented CNN, at its cost: nothing is captured.
 
     Do not use it to make a network *exactly* equivariant to quarter turns and flips: tied weights
-    (:func:`ien.make_equivariant`) do that at no extra cost. The loss is for all other
+    (:func:`ien.make_equivariant`) do that, and cost less. The loss is for all other
     transformations, and for networks that should be equivariant only as far as the task allows.
 
     An objective without a target may serve several models in several threads, but not one model in

@@ -158,7 +158,9 @@ def read_data(folder: Path) -> dict[str, Any]:
 def _read(folder: Path) -> tuple[Config, dict[str, Any]]:
     path = folder / "config.json"
     if not path.exists():
-        raise FileNotFoundError(f"{folder} is not a run folder: it has no config.json (ien run makes one)")
+        raise FileNotFoundError(
+            f"{folder} is not a run folder: it has no config.json, which ien run and ien train write"
+        )
     text = read_bounded(path)
     try:
         content = _parsed(text)
