@@ -1,4 +1,13 @@
-"""Make an ordinary convolutional network equivariant by training it that way.
+"""Make an ordinary convolutional network equivariant, or find out whether it is.
+
+What to call first:
+
+    ien.make_equivariant(model, "rot4", images)  exactly, for quarter turns; then train
+    ien.measure(model, images, "rot4")           how equivariant is each layer?
+    ien.doctor(model, input_size=(3, 224, 224))  what makes it impossible, and which sizes help?
+    ien.symmetry(images, labels, "rot4")         do these data have this symmetry?
+    ien.GroupAverage(model, "rot4")              a trained model; or Canonicalize, adapt
+    ien.EquivarianceLoss("rot4", layers, 4)      the paper's loss: scale, and functions of your own
 
 The package, in the order in which it imports and in which to read it:
 

@@ -133,7 +133,7 @@ def test_a_file_stands_for_its_folder_unless_it_is_code(net) -> None:
     for command in ("report", "measure", "resume", "show", "plot errors"):
         done = invoke(*command.split(), "run/result.json", code=2)
         assert done.stderr.startswith("run/result.json is a file: using the folder run\nerror: "), command
-    assert "code.py:build" in error_of("measure", "net.py")  # a file, and no run
+    assert "such as net.py:build" in error_of("measure", "net.py")  # a file, and no run
 
 
 def test_shells_are_offered_completion(monkeypatch) -> None:

@@ -86,7 +86,7 @@ def test_a_function_a_ready_model_and_a_class_in_a_module_can_be_named(target, k
             "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'$",
         ),
         ("net.py", "name the function of net.py that makes the model, such as net.py:build"),
-        ("nothing", "there is no folder nothing; a model is a run folder, or a function in a code file"),
+        ("nothing", "there is no run folder nothing; a model is a run folder, or a function in a code file"),
         ("nonet.py:build", r"there is no code file nonet\.py"),
         (":build", "in a code file: code.py:build; got ':build'"),
         ("net.py:a b", "got 'net.py:a b'"),

@@ -27,12 +27,13 @@ class Partly(nn.Module):
 def test_the_table_has_a_row_for_each_layer_and_says_what_is_not_tied() -> None:
     model = Partly()
     tied = ien.make_equivariant(model, "rot4", IMAGES)
-    title, header, first, second, *notes = str(tied).splitlines()
+    title, header, first, second, legend, *notes = str(tied).splitlines()
     # 8 of 32 kernels and biases, 8 of 32 kernels for each of 2 outputs, and what is not tied
     stored = 8 * 9 + 8 + 8 * 9 * 2 + 2 + 81 + 12
     plain = 32 * 9 + 32 + 32 * 9 * 2 + 2 + 81 + 12
     assert title == f"equivariant to rot4: stores {stored} of {plain} numbers ({stored / plain:.0%})"
     assert header.split() == ["layer", "in", "out", "moved", "error"]
+    assert legend.startswith("in, out: size of feature groups; moved: ") and "between" not in legend
     assert first.split()[:3] == ["body.0", "1", "4"]
     assert second.split()[:3] == ["body.2", "4", "1"]
     assert notes == [

@@ -1,4 +1,4 @@
-"""The command that makes a trained model equivariant without training it again: adapt."""
+"""The command that makes a trained model equivariant without labels: adapt."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def adapt(
         ),
     ] = "scores",
     minutes: Annotated[
-        float | None, typer.Option(metavar="N", help="How long to adapt.", show_default="10")
+        float | None, typer.Option(metavar="N", help="adapt: how many minutes to train.", show_default="10")
     ] = None,
     steps: Annotated[
         int | None,
@@ -110,7 +110,7 @@ def adapt(
         float | None, typer.Option(metavar="X", help="adapt: the highest.", show_default="0.0001")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="adapt: images a step.", show_default="16")
+        int | None, typer.Option(min=1, metavar="N", help="adapt: images in a step.", show_default="16")
     ] = None,
     test: Annotated[
         Path | None,
@@ -120,7 +120,7 @@ def adapt(
         Path | None,
         typer.Option(
             metavar="CSV",
-            help="Classes of the images of --test: a line 'file,class_index', then one an image, which is "
+            help="Classes of the images of --test: a line 'file,class_index', then a line for each image, "
             "named by its path in DIR, or by its file name.",
         ),
     ] = None,
@@ -132,13 +132,13 @@ def adapt(
     model: OwnModel = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a trained model equivariant, without labels and without training it again.
+    """Make a trained model equivariant, without labels.
 
     average: exact, nothing is trained; costs as many passes as the group has elements.
 
-    canonicalize: exact; a small network rotates each image upright first, at 7 to 9 % more.
+    canonicalize: exact; a small network rotates each image upright; takes 7 to 9 % longer.
 
-    adapt: not exact; a copy learns to answer alike, and costs nothing more.
+    adapt: not exact; a copy learns to answer for rotated images as for upright ones.
 
     It ends with a table of before and after.
 

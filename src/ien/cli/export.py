@@ -83,7 +83,7 @@ def export(
     ] = False,
     tolerance: Annotated[
         float,
-        typer.Option(metavar="X", help="The largest difference to accept, of the largest output."),
+        typer.Option(metavar="X", help="Accept differences up to this share of the largest output."),
     ] = 1e-4,
     opset: Annotated[
         int | None,

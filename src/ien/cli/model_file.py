@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from .._text import type_name
 from ..loss.modules import WRAPPERS, unwrapped
+from .options import no_model
 
 __all__ = ["Built", "build_model", "build_with_weights", "given_model", "uncompiled"]
 
@@ -43,17 +44,8 @@ def build_model(target: str, **options: Any) -> nn.Module:
         ValueError: The text names no model, or the code raised an error; the message says where.
     """
     place, _, name = target.rpartition(":")
-    if target.endswith(".py"):
-        raise ValueError(f"name the function of {target} that makes the model, such as {target}:build")
-    if ":" not in target and not Path(target).exists():
-        raise ValueError(
-            f"there is no folder {target}; a model is a run folder, or a function in a code file: "
-            f"code.py:build"
-        )
     if not place or not name.isidentifier():
-        raise ValueError(
-            f"a model is a run folder, or a function in a code file: code.py:build; got {target!r}"
-        )
+        raise no_model(target)
 
     if place.endswith(".py"):
         module = _run_file(Path(place).expanduser())

@@ -33,6 +33,7 @@ __all__ = [
     "group_option",
     "is_run",
     "layer_names",
+    "no_model",
     "own_model",
     "print_json",
     "read_size",
@@ -145,7 +146,7 @@ Size = Annotated[
     typer.Option(
         "--size",
         metavar="CxHxW",
-        help="Image size: 3x224x224, 1x28x28, or 224, which means the first. Images are scaled to it; "
+        help="Image size: 1x28x28, 3x224x224, or 224, short for 3x224x224. Images are scaled to it; "
         "for a square, the largest square in their middle.",
     ),
 ]
@@ -198,9 +199,23 @@ def is_run(target: str, weights: Path | None) -> bool:
         if weights is not None:
             raise ValueError(f"--weights is for a model from code; {target} is a run and has its own")
         return True
-    if ":" not in target and not target.endswith(".py"):
-        raise ValueError(f"there is no run folder {target}; name a model from code like this: code.py:build")
+    if ":" not in target:
+        raise no_model(target)
     return False
+
+
+def no_model(target: str) -> ValueError:
+    """Return the error about a target that names neither a run folder nor a function.
+
+    >>> no_model("net.py")
+    ValueError('name the function of net.py that makes the model, such as net.py:build')
+    """
+    if target.endswith(".py"):
+        return ValueError(f"name the function of {target} that makes the model, such as {target}:build")
+    form = "a function in a code file: code.py:build"
+    if ":" not in target and not Path(target).exists():
+        return ValueError(f"there is no run folder {target}; a model is a run folder, or {form}")
+    return ValueError(f"a model is a run folder, or {form}; got {target!r}")
 
 
 @contextmanager

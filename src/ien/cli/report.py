@@ -44,7 +44,9 @@ def report(
             help="Run folders of finished runs, or one function that makes a model: path/to/code.py:build.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page, an .html file.")] = Path(
+        "report.html"
+    ),
     weights: Weights = None,
     images: Annotated[
         Path | None,

@@ -87,7 +87,9 @@ def run(
     cpus: Annotated[int, typer.Option(min=1, rich_help_panel=CLUSTER, help="CPUs of each job.")] = 1,
     hours: Annotated[
         float,
-        typer.Option(min=0.1, rich_help_panel=CLUSTER, help="Then a job stops, queues again and resumes."),
+        typer.Option(
+            min=0.1, rich_help_panel=CLUSTER, help="After so many, a job stops, queues again and resumes."
+        ),
     ] = 24.0,
     partition: Annotated[
         str | None,

@@ -73,7 +73,7 @@ def train(
     ignore: Annotated[
         int | None,
         typer.Option(
-            metavar="VALUE", min=0, max=255, help="A value of masks where nothing is known: not counted."
+            metavar="VALUE", min=0, max=255, help="A value in masks to leave out of training and scores."
         ),
     ] = None,
     settings: Settings = None,

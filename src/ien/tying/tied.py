@@ -329,7 +329,13 @@ class Tied:
 
     def _notes(self) -> list[str]:
         """Return what the table does not say."""
-        notes = []
+        legend = (
+            "in, out: size of feature groups; moved: how far tied weights are from those before (0 to 1); "
+            "error: relative, under quarter turns and flips (0 is equivariant)"
+        )
+        if self._resamples():
+            legend += "; between: the same under all other elements"
+        notes = [legend]
         if self._with_slack:
             notes.append("slack: ‖r‖ / ‖P W‖, how far a weight has left the symmetry")
         if self._listener is not None:
@@ -340,10 +346,14 @@ class Tied:
             notes.append(f"frozen, and not tied: keep them frozen: {', '.join(self.plan.untied)}")
         return notes
 
+    def _resamples(self) -> bool:
+        """Return whether the group has elements other than quarter turns and flips."""
+        return any(layer.between is not None for layer in self.layers.values())
+
     def _rows(self) -> list[list[str]]:
         """Return the table: a header, and a row for each layer."""
         header = ["layer", "in", "out", "moved", "error"]
-        resamples = any(layer.between is not None for layer in self.layers.values())
+        resamples = self._resamples()
         if resamples:
             header.append("between")
         if self._with_slack:
