@@ -131,5 +131,5 @@ def test_images_that_come_again_count_once() -> None:
     assert again.accuracy == once.accuracy
     for name, weight in once.network.state_dict().items():
         assert torch.equal(weight, again.network.state_dict()[name])
-    with pytest.raises(ValueError, match="20 different images are too few"):
+    with pytest.raises(ValueError, match="32 different images or more, better thousands; got 20"):
         once.fit([images[:20], images[:20]], progress=False)

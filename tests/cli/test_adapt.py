@@ -388,6 +388,6 @@ def test_few_images_are_refused(place: Path) -> None:
     for i in range(10, 60):
         (place / "photos" / f"{i:02}.png").unlink()
     code, text = call(place, "--how", "canonicalize", "-o", f"{place}/up.safetensors")
-    assert code == 2 and "8 different images are too few" in text
+    assert code == 2 and "needs 32 different images or more, better thousands; got 8" in text
     code, text = call(place, "--how", "adapt", "--minutes", "0.1", "-o", f"{place}/up.safetensors")
     assert code == 2 and "images are too few" in text

@@ -129,7 +129,7 @@ def test_counters_of_training_may_be_missing() -> None:
         ),
         (
             {name: PLAIN[name] for name in list(PLAIN)[:-1]},
-            "of whose 9 tensors 8 fit: missing fc.bias; build",
+            "they have 8 of its 9 tensors; missing fc.bias; build",
         ),
         (under("a.", PLAIN) | under("b.", PLAIN), "fit under 2 prefixes, a., b.: write those of one"),
     ],

@@ -188,4 +188,6 @@ def table_with(experiment: str) -> str:
         for part in table.parts:
             if part.shows(experiment):
                 return name
-    raise ValueError(f"no table shows {experiment!r}")
+    raise ValueError(
+        f"no table shows {experiment!r}: for a run of your own use ien show RUN or ien report RUN"
+    )

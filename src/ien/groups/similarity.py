@@ -124,7 +124,8 @@ def check_sides(step: Similarity, height: int, width: int) -> None:
             hint = ", or x.permute(0, 3, 1, 2) if these are images (B, H, W, C)"
         raise ValueError(
             f"{step.label!r} swaps the sides of a map, and this one is {height}×{width}: quarter turns "
-            f"need square maps (crop or pad), or use a group without them, such as rot2xflip{hint}"
+            f"need square maps (crop or pad, or --size in the shell), or use a group without them, such as "
+            f"rot2xflip{hint}"
         )
 
 

@@ -239,7 +239,7 @@ class _Match:
                 names = close.removeprefix("did you mean ").removesuffix("?").replace(", ", " or ")
                 hint = f"if {self.missing[0]} is {names} in the file, rename it there or in the code"
         return (
-            f"do not fit the model, of whose {len(self.own)} tensors {fitting} fit: "
+            f"do not fit the model: they have {fitting} of its {len(self.own)} tensors; "
             f"{'; '.join(parts)}; {hint}"
         )
 

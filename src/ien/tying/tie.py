@@ -92,6 +92,7 @@ def make_equivariant(
 
     Raises:
         ValueError: If the model cannot be equivariant; it names the layer, and nothing has changed.
+        TypeError: If ``model``, ``group`` or ``images`` is something else altogether.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 2, 3))
     >>> images = torch.rand(4, 1, 9, 9)
