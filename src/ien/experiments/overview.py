@@ -88,7 +88,7 @@ def study_table(results: Path, preset: str = "small") -> str:
     parts = [_markdown(overview(rows, preset)), EXPLAINED]
     on_a_tenth = overview(rows, preset, tenth=True)
     if on_a_tenth:
-        parts.append("With a tenth of the training images, in as many steps:")
+        parts.append("With a tenth of the training images, in three tenths of the steps:")
         parts.append(_markdown(on_a_tenth))
     return "\n\n".join(parts) + "\n"
 

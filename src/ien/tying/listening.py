@@ -18,7 +18,8 @@ and after n steps T is about n ‖μ‖² / (‖μ‖² + tr Σ), with the varia
 side, pictures are cut from the same photograph. A remainder that follows the mean gradient of n
 steps follows the common part, ‖μ‖², and noise as well, tr Σ / n; it helps if there is more of the
 first. Then T, the *signal*, is above 1. So remainders begin to learn as soon as T is above 1 by
-three standard deviations √V.
+four standard deviations √V. Fewer would not do: the question is asked after every step of every
+epoch, and chance has as many tries.
 
 **Long epochs** are heard in windows: the gradients of a sixteenth of the steps so far are added up
 before they are compared with those before. **Short epochs** have too few steps to tell V from. An
@@ -43,8 +44,8 @@ __all__ = ["Evidence", "Listener"]
 
 MIN_SIGNAL = 1.0
 """n ‖μ‖² / tr Σ from which on remainders may learn: more signal than noise."""
-DOUBT = 3.0
-"""Standard deviations by which the signal must be above that."""
+DOUBT = 4.0
+"""Standard deviations by which the signal must be above that, as it is looked at again and again."""
 MIN_STEPS = 16
 """Gradients before anything is decided: fewer say little about their variance."""
 ENOUGH_STEPS = 32
