@@ -89,8 +89,8 @@ METHODS: dict[str, Settings] = {
 ON_A_TENTH = ("cnn", "cnn-aug", "tied", "slack")
 """Methods that are also trained on a tenth of the images."""
 STEPS_ON_A_TENTH = 0.3
-"""Their steps, as a share of the others'. Chosen on validation images of EuroSAT: with as many
-steps, so with ten times as many passes, the plain CNN was 19 points less accurate."""
+"""Their steps, as a share of the others'. Chosen on validation images: with as many steps, so with
+ten times as many passes, the plain CNN was 2.5 points worse on digits, and 19 on EuroSAT."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "paper": {"image_size": 65, "batch_size": 32},
