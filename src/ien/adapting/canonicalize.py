@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from .._files import write_tensors
+from .._text import type_name
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..groups.members import permutes_members
+from ..loss.modules import tensors_in
 from ..measuring.inputs import (
     Images,
     check_floating,
@@ -26,7 +28,7 @@ from ..measuring.inputs import (
 )
 from ..tying.tie import make_plain
 from .orientation import orientation_network, shrink, train_orientation
-from .outputs import Kinds, act_on_outputs, check_kinds, check_square, only_tensor
+from .outputs import Kinds, act_on_outputs, check_kinds, check_module, check_square
 
 __all__ = ["Canonicalize"]
 
@@ -67,6 +69,7 @@ class Canonicalize(nn.Module):
 
     def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "scores") -> None:
         super().__init__()
+        check_module(model, "Canonicalize")
         check_kinds(outputs)
         self.model = model
         self.group = named_group(group)
@@ -190,12 +193,7 @@ class Canonicalize(nn.Module):
         with eval_mode(self.model):
             for k in range(len(self.group)):
                 elements = torch.full((len(half),), k)
-                scores = only_tensor(self._small(self.group.act(half, elements, inverse=True)))
-                if scores.ndim != 2:
-                    raise ValueError(
-                        f"without fit(images) the model must return scores (B, classes); it returns "
-                        f"{tuple(scores.shape)}: call fit(images), which works for every model"
-                    )
+                scores = _only_scores(self._small(self.group.act(half, elements, inverse=True)))
                 confidence.append(scores.softmax(1).amax(1))  # (B,)
         return torch.stack(confidence, dim=1)  # (B, |G|)
 
@@ -209,6 +207,18 @@ class Canonicalize(nn.Module):
                 f"the model fails on copies of {side}×{side} pixels ({reason}): call fit(images), "
                 f"after which it runs on whole images only"
             ) from error
+
+
+def _only_scores(returned: Any) -> Tensor:
+    """The scores (B, classes) that a model returned, if they are all that it returned."""
+    found = list(tensors_in(returned))
+    if len(found) == 1 and found[0].ndim == 2:
+        return found[0]
+    what = ", ".join(str(tuple(tensor.shape)) for tensor in found) or type_name(returned)
+    raise ValueError(
+        f"without fit(images) the model must return scores (B, classes); it returns {what}: call "
+        f"fit(images), which works for every model"
+    )
 
 
 def _first_batch(images: Images) -> tuple[Tensor, Images]:
