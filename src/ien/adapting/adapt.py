@@ -81,7 +81,7 @@ def adapt(
         seed: Of all random choices.
         folder: Where to keep a checkpoint, every minute and after Ctrl-C. If it has one, of the
             same model and settings, training goes on from it.
-        progress: Whether to show a bar on a terminal.
+        progress: Whether to show a bar on a terminal, and a line a minute in a log.
 
     Returns:
         The adapted copy, in eval mode.
@@ -127,7 +127,7 @@ def adapt(
     saved = seconds
     may_mirror = not has_flips(named)
     imitation: Imitation | None = None
-    bar = progress_bar("adapting (seconds)", round(budget), shown=progress)
+    bar = progress_bar("adapting (seconds)", round(budget), shown=progress, lines=True)
     with bar as advance, stop_requests() as stop:
         advance(seconds)
         while seconds < budget and not stop:

@@ -93,7 +93,7 @@ class Canonicalize(nn.Module):
                 (N, C, n, n), or batches. A tenth is held out for :attr:`accuracy`.
             steps: Steps of training with 64 images each.
             seed: Of all random choices.
-            progress: Whether to show a bar on a terminal.
+            progress: Whether to show a bar on a terminal, and a line a minute in a log.
 
         Returns:
             Itself.
