@@ -137,9 +137,15 @@ class Canonicalize(nn.Module):
         """
         from safetensors import safe_open
 
+        # not inside the block: the file is not to blame for these
+        check_module(model, "Canonicalize")
+        check_kinds(outputs)
         try:
             with safe_open(path, framework="pt") as file:
-                described = json.loads((file.metadata() or {})[KEY])
+                metadata = file.metadata() or {}
+                if KEY not in metadata:
+                    raise ValueError(f"it says nothing of {KEY}")
+                described = json.loads(metadata[KEY])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
             found = cls(model, described["group"], outputs)
             network = make_plain(orientation_network(found.group, len(tensors["0.running_mean"])))
@@ -149,7 +155,10 @@ class Canonicalize(nn.Module):
             raise
         except Exception as error:  # a damaged file can provoke anything
             reason = " ".join(str(error).split())[:100]
-            raise ValueError(f"{path} was not written by Canonicalize.save ({reason})") from error
+            raise ValueError(
+                f"{path} was not written by Canonicalize.save, or is damaged ({reason}): fit again, or pass "
+                f"the file that it wrote or that ien adapt --how canonicalize did"
+            ) from error
         device = device_of(model, torch.device("cpu"))
         found.network = network.to(device).eval().requires_grad_(False)
         return found
@@ -164,6 +173,12 @@ class Canonicalize(nn.Module):
         check_square(images)
         if self.network is None:
             return self._confidence(images).argmax(1)
+        channels = len(next(self.network.buffers()))  # the mean of each channel of the images
+        if images.shape[1] != channels:
+            raise ValueError(
+                f"the network that tells orientations was fitted to images of {channels} channels; got "
+                f"{images.shape[1]}: pass such images, or call fit again"
+            )
         with eval_mode(self.network):
             return self.network(shrink(images)).argmax(1)
 
