@@ -400,6 +400,14 @@ def test_few_images_are_refused(place: Path) -> None:
     assert code == 0 and "1 image under rot4" in text
 
 
+def test_a_table_of_images_that_were_learnt_from_says_so(place: Path) -> None:
+    words = ["--test", f"{place}/photos", "--minutes", "0.005", "-o", f"{place}/new.safetensors"]
+    code, text = call(place, "--how", "adapt", *words)
+    assert code == 0 and "60 of 60 images of the table are learnt from, too: the table flatters" in text
+    code, text = call(place, "--how", "adapt", *words[2:])  # every fifth is held out
+    assert code == 0 and "flatters" not in text
+
+
 def test_images_that_are_all_the_same_are_too_few_to_learn_which_way_is_up(place: Path) -> None:
     photos = sorted((place / "photos").glob("*.png"))
     for photo in photos[1:]:

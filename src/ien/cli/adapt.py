@@ -180,6 +180,10 @@ def adapt(
         else:
             tested = find_images(test)
         if how != AVERAGE:
+            both = {path.resolve() for path in training} & {path.resolve() for path in tested}
+            if both:
+                note = f"{len(both)} of {len(tested)} images of the table are learnt from, too"
+                typer.echo(f"{note}: the table flatters", err=True)
             _check_count(how, len(training), len(tested) if test is None else 0)
         if labels is not None and test is not None:
             from .labels import read_labels
