@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -88,6 +89,21 @@ def test_a_bar_shows_title_count_and_state_on_a_terminal_alone(capsys):
     with progress_bar("measuring", 2) as advance:  # standard error is no terminal here
         advance()
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch):
+    clock = iter(range(0, 1000, 25))  # each look at it takes 25 seconds
+    monkeypatch.setattr("ien._text.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    log = io.StringIO()
+    console = Console(file=log, width=20)
+    with progress_bar("learning [x]", 9, console=console, lines=True) as advance:
+        for step in range(9):
+            advance(state=f"loss {step}.50")
+    assert log.getvalue().splitlines() == [
+        "learning [x] 3/9 loss 2.50",
+        "learning [x] 6/9 loss 5.50",
+        "learning [x] 9/9 loss 8.50",
+    ]
 
 
 def test_a_bar_is_taken_down_after_an_error():

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import math
 import reprlib
+import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MODEL_ITSELF",
+    "SECONDS_BETWEEN_LINES",
     "Table",
     "columns",
     "html_table",
@@ -41,6 +43,8 @@ MODEL_ITSELF = "the model itself"
 """What the module that torch calls ``""`` is called in tables and messages."""
 MAX_LISTED_NAMES = 12
 """How many known names an error lists if none of them is close to what was given."""
+SECONDS_BETWEEN_LINES = 60
+"""Between two lines that say how far something is, where there is no terminal to draw a bar on."""
 Table = Sequence[Sequence[str]]
 """Cells as text; the first row is the header."""
 
@@ -310,8 +314,9 @@ def progress_bar(
     unit: Literal["items", "bytes"] = "items",
     console: Console | None = None,
     shown: bool = True,
+    lines: bool = False,
 ) -> Iterator[Callable[..., None]]:
-    """Show a bar on a terminal while the block runs, and nothing elsewhere.
+    """Show a bar on a terminal while the block runs, and nothing elsewhere or a line a minute.
 
     Args:
         title: What is going on, written before the bar.
@@ -319,6 +324,7 @@ def progress_bar(
         unit: Whether items or bytes are counted.
         console: Where to draw it; standard error by default.
         shown: Whether to draw it at all.
+        lines: Whether to write a line a minute where there is no terminal, such as in a log file.
 
     Yields:
         ``advance(count=1, state="")``: ``count`` more are done, and ``state`` is shown behind the
@@ -349,7 +355,19 @@ def progress_bar(
     with bar:
         task = bar.add_task(title, total=total, state="")
 
+        written = time.monotonic()
+        done = 0.0
+
         def advance(count: float = 1, state: str = "") -> None:
+            nonlocal written, done
             bar.update(task, advance=count, state=state)
+            done += count
+            if not (lines and shown) or console.is_terminal:
+                return
+            if time.monotonic() - written > SECONDS_BETWEEN_LINES:
+                written = time.monotonic()
+                of_all = "" if total is None else f"/{total:.0f}"
+                line = f"{title} {done:.0f}{of_all} {state}".rstrip()
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         yield advance

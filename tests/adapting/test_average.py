@@ -107,10 +107,19 @@ def test_what_is_no_tensor_is_named(images: object, given: str) -> None:
             wrapped(images)
 
 
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(TypeError, match=r"GroupAverage needs a torch\.nn\.Module; got a str"):
+        GroupAverage("net.pth", "rot4")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Canonicalize needs a torch\.nn\.Module; got a function"):
+        Canonicalize(lambda x: x, "rot4")  # type: ignore[arg-type]
+
+
 def test_a_key_without_a_kind_is_named() -> None:
     kinds = dict(KINDS)
     del kinds["to"]
-    with pytest.raises(ValueError, match="the model returns 'to', which outputs does not name"):
+    with pytest.raises(
+        ValueError, match=r"returns 'to', which outputs does not name \(it names .*: add its kind"
+    ):
         GroupAverage(Detector(), "rot4", kinds)(torch.rand(2, 1, 7, 7))  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import ien
+from ien._files import write_tensors
 from ien.adapting.canonicalize import Canonicalize
 
 
@@ -114,6 +115,16 @@ def test_bad_input_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.safetensors").write_bytes(b"no weights")
     with pytest.raises(ValueError, match="was not written by Canonicalize"):
         Canonicalize.load(net, tmp_path / "bad.safetensors")
+    write_tensors(tmp_path / "other.safetensors", net.state_dict())
+    with pytest.raises(ValueError, match=r"says nothing of ien\.canonicalize\): fit again, or pass the file"):
+        Canonicalize.load(net, tmp_path / "other.safetensors")
+    # the file is not blamed for a wrong argument beside it
+    with pytest.raises(ValueError, match="outputs must be one of"):
+        Canonicalize.load(net, tmp_path / "other.safetensors", outputs="mask")
+    with pytest.raises(TypeError, match=r"Canonicalize needs a torch\.nn\.Module; got a str"):
+        Canonicalize.load("net.pth", tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="was fitted to images of 3 channels; got 1"):
+        Canonicalize(net, "rot4").fit(skies(64), steps=1)(skies(2)[:, :1])
     fixed = nn.Sequential(nn.Flatten(), nn.Linear(3 * 24 * 24, 2))
     with pytest.raises(ValueError, match="the model fails on copies of 12×12 pixels"):
         Canonicalize(fixed, "rot4")(skies(2))

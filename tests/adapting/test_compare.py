@@ -68,8 +68,31 @@ def test_what_cannot_be_compared_is_named() -> None:
         ValueError, match=r"should return scores \(B, classes\); .* returns \(1, 4, 10, 10\): .*--outputs map"
     ):
         compare({"original": nn.Conv2d(3, 4, 3)}, images(), "rot4")
+    with pytest.raises(
+        ValueError, match=r'maps \(B, classes, n, n\); .*: say what that is, outputs="scores"'
+    ):
+        compare({"original": sided()}, images(), "rot4", outputs="map")
     with pytest.raises(ValueError, match=r"labels must have the shape \(64,\); got \(3,\)"):
         compare({"original": sided()}, images(), "rot4", torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (lambda x: {"boxes": x, "maps": x}, r"a dict with boxes, maps: .*outputs={'boxes': .scores., …}"),
+        (lambda x: (x, x), "a tuple with 2 tensors: wrap it"),
+        (lambda x: "cat", "a str without a tensor: wrap it"),
+    ],
+)
+def test_answers_that_are_not_one_tensor_are_told_with_what_to_do(returned, told) -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> object:
+            return returned(x)
+
+    with pytest.raises(ValueError, match=told):
+        compare({"original": Net()}, images(), "rot4")
+    with pytest.raises(ValueError, match=r"without fit\(images\) the model must return scores .* call fit"):
+        Canonicalize(Net(), "rot4")(images())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -98,7 +98,12 @@ def test_an_ordinary_network_and_an_exactly_tied_one(photos) -> None:
     tied = json.loads(Path("runs/photos/vgg-rot4xflip-slack0-seed1/config.json").read_text())["config"]
     assert (tied["objective"]["slack"], tied["network"]["feature_groups"]) == ("0", "8")
     error = error_of("train", photos, "--model", "vgg", "--group", "none", *QUICK[2:], "--name", "plain")
-    assert "holds another run (epochs 1, now 30" in error
+    assert "holds another run (epochs 1, now 30" in error and "finished before" not in error
+
+
+def test_only_auto_says_that_images_prefer_an_orientation(photos) -> None:
+    output = invoke("train", photos, "--model", "vgg", "--slack", "0.1", *QUICK).output
+    assert ", free from the start" in output and "prefer an orientation" not in output
 
 
 @pytest.mark.parametrize("group", ["flip", "rot2"])

@@ -87,7 +87,7 @@ def test_a_picture_is_turned_upright_as_its_camera_noted(tmp_path) -> None:
         (b"", None, r"a\.png cannot be read as an image .*convert, replace or remove it"),
         (b"no image", None, r"a\.png cannot be read as an image"),
         (np.uint16, None, r"a\.png cannot be read as an image \(its pixels have mode I;16, but 8 bits"),
-        (np.uint8, None, r"one size: .*b\.png is 4×4, .*a\.png is 5×4; give a size .*such as 1x5x4"),
+        (np.uint8, None, r"one size: .*b\.png is 4×4, .*a\.png is 5×4; give a size .*such as 1x4x4"),
         (np.uint8, (2, 4, 4), "images have 1 or 3 channels; the size asks for 2"),
     ],
 )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._files import generator
 from .._stopping import stop_requests
-from .._text import progress_bar, type_name
+from .._text import progress_bar
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..loss.layers import weights_of
@@ -23,7 +23,7 @@ from .batches import Batches
 from .checkpoint import Checkpoint, weights_digest
 from .head import last_linear
 from .imitation import Imitation
-from .outputs import Kinds, check_kinds
+from .outputs import Kinds, check_kinds, check_module
 from .rate import share_of_peak
 from .variation import has_flips
 
@@ -81,7 +81,7 @@ def adapt(
         seed: Of all random choices.
         folder: Where to keep a checkpoint, every minute and after Ctrl-C. If it has one, of the
             same model and settings, training goes on from it.
-        progress: Whether to show a bar on a terminal.
+        progress: Whether to show a bar on a terminal, and a line a minute in a log.
 
     Returns:
         The adapted copy, in eval mode.
@@ -127,7 +127,7 @@ def adapt(
     saved = seconds
     may_mirror = not has_flips(named)
     imitation: Imitation | None = None
-    bar = progress_bar("adapting (seconds)", round(budget), shown=progress)
+    bar = progress_bar("adapting (seconds)", round(budget), shown=progress, lines=True)
     with bar as advance, stop_requests() as stop:
         advance(seconds)
         while seconds < budget and not stop:
@@ -186,8 +186,7 @@ def _go_back(student: nn.Module, teacher: nn.Module, share: float) -> None:
 
 
 def _check(model: object, minutes: float, outputs: object, learning_rate: float, features: float) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"adapt needs a torch.nn.Module; got {type_name(model)}")
+    check_module(model, "adapt")
     if not minutes > 0 or not math.isfinite(minutes):
         raise ValueError(f"minutes must be a number above 0; got {minutes}")
     if not learning_rate > 0 or not math.isfinite(learning_rate):

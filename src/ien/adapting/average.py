@@ -13,7 +13,7 @@ from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..loss.modules import map_leaves, tensors_in
 from ..measuring.inputs import check_tensor
-from .outputs import Kind, Kinds, act_on_outputs, check_kinds, kinds_in
+from .outputs import Kind, Kinds, act_on_outputs, check_kinds, check_module, kinds_in
 
 __all__ = ["GroupAverage"]
 
@@ -49,6 +49,7 @@ class GroupAverage(nn.Module):
 
     def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "scores") -> None:
         super().__init__()
+        check_module(model, "GroupAverage")
         check_kinds(outputs)
         if "angles" in (outputs.values() if isinstance(outputs, Mapping) else [outputs]):
             raise ValueError('angles have no mean: average directions instead, outputs="vectors"')

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from .._files import write_tensors
+from .._text import type_name
 from ..groups.families import group as named_group
 from ..groups.group import Group
 from ..groups.members import permutes_members
+from ..loss.modules import tensors_in
 from ..measuring.inputs import (
     Images,
     check_floating,
@@ -26,7 +28,7 @@ from ..measuring.inputs import (
 )
 from ..tying.tie import make_plain
 from .orientation import orientation_network, shrink, train_orientation
-from .outputs import Kinds, act_on_outputs, check_kinds, check_square, only_tensor
+from .outputs import Kinds, act_on_outputs, check_kinds, check_module, check_square
 
 __all__ = ["Canonicalize"]
 
@@ -67,6 +69,7 @@ class Canonicalize(nn.Module):
 
     def __init__(self, model: nn.Module, group: Group | str, outputs: Kinds = "scores") -> None:
         super().__init__()
+        check_module(model, "Canonicalize")
         check_kinds(outputs)
         self.model = model
         self.group = named_group(group)
@@ -90,7 +93,7 @@ class Canonicalize(nn.Module):
                 (N, C, n, n), or batches. A tenth is held out for :attr:`accuracy`.
             steps: Steps of training with 64 images each.
             seed: Of all random choices.
-            progress: Whether to show a bar on a terminal.
+            progress: Whether to show a bar on a terminal, and a line a minute in a log.
 
         Returns:
             Itself.
@@ -134,9 +137,15 @@ class Canonicalize(nn.Module):
         """
         from safetensors import safe_open
 
+        # not inside the block: the file is not to blame for these
+        check_module(model, "Canonicalize")
+        check_kinds(outputs)
         try:
             with safe_open(path, framework="pt") as file:
-                described = json.loads((file.metadata() or {})[KEY])
+                metadata = file.metadata() or {}
+                if KEY not in metadata:
+                    raise ValueError(f"it says nothing of {KEY}")
+                described = json.loads(metadata[KEY])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
             found = cls(model, described["group"], outputs)
             network = make_plain(orientation_network(found.group, len(tensors["0.running_mean"])))
@@ -146,7 +155,10 @@ class Canonicalize(nn.Module):
             raise
         except Exception as error:  # a damaged file can provoke anything
             reason = " ".join(str(error).split())[:100]
-            raise ValueError(f"{path} was not written by Canonicalize.save ({reason})") from error
+            raise ValueError(
+                f"{path} was not written by Canonicalize.save, or is damaged ({reason}): fit again, or pass "
+                f"the file that it wrote or that ien adapt --how canonicalize did"
+            ) from error
         device = device_of(model, torch.device("cpu"))
         found.network = network.to(device).eval().requires_grad_(False)
         return found
@@ -161,6 +173,12 @@ class Canonicalize(nn.Module):
         check_square(images)
         if self.network is None:
             return self._confidence(images).argmax(1)
+        channels = len(next(self.network.buffers()))  # the mean of each channel of the images
+        if images.shape[1] != channels:
+            raise ValueError(
+                f"the network that tells orientations was fitted to images of {channels} channels; got "
+                f"{images.shape[1]}: pass such images, or call fit again"
+            )
         with eval_mode(self.network):
             return self.network(shrink(images)).argmax(1)
 
@@ -190,12 +208,7 @@ class Canonicalize(nn.Module):
         with eval_mode(self.model):
             for k in range(len(self.group)):
                 elements = torch.full((len(half),), k)
-                scores = only_tensor(self._small(self.group.act(half, elements, inverse=True)))
-                if scores.ndim != 2:
-                    raise ValueError(
-                        f"without fit(images) the model must return scores (B, classes); it returns "
-                        f"{tuple(scores.shape)}: call fit(images), which works for every model"
-                    )
+                scores = _only_scores(self._small(self.group.act(half, elements, inverse=True)))
                 confidence.append(scores.softmax(1).amax(1))  # (B,)
         return torch.stack(confidence, dim=1)  # (B, |G|)
 
@@ -209,6 +222,18 @@ class Canonicalize(nn.Module):
                 f"the model fails on copies of {side}×{side} pixels ({reason}): call fit(images), "
                 f"after which it runs on whole images only"
             ) from error
+
+
+def _only_scores(returned: Any) -> Tensor:
+    """The scores (B, classes) that a model returned, if they are all that it returned."""
+    found = list(tensors_in(returned))
+    if len(found) == 1 and found[0].ndim == 2:
+        return found[0]
+    what = ", ".join(str(tuple(tensor.shape)) for tensor in found) or type_name(returned)
+    raise ValueError(
+        f"without fit(images) the model must return scores (B, classes); it returns {what}: call "
+        f"fit(images), which works for every model"
+    )
 
 
 def _first_batch(images: Images) -> tuple[Tensor, Images]:

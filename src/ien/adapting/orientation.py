@@ -90,7 +90,7 @@ def train_orientation(
             image that comes again counts once.
         steps: Steps of training, with 64 images each.
         seed: Of all random choices.
-        progress: Whether to show a bar on a terminal.
+        progress: Whether to show a bar on a terminal, and a line a minute in a log.
 
     Returns:
         How often the network is right about images that were held out: 1 is always, 1/|G| chance.
@@ -108,7 +108,7 @@ def train_orientation(
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=1e-4)
     may_mirror = not has_flips(group)  # else the network has to tell mirrored images apart
     network.train()
-    with progress_bar("learning which way is up", steps, shown=progress) as advance:
+    with progress_bar("learning which way is up", steps, shown=progress, lines=True) as advance:
         for step in range(steps):
             draws = generator(seed, "orientation", step)
             chosen = torch.randint(len(training), (BATCH_SIZE,), generator=draws)

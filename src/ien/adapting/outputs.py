@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from .._text import nearest
+from .._text import type_name
 from ..groups.group import Group
 from ..loss.modules import map_leaves, tensors_in
 
-__all__ = ["Kind", "Kinds", "act_on_outputs", "check_kinds", "check_square", "kinds_in", "only_tensor"]
+__all__ = [
+    "Kind",
+    "Kinds",
+    "act_on_outputs",
+    "check_kinds",
+    "check_module",
+    "check_square",
+    "kinds_in",
+    "only_tensor",
+]
 
 Kind = Literal["scores", "invariant", "map", "boxes", "points", "vectors", "angles"]
 """How a tensor changes with the image. Scores of classes (before a softmax) do not, and neither
@@ -32,6 +41,12 @@ def check_kinds(kinds: object) -> None:
         if kind not in get_args(Kind):
             known = ", ".join(map(repr, get_args(Kind)))
             raise ValueError(f"outputs must be one of {known}, or a dict of them by key; got {kind!r}")
+
+
+def check_module(model: object, name: str) -> None:
+    """Raise a TypeError if what ``name`` was given is not a module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{name} needs a torch.nn.Module; got {type_name(model)}")
 
 
 def check_square(images: Tensor) -> None:
@@ -78,7 +93,8 @@ def act_on_outputs(
         for key, value in outputs.items():
             if key not in kinds:
                 raise ValueError(
-                    f"the model returns {key!r}, which outputs does not name; {nearest(key, kinds)}"
+                    f"the model returns {key!r}, which outputs does not name (it names {', '.join(kinds)}): "
+                    f"add its kind, such as {key!r}: 'invariant' (in the shell: {key}=invariant)"
                 )
             changed[key] = act_on_outputs(value, kinds[key], group, g, size, inverse, batch)
         return changed
@@ -109,12 +125,18 @@ def only_tensor(outputs: Any) -> Tensor:
         ValueError: There is none, or more than one.
     """
     found = list(tensors_in(outputs))
-    if len(found) != 1:
+    if len(found) == 1:
+        return found[0]
+    wrap = "wrap it in a module that returns its scores (B, classes) alone"
+    if not found:
+        raise ValueError(f"the model returns {type_name(outputs)} without a tensor: {wrap}")
+    if isinstance(outputs, Mapping):
+        keys = list(map(str, outputs))
         raise ValueError(
-            f"the model returns {len(found)} tensors in a {type(outputs).__name__}, and one is needed: wrap "
-            f"it in a module that returns its scores (B, classes) alone"
+            f"the model returns a dict with {', '.join(keys)}: say what each of them is, "
+            f"outputs={{{keys[0]!r}: 'scores', …}} (in the shell: --outputs {keys[0]}=scores,…), or {wrap}"
         )
-    return found[0]
+    raise ValueError(f"the model returns {type_name(outputs)} with {len(found)} tensors: {wrap}")
 
 
 def _act_on_tensor(

@@ -42,11 +42,16 @@ def _scores(name: str, model: nn.Module, x: Tensor, outputs: Kinds) -> Tensor:
     scores = only_tensor(try_model(model, x))
     dims = 2 if outputs == "scores" else 4
     if scores.ndim != dims or len(scores) != len(x) or (outputs == "scores" and scores.shape[1] < 2):
-        needed = "(B, classes)" if outputs == "scores" else "(B, classes, n, n)"
+        returned = f"for images {tuple(x.shape)} it returns {tuple(scores.shape)}"
+        if outputs == "map":
+            raise ValueError(
+                f'with outputs="map" the model should return maps (B, classes, n, n); {returned}: say what '
+                f'that is, outputs="scores" for (B, classes), … (in the shell: --outputs scores), or wrap it '
+                f"in a module that returns maps"
+            )
         raise ValueError(
-            f"the model should return scores {needed}; for images {tuple(x.shape)} it returns "
-            f'{tuple(scores.shape)}: say what that is, outputs="map", "boxes", … (in the shell: --outputs '
-            f"map), or wrap it in a module that returns scores"
+            f'the model should return scores (B, classes); {returned}: say what that is, outputs="map" for '
+            f"(B, classes, n, n), … (in the shell: --outputs map), or wrap it in a module that returns scores"
         )
     # a score of minus infinity rules a class out; if the largest is infinite, there is no answer
     _check_finite(name, scores.amax(1))

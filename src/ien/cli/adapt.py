@@ -179,6 +179,12 @@ def adapt(
             training = [path for i, path in enumerate(training) if i % HELD_OUT]
         else:
             tested = find_images(test)
+        if how != AVERAGE:
+            both = {path.resolve() for path in training} & {path.resolve() for path in tested}
+            if both:
+                note = f"{len(both)} of {len(tested)} images of the table are learnt from, too"
+                typer.echo(f"{note}: the table flatters", err=True)
+            _check_count(how, len(training), len(tested) if test is None else 0)
         if labels is not None and test is not None:
             from .labels import read_labels
 
@@ -230,6 +236,19 @@ def _check_way(how: str, out: Path | None, options: dict[str, Any]) -> None:
         raise ValueError(f"-o should name a file, and {out} is a folder: -o {out / f'{how}{SUFFIX}'}")
     if out.suffix != SUFFIX:
         raise ValueError(f"-o should end in {SUFFIX}; got {out}: use -o {out.with_suffix(SUFFIX)}")
+
+
+def _check_count(how: str, training: int, held_out: int) -> None:
+    """Refuse to train on a few images before anything runs."""
+    from ..adapting.batches import MIN_IMAGES
+
+    if training >= MIN_IMAGES:
+        return
+    kept = f", and {held_out} held out for the table" if held_out else ""
+    raise ValueError(
+        f"{training} images to train on{kept}: --how {how} needs {MIN_IMAGES} or more, better thousands, and "
+        f"--how average none"
+    )
 
 
 def _read_kinds(text: str) -> Kinds:

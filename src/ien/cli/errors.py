@@ -7,13 +7,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
 from .._text import printable
 
-__all__ = ["Failed", "fail", "one_line_errors", "refuse_exits"]
+__all__ = ["Failed", "fail", "no_model", "one_line_errors", "refuse_exits"]
 
 USER_ERROR = 2
 """Exit code for bad input, as for an unknown option."""
@@ -99,3 +100,17 @@ def fail(message: str, code: int) -> NoReturn:
     if len(line) > MAX_LINE:  # what was given may be long; what to do about it stands at the end
         line = f"{line[: MAX_LINE // 2]} … {line[-MAX_LINE // 2 :]}"
     raise Failed(line, code) from None
+
+
+def no_model(target: str) -> ValueError:
+    """Return the error about a target that names neither a run folder nor a function.
+
+    >>> no_model("net.py")
+    ValueError('name the function of net.py that makes the model, such as net.py:build')
+    """
+    if target.endswith(".py"):
+        return ValueError(f"name the function of {target} that makes the model, such as {target}:build")
+    form = "a function in a code file: code.py:build"
+    if ":" not in target and not Path(target).exists():
+        return ValueError(f"there is no run folder {target}; a model is a run folder, or {form}")
+    return ValueError(f"a model is a run folder, or {form}; got {target!r}")

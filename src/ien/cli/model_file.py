@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from .._text import type_name
 from ..loss.modules import WRAPPERS, unwrapped
-from .options import no_model
+from .errors import no_model
 
 __all__ = ["Built", "build_model", "build_with_weights", "given_model", "uncompiled"]
 

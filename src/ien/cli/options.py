@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from .completion import complete_presets
+from .errors import no_model
 
 __all__ = [
     "AsJson",
@@ -33,7 +34,6 @@ __all__ = [
     "group_option",
     "is_run",
     "layer_names",
-    "no_model",
     "own_model",
     "print_json",
     "read_size",
@@ -202,20 +202,6 @@ def is_run(target: str, weights: Path | None) -> bool:
     if ":" not in target:
         raise no_model(target)
     return False
-
-
-def no_model(target: str) -> ValueError:
-    """Return the error about a target that names neither a run folder nor a function.
-
-    >>> no_model("net.py")
-    ValueError('name the function of net.py that makes the model, such as net.py:build')
-    """
-    if target.endswith(".py"):
-        return ValueError(f"name the function of {target} that makes the model, such as {target}:build")
-    form = "a function in a code file: code.py:build"
-    if ":" not in target and not Path(target).exists():
-        return ValueError(f"there is no run folder {target}; a model is a run folder, or {form}")
-    return ValueError(f"a model is a run folder, or {form}; got {target!r}")
 
 
 @contextmanager

@@ -128,10 +128,11 @@ def train(
             for note in planned.notes:
                 typer.echo(note)
         place = out / planned.name
-        if processes.first and (place / "result.json").exists():
-            typer.echo(f"{place} was finished before: choose another --name to train again")
+        finished = (place / "result.json").exists()
         record = train_own(planned, folder, out, processes)
         if processes.first:
+            if finished:
+                typer.echo(f"{place} was finished before: choose another --name to train again")
             typer.echo("\n".join(_summary(planned.config, record, place)))
 
 
@@ -143,9 +144,13 @@ def _summary(config: Config, record: dict[str, Any], run: Path) -> list[str]:
     slack = record.get("slack", {})
     if slack:
         most = max(slack, key=lambda layer: slack[layer])
-        told["slack"] = "none: the images keep the symmetry"
-        if slack[most]:
+        # with auto, weights are let free only after a test of whether the images ask for it
+        if config.objective.slack_value != "auto":
+            told["slack"] = f"up to {slack[most]:.2f} ({most}), free from the start"
+        elif slack[most]:
             told["slack"] = f"up to {slack[most]:.2f} ({most}): the images prefer an orientation"
+        else:
+            told["slack"] = "none: the images keep the symmetry"
     code = getattr(config.network, "code", "")
     build, again = "", ""
     if code:

@@ -201,7 +201,8 @@ def _middle_square(width: int, height: int) -> tuple[int, int, int, int]:
 
 def _different_sizes(path: Path, shape: torch.Size, first_path: Path, first_shape: torch.Size) -> str:
     channels, height, width = first_shape
+    side = min(height, width)  # a square, which quarter turns need
     return (
         f"images must have one size: {path} is {shape[1]}×{shape[2]}, {first_path} is {height}×{width}; "
-        f"give a size to scale all to, such as {channels}x{height}x{width} (in the shell: --size)"
+        f"give a size to scale all to, such as {channels}x{side}x{side} (in the shell: --size)"
     )

@@ -189,7 +189,7 @@ def _diverged(what: str, value: float, place: str, folder: Path) -> Diverged:
         kept = "holds the last good state"
     return Diverged(
         f"{what} became {value:g} in {place}; {folder / 'last.pt'} {kept}. "
-        f"A lower max_lr or beta may help: ien run … --set max_lr=1e-3"
+        f"A lower max_lr or beta may help, as in --set max_lr=1e-3"
     )
 
 

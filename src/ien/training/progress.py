@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from .._text import SECONDS_BETWEEN_LINES
 from .loop import Status
 
 __all__ = ["ignore", "shown"]
@@ -23,8 +24,6 @@ WIDE = 110
 BAR_WIDTH = 40
 SPACE_BESIDE_TITLE = 48
 """Columns for at least six of the bar, and for what stands behind it."""
-SECONDS_BETWEEN_LINES = 60
-"""Between two lines of one epoch, where there is no terminal; each epoch also ends with one."""
 
 
 @contextmanager
