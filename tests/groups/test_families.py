@@ -73,7 +73,7 @@ MISTAKES = [
     (lambda: group("flop"), "did you mean flip"),
     (lambda: group("rot4xscale"), "'rot4xscale': 'scale' is none of .*scale<factor>"),
     (lambda: group("rot4*flip"), "join them with x, as in rot4xflip"),
-    (lambda: group("rot4x"), "'' is none of rot<n>"),
+    (lambda: group("rot4x"), "'rot4x': name .* on each side of an x, as in rot4xflip"),
     (lambda: group(""), "cannot read group ''"),
     (lambda: group("rot0"), "at least 1"),
     (lambda: group("D0"), "at least 1"),

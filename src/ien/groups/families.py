@@ -205,8 +205,12 @@ def group(text: str | Group) -> Group:
         raise TypeError(f"a group is text such as rot4, or a Group such as ien.rotation(4); got {given}")
     if len(text) > MAX_TEXT:
         raise ValueError(f"a group is written as text such as rot4xflip; got {len(text)} characters")
-    factors = [_parse(part, text) for part in text.strip().lower().split("x")]
-    return reduce(mul, factors)
+    parts = text.strip().lower().split("x")
+    if "" in parts:
+        raise ValueError(
+            f"cannot read group {text!r}: name a transformation, or one on each side of an x, as in rot4xflip"
+        )
+    return reduce(mul, [_parse(part, text) for part in parts])
 
 
 def _parse(part: str, text: str) -> Group:
