@@ -103,6 +103,34 @@ def test_the_penalty_is_the_sum_over_layers_and_leaves_the_tied_part_alone() -> 
     assert model[3].parametrizations.weight[1].free.grad.any()
 
 
+def test_a_penalty_asked_for_before_the_forward_pass_is_that_of_the_weights_as_they_are() -> None:
+    torch.manual_seed(0)
+    x, y = arrows(16, 0, every_way=False)
+    models = [net() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    found = []
+    for model, is_first in zip(models, (True, False), strict=True):
+        torch.manual_seed(0)
+        tied = ien.make_equivariant(model, "rot4", x[:4], slack=0.01)
+        optimizer = torch.optim.SGD(tied.parameter_groups(0.1))
+        for _ in range(4):
+            loss = tied.penalty() if is_first else torch.zeros(())
+            loss = loss + F.cross_entropy(model(x), y)
+            if not is_first:
+                loss = loss + tied.penalty()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(tied.remainders["3"].free.detach())
+        with torch.no_grad():
+            model(x)
+            for remainder in tied.remainders.values():
+                remainder.free.mul_(2)  # as if another state was loaded
+        squares = sum(value**2 for value in tied.slack().values())
+        assert tied.penalty().item() == pytest.approx(squares / 0.01, rel=1e-4)
+    torch.testing.assert_close(found[0], found[1])
+
+
 @pytest.mark.parametrize("slack", [0, 0.0, {"": 0.0}, {}])
 def test_without_slack_there_is_no_remainder(slack) -> None:
     model = net()
@@ -320,6 +348,15 @@ def test_a_model_that_has_opened_is_open_when_its_state_is_loaded() -> None:
     both[1].listen(0)  # it listens no more, and needs no gradients
 
 
+def test_a_model_that_is_moved_in_inference_mode_still_runs() -> None:
+    model = net().eval()
+    x = torch.rand(4, 1, 9, 9)
+    ien.make_equivariant(model, "rot4", x, slack="auto")
+    before = model(x)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.double()(x.double()).float(), before)
+
+
 def test_listening_needs_gradients_and_auto() -> None:
     model = net()
     tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
@@ -423,16 +460,35 @@ def test_numbers_beside_auto_are_refused() -> None:
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"": "auto", "3": 2.0})
 
 
-@pytest.mark.parametrize("slack", [-1.0, math.nan, math.inf, "some", True, None])
+@pytest.mark.parametrize("slack", [-1.0, math.nan, math.inf, "some", True, None, np.ones(2), [1.0]])
 def test_other_slack_is_refused(slack) -> None:
     with pytest.raises(ValueError, match='slack must be a number of 0 or more, or "auto"'):
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=slack)
+    with pytest.raises(ValueError, match="slack of layer '3' must be a number of 0 or more"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"": 1.0, "3": slack})
 
 
-def test_slack_of_an_unknown_layer_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(KeyError, match="slack names 'conv3'") as caught:
-        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"conv3": 1.0})
-    assert "choose from '', 0, 1" in str(caught.value)
+def test_a_number_of_numpy_is_a_number() -> None:
+    tied = ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=np.float32(0.5))
+    assert {remainder.slack for remainder in tied.remainders.values()} == {0.5}
+
+
+@pytest.mark.parametrize("name", ["conv3", 3])
+def test_slack_of_an_unknown_layer_is_refused_with_the_nearest_name(name) -> None:
+    with pytest.raises(KeyError, match=f"slack names {name!r}, which the model does not have"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={name: 1.0})
+    with pytest.raises(KeyError, match="choose from '', 0, 1"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"conv": 1.0})
+
+
+def test_slack_of_a_layer_that_cannot_have_any_is_refused_beside_others() -> None:
+    images = torch.rand(4, 1, 9, 9)
+    for name, what in (("1", 2.0), ("2", "auto")):  # a norm, and a ReLU
+        with pytest.raises(ValueError, match=f"slack of '{name}' has no effect: name a convolution"):
+            ien.make_equivariant(net(), "rot4", images, slack={"": what, name: what})
+    model = nn.Sequential(net()[:3], net()[3:])
+    tied = ien.make_equivariant(model, "rot4", images, slack={"0": 1.0, "1": 2.0, "1.3": 0})  # modules
+    assert list(tied.remainders) == ["0.0", "1.8"]
 
 
 def test_a_group_that_weights_cannot_be_tied_to_points_to_the_loss() -> None:
@@ -441,10 +497,11 @@ def test_a_group_that_weights_cannot_be_tied_to_points_to_the_loss() -> None:
 
 
 def test_slack_that_no_layer_can_have_is_refused_and_changes_nothing() -> None:
-    model = net()
+    model = net().requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match="slack has no effect"):
-        ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"1": 1.0})
+    for slack, message in (({"1": 1.0}, "slack of '1' has no effect"), ("auto", "slack has no effect")):
+        with pytest.raises(ValueError, match=message):
+            ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack=slack)
     assert list(model.state_dict()) == list(before)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
