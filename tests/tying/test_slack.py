@@ -318,6 +318,45 @@ def test_what_was_heard_is_saved_and_loaded() -> None:
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack="auto").load_state_dict(state)
 
 
+def test_a_number_of_numpy_for_an_epoch_is_saved_as_a_number(tmp_path) -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    model(torch.rand(4, 1, 9, 9)).sum().backward()
+    tied.listen(np.int64(3), np.int64(1))
+    torch.save(tied.state_dict(), tmp_path / "heard.pt")
+    state = torch.load(tmp_path / "heard.pt", weights_only=True)
+    other = ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    other.load_state_dict(state)
+    assert other.evidence() == tied.evidence() and tied.evidence()[""].steps == 1
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    listening, fixed, plain = (
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=slack) for slack in ("auto", 1.0, 0)
+    )
+    for tied in (listening, fixed, plain):
+        with pytest.raises(TypeError, match=r"state must be what tied\.state_dict\(\) returned; got a list"):
+            tied.load_state_dict([1])
+    for tied in (fixed, plain):
+        assert tied.state_dict() == {}
+        tied.load_state_dict({})
+        with pytest.raises(ValueError, match='a model with slack="auto", and this model has another slack'):
+            tied.load_state_dict(listening.state_dict())
+
+
+def test_a_model_that_was_made_plain_has_no_slack_to_tell() -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    ien.plain_copy(model)
+    assert set(tied.slack().values()) == {0.0}
+    ien.make_plain(model)
+    for call in (tied.slack, tied.penalty, tied.plot, lambda: tied.listen(0)):
+        with pytest.raises(ValueError, match=r"ordinary weights now.*ask before ien\.make_plain\(model\)"):
+            call()
+    title, _, first, *_ = str(tied).splitlines()
+    assert title.endswith("(100%)") and first.split()[-1] == "–"
+
+
 def test_a_loop_without_listening_stays_tied() -> None:
     model = net()
     x, y = arrows(16, 0, every_way=False)
