@@ -384,6 +384,7 @@ def test_a_model_that_has_opened_is_open_when_its_state_is_loaded() -> None:
         both[0].remainders["3"].free.normal_()
     models[1].load_state_dict(models[0].state_dict())
     assert both[1].slack() == both[0].slack() and both[1].slack()["3"] > 0
+    assert both[1].penalty() > 0
     both[1].listen(0)  # it listens no more, and needs no gradients
 
 
@@ -443,6 +444,30 @@ def test_an_epoch_that_goes_down_is_warned_of_once() -> None:
         "tied.listen was given epoch 2 after epoch 3"
     ]
     assert caught[0].filename == __file__
+
+
+def test_a_loss_without_the_penalty_is_warned_of_once_remainders_learn() -> None:
+    model = net()
+    x, y = arrows(16, 0, every_way=False)
+    tied = ien.make_equivariant(model, "rot4", x[:4], slack="auto")
+
+    def step(penalised: bool) -> list[str]:
+        loss = F.cross_entropy(model(x), y)
+        if penalised:
+            loss = loss + tied.penalty()
+        loss.backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tied.listen(0)
+        return [str(each.message) for each in caught]
+
+    assert step(penalised=False) == []  # while all weights are tied there is none
+    for remainder in tied.remainders.values():
+        remainder.open()
+    assert step(penalised=True) == []
+    (message,) = step(penalised=False)
+    assert "add tied.penalty() to the loss" in message
+    assert step(penalised=False) == []
 
 
 @pytest.mark.parametrize("lr", [math.nan, math.inf, -1, True, "1e-3", None])

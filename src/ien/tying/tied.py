@@ -63,6 +63,9 @@ class Tied:
         self._parts: Parts | None = None
         """Splits gradients, if an epoch has too few steps."""
         self._warned_of_epoch = False
+        self._penalised = False
+        """Whether the penalty was asked for since the last call of :meth:`listen`."""
+        self._warned_of_penalty = False
         if listening:
             self._listener = Listener({name: self.remainders[name] for name in listening})
 
@@ -99,6 +102,7 @@ class Tied:
             ValueError: :func:`make_plain` has taken the remainders away.
         """
         self._check_not_plain()
+        self._penalised = True
         penalty = next(self.model.parameters()).new_zeros(())
         if self._listener is not None and not self._listener.opened:
             return penalty  # all remainders count as 0
@@ -143,6 +147,13 @@ class Tied:
                 f"that no image is heard twice under one number",
                 stacklevel=2,
             )
+        if listener.opened and not self._penalised and not self._warned_of_penalty:
+            self._warned_of_penalty = True
+            warnings.warn(
+                "remainders learn, and nothing holds them small: add tied.penalty() to the loss",
+                stacklevel=2,
+            )
+        self._penalised = False
         if not listener.opened:
             shares: list[dict[str, Tensor]] = []
             if self._parts is not None:
