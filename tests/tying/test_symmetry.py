@@ -94,6 +94,10 @@ def test_the_verdict_follows_from_both_tests(certainty: float, gain: float, verd
     assert result.verdict == verdict
     tied_for_sure = verdict == "exact" and certainty < 2
     assert ("slack" in result.advice) == (not tied_for_sure)
+    says_so = str(result).startswith("rot4 is a symmetry, as far as 700 images tell")
+    assert says_so == tied_for_sure
+    is_open = str(result).startswith("rot4 may be a symmetry: 700 images leave it open")
+    assert is_open == (verdict == "exact" and not tied_for_sure)
 
 
 def test_few_images_do_not_rule_out_what_they_cannot_see() -> None:

@@ -141,6 +141,8 @@ class Symmetry:
         return best <= guessed + 2 * error
 
     def _title(self) -> str:
+        if self.verdict == "exact" and self._doubts():
+            return f"{self.group} may be a symmetry: {self.images:,} images leave it open"
         return {
             "exact": f"{self.group} is a symmetry, as far as {self.images:,} images tell",
             "partial": f"{self.group} is a symmetry in part of these {self.images:,} images",
