@@ -103,6 +103,25 @@ def test_the_penalty_is_the_sum_over_layers_and_leaves_the_tied_part_alone() -> 
     assert model[3].parametrizations.weight[1].free.grad.any()
 
 
+@pytest.mark.parametrize("after_a_forward_pass", [True, False])
+def test_the_gradient_of_the_penalty_is_that_of_its_formula(after_a_forward_pass: bool) -> None:
+    model = net().double()
+    x = torch.rand(4, 1, 9, 9, dtype=torch.float64)
+    tied = ien.make_equivariant(model, "rot4", x, slack=0.5)
+    for remainder in tied.remainders.values():
+        nn.init.normal_(remainder.free)
+    if after_a_forward_pass:
+        model.train()(x)
+    tied.penalty().backward()
+    for name, remainder in tied.remainders.items():
+        parametrizations = model.get_submodule(name).parametrizations.weight
+        size = parametrizations[0](parametrizations.original).detach().square().sum()
+        free = remainder.free.detach().clone().requires_grad_()
+        mean = sum(remainder.tie.moved(free, i) for i in range(4)) / 4  # P r, written out
+        ((free - mean).square().sum() / (0.5 * size)).backward()
+        torch.testing.assert_close(remainder.free.grad, free.grad)
+
+
 def test_a_penalty_asked_for_before_the_forward_pass_is_that_of_the_weights_as_they_are() -> None:
     torch.manual_seed(0)
     x, y = arrows(16, 0, every_way=False)
