@@ -82,6 +82,16 @@ def test_a_remainder_is_orthogonal_to_every_tied_weight(group, after, before) ->
     assert float(r.norm()) > 0.5 * float(free.norm())
 
 
+def test_an_equivariant_kernel_that_is_not_smooth_is_no_part_of_a_remainder() -> None:
+    tie, (weight,) = weights("rot4", ((4, 8),), ((4, 4),))
+    equivariant = sum(tie.moved(weight, i) for i in range(4)) / 4
+    assert (equivariant - tie.project(equivariant)).abs().max() > 0.1  # too rough for smooth kernels
+    remainder = Remainder(tie, weight, slack=1.0)
+    with torch.no_grad():
+        remainder.free.copy_(equivariant)
+        assert remainder.value().abs().max() < 1e-12
+
+
 def test_the_penalty_is_the_sum_over_layers_and_leaves_the_tied_part_alone() -> None:
     model = net()
     tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"": 2.0, "3": 0.5, "8": 0})
