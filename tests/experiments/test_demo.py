@@ -11,6 +11,7 @@ from typer.testing import Result
 
 import ien
 from ien.data import load, to_float
+from ien.experiments import demo as demos
 from ien.experiments.demo import NETWORKS, PAPER_ROWS
 from ien.training import Stopped
 from tests.helpers.shell import invoke
@@ -114,3 +115,9 @@ def test_the_papers_rows_are_trained_on_rotated_digits(tmp_path) -> None:
     page = tmp_path / "paper.html"
     assert output.splitlines()[-1] == page.absolute().as_uri()
     assert "het-ien" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("slack", "says"), [(0.0, "kept the symmetry"), (0.1, "digits have an upright")])
+def test_what_slack_did_is_read_from_its_run(slack: float, says: str) -> None:
+    record = {"accuracy": 0.9, "accuracy_under_group": 0.9, "slack": {"conv1": slack}}
+    assert says in demos._meaning(dict.fromkeys(NETWORKS, record))

@@ -204,6 +204,8 @@ def test_multipliers_of_other_layers_are_refused() -> None:
         ien.EquivarianceLoss(R4, ["3"], 4, target=0.1).load_state_dict(state)
     with pytest.raises(ValueError, match=r"no layer; this objective has rot4 1, rot4 3"):
         objective().load_state_dict({})
+    with pytest.raises(TypeError, match=r"what objective\.state_dict\(\) returned; got a list"):
+        objective().load_state_dict([1])
     with pytest.raises(ValueError, match="has no target: give it one"):
         ien.EquivarianceLoss(R4, ["3"], 4).load_state_dict(state)
 

@@ -82,6 +82,16 @@ def test_a_remainder_is_orthogonal_to_every_tied_weight(group, after, before) ->
     assert float(r.norm()) > 0.5 * float(free.norm())
 
 
+def test_an_equivariant_kernel_that_is_not_smooth_is_no_part_of_a_remainder() -> None:
+    tie, (weight,) = weights("rot4", ((4, 8),), ((4, 4),))
+    equivariant = sum(tie.moved(weight, i) for i in range(4)) / 4
+    assert (equivariant - tie.project(equivariant)).abs().max() > 0.1  # too rough for smooth kernels
+    remainder = Remainder(tie, weight, slack=1.0)
+    with torch.no_grad():
+        remainder.free.copy_(equivariant)
+        assert remainder.value().abs().max() < 1e-12
+
+
 def test_the_penalty_is_the_sum_over_layers_and_leaves_the_tied_part_alone() -> None:
     model = net()
     tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"": 2.0, "3": 0.5, "8": 0})
@@ -101,6 +111,53 @@ def test_the_penalty_is_the_sum_over_layers_and_leaves_the_tied_part_alone() -> 
     penalty.backward()
     assert model[3].parametrizations.weight.original.grad is None
     assert model[3].parametrizations.weight[1].free.grad.any()
+
+
+@pytest.mark.parametrize("after_a_forward_pass", [True, False])
+def test_the_gradient_of_the_penalty_is_that_of_its_formula(after_a_forward_pass: bool) -> None:
+    model = net().double()
+    x = torch.rand(4, 1, 9, 9, dtype=torch.float64)
+    tied = ien.make_equivariant(model, "rot4", x, slack=0.5)
+    for remainder in tied.remainders.values():
+        nn.init.normal_(remainder.free)
+    if after_a_forward_pass:
+        model.train()(x)
+    tied.penalty().backward()
+    for name, remainder in tied.remainders.items():
+        parametrizations = model.get_submodule(name).parametrizations.weight
+        size = parametrizations[0](parametrizations.original).detach().square().sum()
+        free = remainder.free.detach().clone().requires_grad_()
+        mean = sum(remainder.tie.moved(free, i) for i in range(4)) / 4  # P r, written out
+        ((free - mean).square().sum() / (0.5 * size)).backward()
+        torch.testing.assert_close(remainder.free.grad, free.grad)
+
+
+def test_a_penalty_asked_for_before_the_forward_pass_is_that_of_the_weights_as_they_are() -> None:
+    torch.manual_seed(0)
+    x, y = arrows(16, 0, every_way=False)
+    models = [net() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    found = []
+    for model, is_first in zip(models, (True, False), strict=True):
+        torch.manual_seed(0)
+        tied = ien.make_equivariant(model, "rot4", x[:4], slack=0.01)
+        optimizer = torch.optim.SGD(tied.parameter_groups(0.1))
+        for _ in range(4):
+            loss = tied.penalty() if is_first else torch.zeros(())
+            loss = loss + F.cross_entropy(model(x), y)
+            if not is_first:
+                loss = loss + tied.penalty()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(tied.remainders["3"].free.detach())
+        with torch.no_grad():
+            model(x)
+            for remainder in tied.remainders.values():
+                remainder.free.mul_(2)  # as if another state was loaded
+        squares = sum(value**2 for value in tied.slack().values())
+        assert tied.penalty().item() == pytest.approx(squares / 0.01, rel=1e-4)
+    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("slack", [0, 0.0, {"": 0.0}, {}])
@@ -290,6 +347,45 @@ def test_what_was_heard_is_saved_and_loaded() -> None:
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack="auto").load_state_dict(state)
 
 
+def test_a_number_of_numpy_for_an_epoch_is_saved_as_a_number(tmp_path) -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    model(torch.rand(4, 1, 9, 9)).sum().backward()
+    tied.listen(np.int64(3), np.int64(1))
+    torch.save(tied.state_dict(), tmp_path / "heard.pt")
+    state = torch.load(tmp_path / "heard.pt", weights_only=True)
+    other = ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    other.load_state_dict(state)
+    assert other.evidence() == tied.evidence() and tied.evidence()[""].steps == 1
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    listening, fixed, plain = (
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=slack) for slack in ("auto", 1.0, 0)
+    )
+    for tied in (listening, fixed, plain):
+        with pytest.raises(TypeError, match=r"state must be what tied\.state_dict\(\) returned; got a list"):
+            tied.load_state_dict([1])
+    for tied in (fixed, plain):
+        assert tied.state_dict() == {}
+        tied.load_state_dict({})
+        with pytest.raises(ValueError, match='a model with slack="auto", and this model has another slack'):
+            tied.load_state_dict(listening.state_dict())
+
+
+def test_a_model_that_was_made_plain_has_no_slack_to_tell() -> None:
+    model = net()
+    tied = ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack="auto")
+    ien.plain_copy(model)
+    assert set(tied.slack().values()) == {0.0}
+    ien.make_plain(model)
+    for call in (tied.slack, tied.penalty, tied.plot, lambda: tied.listen(0)):
+        with pytest.raises(ValueError, match=r"ordinary weights now.*ask before ien\.make_plain\(model\)"):
+            call()
+    title, _, first, *_ = str(tied).splitlines()
+    assert title.endswith("(100%)") and first.split()[-1] == "–"
+
+
 def test_a_loop_without_listening_stays_tied() -> None:
     model = net()
     x, y = arrows(16, 0, every_way=False)
@@ -317,7 +413,17 @@ def test_a_model_that_has_opened_is_open_when_its_state_is_loaded() -> None:
         both[0].remainders["3"].free.normal_()
     models[1].load_state_dict(models[0].state_dict())
     assert both[1].slack() == both[0].slack() and both[1].slack()["3"] > 0
+    assert both[1].penalty() > 0
     both[1].listen(0)  # it listens no more, and needs no gradients
+
+
+def test_a_model_that_is_moved_in_inference_mode_still_runs() -> None:
+    model = net().eval()
+    x = torch.rand(4, 1, 9, 9)
+    ien.make_equivariant(model, "rot4", x, slack="auto")
+    before = model(x)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.double()(x.double()).float(), before)
 
 
 def test_listening_needs_gradients_and_auto() -> None:
@@ -367,6 +473,30 @@ def test_an_epoch_that_goes_down_is_warned_of_once() -> None:
         "tied.listen was given epoch 2 after epoch 3"
     ]
     assert caught[0].filename == __file__
+
+
+def test_a_loss_without_the_penalty_is_warned_of_once_remainders_learn() -> None:
+    model = net()
+    x, y = arrows(16, 0, every_way=False)
+    tied = ien.make_equivariant(model, "rot4", x[:4], slack="auto")
+
+    def step(penalised: bool) -> list[str]:
+        loss = F.cross_entropy(model(x), y)
+        if penalised:
+            loss = loss + tied.penalty()
+        loss.backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tied.listen(0)
+        return [str(each.message) for each in caught]
+
+    assert step(penalised=False) == []  # while all weights are tied there is none
+    for remainder in tied.remainders.values():
+        remainder.open()
+    assert step(penalised=True) == []
+    (message,) = step(penalised=False)
+    assert "add tied.penalty() to the loss" in message
+    assert step(penalised=False) == []
 
 
 @pytest.mark.parametrize("lr", [math.nan, math.inf, -1, True, "1e-3", None])
@@ -423,16 +553,35 @@ def test_numbers_beside_auto_are_refused() -> None:
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"": "auto", "3": 2.0})
 
 
-@pytest.mark.parametrize("slack", [-1.0, math.nan, math.inf, "some", True, None])
+@pytest.mark.parametrize("slack", [-1.0, math.nan, math.inf, "some", True, None, np.ones(2), [1.0]])
 def test_other_slack_is_refused(slack) -> None:
     with pytest.raises(ValueError, match='slack must be a number of 0 or more, or "auto"'):
         ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=slack)
+    with pytest.raises(ValueError, match="slack of layer '3' must be a number of 0 or more"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"": 1.0, "3": slack})
 
 
-def test_slack_of_an_unknown_layer_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(KeyError, match="slack names 'conv3'") as caught:
-        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"conv3": 1.0})
-    assert "choose from '', 0, 1" in str(caught.value)
+def test_a_number_of_numpy_is_a_number() -> None:
+    tied = ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack=np.float32(0.5))
+    assert {remainder.slack for remainder in tied.remainders.values()} == {0.5}
+
+
+@pytest.mark.parametrize("name", ["conv3", 3])
+def test_slack_of_an_unknown_layer_is_refused_with_the_nearest_name(name) -> None:
+    with pytest.raises(KeyError, match=f"slack names {name!r}, which the model does not have"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={name: 1.0})
+    with pytest.raises(KeyError, match="choose from '', 0, 1"):
+        ien.make_equivariant(net(), "rot4", torch.rand(4, 1, 9, 9), slack={"conv": 1.0})
+
+
+def test_slack_of_a_layer_that_cannot_have_any_is_refused_beside_others() -> None:
+    images = torch.rand(4, 1, 9, 9)
+    for name, what in (("1", 2.0), ("2", "auto")):  # a norm, and a ReLU
+        with pytest.raises(ValueError, match=f"slack of '{name}' has no effect: name a convolution"):
+            ien.make_equivariant(net(), "rot4", images, slack={"": what, name: what})
+    model = nn.Sequential(net()[:3], net()[3:])
+    tied = ien.make_equivariant(model, "rot4", images, slack={"0": 1.0, "1": 2.0, "1.3": 0})  # modules
+    assert list(tied.remainders) == ["0.0", "1.8"]
 
 
 def test_a_group_that_weights_cannot_be_tied_to_points_to_the_loss() -> None:
@@ -441,10 +590,11 @@ def test_a_group_that_weights_cannot_be_tied_to_points_to_the_loss() -> None:
 
 
 def test_slack_that_no_layer_can_have_is_refused_and_changes_nothing() -> None:
-    model = net()
+    model = net().requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match="slack has no effect"):
-        ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack={"1": 1.0})
+    for slack, message in (({"1": 1.0}, "slack of '1' has no effect"), ("auto", "slack has no effect")):
+        with pytest.raises(ValueError, match=message):
+            ien.make_equivariant(model, "rot4", torch.rand(4, 1, 9, 9), slack=slack)
     assert list(model.state_dict()) == list(before)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 

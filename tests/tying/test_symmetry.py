@@ -94,6 +94,10 @@ def test_the_verdict_follows_from_both_tests(certainty: float, gain: float, verd
     assert result.verdict == verdict
     tied_for_sure = verdict == "exact" and certainty < 2
     assert ("slack" in result.advice) == (not tied_for_sure)
+    says_so = str(result).startswith("rot4 is a symmetry, as far as 700 images tell")
+    assert says_so == tied_for_sure
+    is_open = str(result).startswith("rot4 may be a symmetry: 700 images leave it open")
+    assert is_open == (verdict == "exact" and not tied_for_sure)
 
 
 def test_few_images_do_not_rule_out_what_they_cannot_see() -> None:
@@ -114,9 +118,13 @@ def test_one_layer_that_depends_on_orientation_is_enough() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (torch.rand(640, 12, 12), torch.zeros(640).long(), r"images must be a batch \(N, C, H, W\)"),
-        (torch.rand(640, 1, 12, 12), torch.zeros(3).long(), "labels must be 640 whole numbers"),
-        (torch.rand(640, 1, 12, 12), torch.zeros(640), "labels must be 640 whole numbers"),
+        (torch.rand(640, 12, 12), torch.zeros(640).long(), r"images must be .* \(N, C, H, W\)"),
+        (torch.rand(640, 0, 12, 12), torch.zeros(640).long(), r"images must .* got torch.float32 \(640, 0"),
+        (torch.rand(640, 1, 12, 12), torch.zeros(3).long(), r"640 whole numbers.*got torch.int64 \(3,\)"),
+        (torch.rand(640, 1, 12, 12), torch.zeros(640), "640 whole numbers, .* got torch.float32"),
+        (torch.rand(640, 1, 12, 12), [0, 1] * 320, "a tensor of 640 whole numbers, .* got a list$"),
+        (torch.rand(640, 1, 12, 12), torch.arange(640) % 2 - 1, "of 0 or more"),
+        (torch.rand(640, 1, 12, 12), torch.arange(640), "labels name 640 classes of 640 images"),
         (torch.rand(64, 1, 12, 12), torch.zeros(64).long(), "64 images are too few to tell: use 640"),
         (torch.rand(640, 1, 12, 12), torch.zeros(640).long(), "two classes or more"),
         (torch.full((640, 1, 12, 12), torch.nan), torch.arange(640) % 2, "NaN or infinite"),
@@ -128,10 +136,28 @@ def test_bad_input_is_named(images, labels, message) -> None:
 
 
 def test_elements_that_resample_cannot_be_tested() -> None:
-    with pytest.raises(ValueError, match="rot8 has elements that resample, which cannot be tested"):
+    with pytest.raises(ValueError, match="rot8 has elements other than quarter turns and flips, which"):
         ien.symmetry(*stripes(640, every_way=True), "rot8")
 
 
-def test_one_epoch_is_too_few() -> None:
-    with pytest.raises(ValueError, match="epochs must be 2 or more; got 1"):
-        ien.symmetry(*stripes(640, every_way=True), "rot4", epochs=1)
+@pytest.mark.parametrize("epochs", [1, 2.5])
+def test_one_epoch_is_too_few_and_half_a_one_is_none(epochs) -> None:
+    with pytest.raises(ValueError, match=f"epochs must be a whole number, 2 or more; got {epochs}"):
+        ien.symmetry(*stripes(640, every_way=True), "rot4", epochs=epochs)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_only_which_labels_are_equal_counts() -> None:
+    images, labels = stripes(640, every_way=True)
+    first = ien.symmetry(images, labels, "rot4", epochs=2, quick=True)
+    # as many classes as the largest number says would not fit into memory
+    assert ien.symmetry(images, labels * 10**12, "rot4", epochs=2, quick=True) == first
+
+
+def test_networks_that_learned_nothing_are_said_to_say_nothing() -> None:
+    quiet = Evidence(32, 0.0, 1.0)
+    for accuracy, says in ((0.62, True), (0.8, False)):  # 640 coins are within 0.6 ± 0.04
+        found = HeldOut((accuracy,) * 5, (accuracy,) * 5)
+        result = Symmetry(ien.rotation(4), quiet, {"a": quiet}, found, 640, most_frequent=0.6)
+        assert ("better than naming the most frequent class (60.0%): more images" in str(result)) == says
+        assert ("slack" in result.advice) == says

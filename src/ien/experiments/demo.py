@@ -138,12 +138,16 @@ def _meaning(records: Mapping[str, Record]) -> str:
     ordinary = records["ordinary CNN"]
     equivariant = records["equivariant CNN"]
     slack = records["equivariant with slack"]
+    what_it_did = (
+        "finds out that these digits have an upright, and gives the symmetry away as far as that helps"
+    )
+    if not any(slack["slack"].values()):  # too few digits or steps
+        what_it_did = "did not hear enough in this short run, and kept the symmetry"
     lost = max(0.0, 100 * (ordinary["accuracy"] - equivariant["accuracy"]))
     return (
         "The equivariant CNN (ien.make_equivariant) never saw a rotated digit, and gives the same answer at "
         f"every quarter turn. Its price is {lost:.1f} points on upright digits, since it cannot see which "
-        'way is up: a 6 is nearly a 9. With slack="auto" it finds out that these digits have an upright, and '
-        f"gives the symmetry away as far as that helps: {slack['accuracy']:.1%} upright, "
+        f'way is up: a 6 is nearly a 9. With slack="auto" it {what_it_did}: {slack["accuracy"]:.1%} upright, '
         f"{_rotated(slack):.1%} rotated."
     )
 

@@ -222,8 +222,11 @@ class EquivarianceLoss:
             state: What :meth:`state_dict` gave, for the same groups and layers.
 
         Raises:
+            TypeError: ``state`` is no mapping.
             ValueError: They belong to other groups or layers.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be what objective.state_dict() returned; got {type_name(state)}")
         if self._multipliers is not None:
             self._multipliers.load_state_dict(state)
         elif state:

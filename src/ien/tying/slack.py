@@ -9,14 +9,15 @@ slack s of each layer. ``listening.py`` decides when an automatic remainder may 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .._text import nearest
+from .._text import nearest, short_repr
 from .parametrized import OnDevice, parametrizations_of
 from .projection import VECTOR, Tie
 
@@ -53,8 +54,8 @@ class Remainder(OnDevice):
         self.register_buffer("closed", torch.full_like(like, float(closed)).flatten()[:1])
         self.read: tuple[Tensor, int, bool] | None = None
         """``closed`` when it was last read, its version, and whether it was 1."""
-        self.kept: Tensor | None = None
-        """r of the last step's forward pass, until its penalty is asked for."""
+        self.kept: tuple[Tensor, int] | None = None
+        """r of the last forward pass, and the version of ``free`` that it was computed from."""
 
     def value(self) -> Tensor:
         """Return r - P r, or 0 while it is closed."""
@@ -74,7 +75,7 @@ class Remainder(OnDevice):
             return _Overheard.apply(tied, self.free)
         r = self._free_part()
         if self.training and r.requires_grad and _is_readable(r):
-            self.kept = r.detach()
+            self.kept = r.detach(), self.free._version
         return tied + r
 
     def right_inverse(self, weight: Tensor) -> Tensor:
@@ -87,19 +88,28 @@ class Remainder(OnDevice):
         Args:
             size: ‖P W‖².
         """
-        r, self.kept = self.kept, None
-        if r is None:
+        kept, self.kept = self.kept, None
+        if kept is not None and kept[1] == self.free._version:
+            r = kept[0]
+        else:  # no forward pass since the optimizer's step
             r = self.value().detach()
         return _SquaredNorm.apply(self.free, r) / size
 
     def extra_repr(self) -> str:
         return f"slack={self.slack:g}"
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OnDevice:
+        """Forget the remainder that was kept: it is somewhere else."""
+        self.kept = None
+        return super()._apply(fn, recurse)
+
     def _free_part(self) -> Tensor:
         return self.free - self.tie.project(self.free, self.parts_for(self.free))
 
     def is_closed(self) -> bool:
         """Read ``closed`` only if it has changed: on a GPU this would wait for all work there."""
+        if self.closed.is_inference():  # it does not count its changes
+            return bool(self.closed)
         if self.read is None or self.read[0] is not self.closed or self.read[1] != self.closed._version:
             self.read = (self.closed, self.closed._version, bool(self.closed))
         return self.read[2]
@@ -168,10 +178,16 @@ def slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict[
     names = [name for name, _ in model.named_modules()]
     for name, value in slack.items():
         if name not in names:
-            raise KeyError(f"slack names {name!r}, which the model does not have; {nearest(name, names)}")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value != "auto" and not (is_number and 0 <= value < math.inf):
-            raise ValueError(f'slack must be a number of 0 or more, or "auto"; got {value!r}')
+            raise KeyError(
+                f"slack names {name!r}, which the model does not have; {nearest(str(name), names)}"
+            )
+        if not _is_slack(value):
+            where = ""
+            if name:
+                where = f" of layer {name!r}"
+            raise ValueError(
+                f'slack{where} must be a number of 0 or more, or "auto"; got {short_repr(value)}'
+            )
     numbers = [value for value in slack.values() if value not in ("auto", 0)]
     if numbers and "auto" in slack.values():
         raise ValueError(
@@ -179,6 +195,13 @@ def slack_by_name(model: nn.Module, slack: Slack | Mapping[str, Slack]) -> dict[
             f'"auto" or 0 there'
         )
     return {"": 0.0, **slack}
+
+
+def _is_slack(value: object) -> bool:
+    # a bool is a number to Python, but nobody means it
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return 0 <= float(value) < math.inf
+    return isinstance(value, str) and value == "auto"
 
 
 def add_remainders(
@@ -191,6 +214,7 @@ def add_remainders(
     names = {id(module): name for name, module in model.named_modules()}
     remainders: dict[int, Remainder] = {}  # by the id of a tensor that modules may share
     found: dict[str, parametrize.ParametrizationList] = {}
+    with_slack = []  # layers, also those that share a remainder
     listening = []
     for module, key, tie in tensors:
         name = names[id(module)]
@@ -210,11 +234,25 @@ def add_remainders(
             remainders[shared] = Remainder(tie, values, number, closed=slack == "auto")
             found[name] = parametrizations
         parametrize.register_parametrization(module, key, remainders[shared], unsafe=True)
+        with_slack.append(name)
         if is_first and slack == "auto":
             listening.append(name)
+    for entry, slack in slacks.items():
+        if slack != 0 and entry and not _is_in(entry, with_slack):
+            raise ValueError(
+                f"slack of {entry!r} has no effect: name a convolution or linear layer that learns and whose "
+                f"weight the group changes, or a module around it"
+            )
     if any(slacks.values()) and not found:
-        raise ValueError("slack has no effect: no layer with slack has a weight that the group changes")
+        raise ValueError(
+            "slack has no effect: no layer with slack has a weight that learns and that the group changes"
+        )
     return found, listening
+
+
+def _is_in(module: str, layers: Collection[str]) -> bool:
+    """Return whether one of the layers is this module, or in it."""
+    return any(layer == module or layer.startswith(f"{module}.") for layer in layers)
 
 
 def _nearest(name: str, slacks: Mapping[str, Slack]) -> Slack:

@@ -18,13 +18,14 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._files import generator, seed_of
-from .._text import columns, html_table, progress_bar
+from .._text import columns, html_table, progress_bar, type_name
 from ..groups.families import group as parse_group
 from ..groups.group import Group
 from ..loss.feature_groups import GroupPool
@@ -70,6 +71,8 @@ class Symmetry:
     held_out: HeldOut | None
     """Tied networks beside ordinary ones, on images that they have not seen; None if ``quick``."""
     images: int
+    most_frequent: float = 0.0
+    """The share of images in the most frequent class."""
 
     @property
     def certainty(self) -> float:
@@ -121,12 +124,25 @@ class Symmetry:
         if self.certainty > DOUBT:
             doubts.append("a certainty between 2 and 4 may be chance")
         if self.held_out is not None:
+            if self._learned_nothing(self.held_out):
+                doubts.append(
+                    f"no network did better than naming the most frequent class ({self.most_frequent:.1%})"
+                )
             worst, _ = self.held_out.interval
             if worst < -MAY_COST:
                 doubts.append(f"the symmetry may cost up to {-100 * worst:.1f} points")
         return doubts
 
+    def _learned_nothing(self, found: HeldOut) -> bool:
+        """Return whether networks that always name the most frequent class may be as good."""
+        guessed = self.most_frequent
+        error = math.sqrt(guessed * (1 - guessed) / self.images)
+        best = max(statistics.mean(found.tied), statistics.mean(found.ordinary))
+        return best <= guessed + 2 * error
+
     def _title(self) -> str:
+        if self.verdict == "exact" and self._doubts():
+            return f"{self.group} may be a symmetry: {self.images:,} images leave it open"
         return {
             "exact": f"{self.group} is a symmetry, as far as {self.images:,} images tell",
             "partial": f"{self.group} is a symmetry in part of these {self.images:,} images",
@@ -166,12 +182,12 @@ def symmetry(
     are compared on held-out images: about two minutes for 2,000 images.
 
     Not for labels that cannot be learned from the images: of these nothing depends on anything, so
-    any group looks like a symmetry. And not for the last word on your own network: it has more
-    layers, and ``slack="auto"`` listens while it trains.
+    any group looks like a symmetry (the table says if no network learned anything). And not for the
+    last word on your own network: it has more layers, and ``slack="auto"`` listens while it trains.
 
     Args:
         images: Images (N, C, H, W), 640 or more; they are cut to squares and scaled to 32 pixels.
-        labels: Their classes (N,), whole numbers from 0.
+        labels: Their classes (N,), whole numbers of 0 or more.
         group: Rotations and flips, such as ``"rot4"``, ``"flip"`` or ``"rot2"``.
         epochs: How often the network that listens sees each image; by default 3 to 6 times, by the
             number of images. More say less: a network that knows the images by heart asks for
@@ -193,15 +209,15 @@ def symmetry(
     parsed = parse_group(group)
     if not all(parsed.exact):
         raise ValueError(
-            f"{parsed} has elements that resample, which cannot be tested: use quarter turns and flips, such "
-            f"as rot4 or rot4xflip"
+            f"{parsed} has elements other than quarter turns and flips, which cannot be tested: use rot4 or "
+            f"rot4xflip, say"
         )
     x = _prepared(images, labels)
-    y = labels.long().to(x.device)
+    y = _numbered(labels).to(x.device)
     if epochs is None:
         epochs = min(max(math.ceil(600 * BATCH / len(x)), MIN_EPOCHS), MAX_EPOCHS)
-    elif epochs <= FIRST_EPOCHS:
-        raise ValueError(f"epochs must be {FIRST_EPOCHS + 1} or more; got {epochs}")
+    elif not isinstance(epochs, Integral) or epochs <= FIRST_EPOCHS:
+        raise ValueError(f"epochs must be a whole number, {FIRST_EPOCHS + 1} or more; got {epochs!r}")
 
     def make(purpose: str, number: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -224,7 +240,8 @@ def symmetry(
     for name in heard[0]:
         layers[name] = _mean([of_epoch[name] for of_epoch in heard[FIRST_EPOCHS:]])
     together = layers.pop("")
-    return Symmetry(parsed, together, layers, compared, len(x))
+    most_frequent = int(y.bincount().max()) / len(y)
+    return Symmetry(parsed, together, layers, compared, len(x), most_frequent)
 
 
 def _listen(
@@ -280,19 +297,33 @@ def _small_network(channels: int, members: int, classes: int) -> nn.Sequential:
     return net
 
 
+def _numbered(labels: Tensor) -> Tensor:
+    """Return the classes as 0, 1, 2, …: some numbers may be missing among the labels."""
+    _, numbered = labels.long().unique(return_inverse=True)
+    return numbered
+
+
 def _prepared(images: Tensor, labels: Tensor) -> Tensor:
     """Check images and labels, and return the images as squares of 32 pixels."""
-    given = type(images).__name__
+    given = type_name(images)
     if isinstance(images, Tensor):
         given = f"{images.dtype} {tuple(images.shape)}"
-    if not isinstance(images, Tensor) or images.ndim != 4:
-        raise ValueError(f"images must be a batch (N, C, H, W); got {given}")
+    if not isinstance(images, Tensor) or images.ndim != 4 or 0 in images.shape[1:]:
+        raise ValueError(f"images must be a tensor, a batch (N, C, H, W); got {given}")
+    given = type_name(labels)
+    if isinstance(labels, Tensor):
+        given = f"{labels.dtype} {tuple(labels.shape)}"
     if not isinstance(labels, Tensor) or labels.shape != images.shape[:1] or labels.is_floating_point():
-        raise ValueError(f"labels must be {len(images)} whole numbers, one for each image; got {labels!r}")
+        raise ValueError(
+            f"labels must be a tensor of {len(images)} whole numbers, one for each image; got {given}"
+        )
     if len(images) < MIN_IMAGES:
         raise ValueError(f"{len(images)} images are too few to tell: use {MIN_IMAGES} or more")
-    if len(labels.unique()) < 2 or int(labels.min()) < 0:
-        raise ValueError("labels must be whole numbers from 0, of two classes or more")
+    classes = len(labels.unique())
+    if classes < 2 or int(labels.min()) < 0:
+        raise ValueError("labels must be whole numbers of 0 or more, of two classes or more")
+    if 2 * classes > len(images):
+        raise ValueError(f"labels name {classes} classes of {len(images)} images: too few images of each")
     x = images.float()
     if not x.isfinite().all():
         raise ValueError("images hold NaN or infinite values: repair these images or leave them out")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrize
 
-from .._text import MODEL_ITSELF, columns, html_table, number, short_count, short_repr
+from .._text import MODEL_ITSELF, columns, html_table, number, short_count, short_repr, type_name
 from .listening import Evidence, Listener
 from .parametrized import TiedNorm, parametrizations_of
 from .parts import Parts
@@ -63,6 +63,9 @@ class Tied:
         self._parts: Parts | None = None
         """Splits gradients, if an epoch has too few steps."""
         self._warned_of_epoch = False
+        self._penalised = False
+        """Whether the penalty was asked for since the last call of :meth:`listen`."""
+        self._warned_of_penalty = False
         if listening:
             self._listener = Listener({name: self.remainders[name] for name in listening})
 
@@ -84,14 +87,22 @@ class Tied:
     @property
     def _stored(self) -> int:
         """How many numbers are stored and trained, besides the remainders."""
-        remainders = sum(remainder.free.numel() for remainder in self.remainders.values())
+        remainders = 0
+        for module in self.model.modules():
+            if isinstance(module, Remainder):
+                remainders += module.free.numel()
         return count_parameters(self.model) - remainders
 
     def penalty(self) -> Tensor:
         """Return what to add to the loss: Σ over layers of ‖r‖² / (s ‖P W‖²), with slack s.
 
         It is 0 for a model without slack, and with ``slack="auto"`` until the remainders learn.
+
+        Raises:
+            ValueError: :func:`make_plain` has taken the remainders away.
         """
+        self._check_not_plain()
+        self._penalised = True
         penalty = next(self.model.parameters()).new_zeros(())
         if self._listener is not None and not self._listener.opened:
             return penalty  # all remainders count as 0
@@ -120,12 +131,14 @@ class Tied:
 
         Raises:
             TypeError: ``epoch`` or ``views`` is not a whole number.
-            ValueError: It is negative, or the model has no ``slack="auto"``.
+            ValueError: It is negative, the model has no ``slack="auto"``, or :func:`make_plain` has
+                taken the remainders away.
             RuntimeError: No layer has a gradient: ``loss.backward()`` comes first.
         """
         listener = self._listener
         if listener is None:
             raise ValueError('there is nothing to listen to: pass slack="auto" to make_equivariant')
+        self._check_not_plain()
         _check_listening(epoch, views)
         if epoch is not None and epoch < listener.epoch and not self._warned_of_epoch:
             self._warned_of_epoch = True
@@ -134,13 +147,20 @@ class Tied:
                 f"that no image is heard twice under one number",
                 stacklevel=2,
             )
+        if listener.opened and not self._penalised and not self._warned_of_penalty:
+            self._warned_of_penalty = True
+            warnings.warn(
+                "remainders learn, and nothing holds them small: add tied.penalty() to the loss",
+                stacklevel=2,
+            )
+        self._penalised = False
         if not listener.opened:
             shares: list[dict[str, Tensor]] = []
             if self._parts is not None:
                 shares = self._parts.take()
             if epoch is not None:
-                listener.views = views
-                listener.listen(self._heard(listener, shares), epoch)
+                listener.views = int(views)
+                listener.listen(self._heard(listener, shares), int(epoch))
             if not listener.opened:
                 for remainder in listener.remainders.values():
                     remainder.free.grad = None  # the optimizer leaves it as it is
@@ -228,8 +248,28 @@ class Tied:
         return {name: self._listener.evidence(name) for name in names}
 
     def slack(self) -> dict[str, float]:
-        """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?"""
+        """Return ‖r‖ / ‖P W‖ of each layer: where do these data break the symmetry?
+
+        Of a weight that is nearly 0, ‖P W‖² counts as 0.01 for each output channel.
+
+        Raises:
+            ValueError: :func:`make_plain` has taken the remainders away.
+        """
+        self._check_not_plain()
         return dict.fromkeys(self.layers, 0.0) | slack_of(self.model)
+
+    def _is_plain(self) -> bool:
+        """Return whether a model with slack has lost all its remainders, as by make_plain."""
+        if not self._with_slack:
+            return False
+        return not any(isinstance(module, Remainder) for module in self.model.modules())
+
+    def _check_not_plain(self) -> None:
+        if self._is_plain():
+            raise ValueError(
+                "the model has ordinary weights now, and no remainders: ask before ien.make_plain(model), or "
+                "use ien.plain_copy(model), which leaves the model as it is"
+            )
 
     def plot(self) -> Figure:
         """Draw :meth:`slack` as a bar for each layer that has a remainder.
@@ -277,7 +317,16 @@ class Tied:
         return self._listener.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on listening from what :meth:`state_dict` returned."""
+        """Go on listening from what :meth:`state_dict` returned.
+
+        Raises:
+            TypeError: ``state`` is no mapping.
+            ValueError: It belongs to a model with other layers, or with other slack.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be what tied.state_dict() returned; got {type_name(state)}")
+        if state and self._listener is None:
+            raise ValueError('this state is of a model with slack="auto", and this model has another slack')
         if self._listener is not None:
             self._listener.load_state_dict(state)
             self._split_batches(self._listener)
@@ -305,7 +354,7 @@ class Tied:
                     f"a {called} is no longer tied: it was replaced or converted after make_equivariant"
                 )
         errors, problem = errors_of(self.model, self.plan, images, args, kwargs)
-        if problem and any(self.slack().values()):
+        if problem and any(slack_of(self.model).values()):
             problem = f"weights have left the symmetry, as slack allows (tied.slack()): {problem}"
         if problem:
             raise ValueError(problem)
@@ -358,7 +407,9 @@ class Tied:
             header.append("between")
         if self._with_slack:
             header.append("slack")
-            slack = self.slack()
+            slack: dict[str, float] = {}
+            if not self._is_plain():
+                slack = self.slack()
         rows = [header]
         for name, layer in self.layers.items():
             row = [name or MODEL_ITSELF, layer.before, layer.after]
@@ -366,7 +417,7 @@ class Tied:
             if resamples:
                 row.append(number(layer.between))
             if self._with_slack:
-                row.append(number(slack[name]))
+                row.append(number(slack.get(name)))
             rows.append(row)
         return rows
 
