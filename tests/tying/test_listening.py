@@ -167,3 +167,16 @@ def test_two_processes_hear_the_same_parts_and_open_together(tmp_path) -> None:
     together(hear_parts_together, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
     assert first == second and first[1]["3"] > 0
+
+
+def test_the_status_says_what_is_missing_steps_or_signal() -> None:
+    tie = Tie(ien.rotation(4), after=((4, 4),), before=((1, 1),))
+    remainder = Remainder(tie, torch.zeros(4, 1, 3, 3), slack=1.0, closed=True)
+    listener = Listener({"conv": remainder})
+    assert listener.status().endswith("nothing heard yet")
+    rng = torch.Generator().manual_seed(0)
+    for step in range(1, 21):  # noise: no orientation is preferred
+        listener.hear({"conv": torch.randn(4, 1, 3, 3, generator=rng)}, epoch=0)
+        assert listener.status().endswith("16 are needed") == (step < 16)
+    needed = 1 + 4 * listener.evidence().deviation
+    assert listener.status().endswith(f"remainders learn from a signal of {needed:.1f} on")

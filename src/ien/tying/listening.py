@@ -71,9 +71,14 @@ class Evidence(NamedTuple):
         return self.signal / self.deviation
 
     @property
+    def signal_needed(self) -> float:
+        """The signal that would be above the noise beyond doubt."""
+        return MIN_SIGNAL + DOUBT * self.deviation
+
+    @property
     def asks_for_slack(self) -> bool:
         """Whether there is more signal than noise, beyond doubt."""
-        return self.signal - DOUBT * self.deviation > MIN_SIGNAL
+        return self.signal > self.signal_needed
 
 
 class Listener:
@@ -219,7 +224,10 @@ class Listener:
         numbers = f"certainty {heard.certainty:.1f}, signal {heard.signal:.1f} after {heard.steps} gradients"
         if self.opened:
             return f"the data prefer an orientation ({numbers} of epoch {self.epoch}): remainders learn"
-        return f"listening, all weights are tied: {numbers} of epoch {self.epoch}; {MIN_STEPS} are needed"
+        needed = f"{MIN_STEPS} are needed"
+        if heard.steps >= MIN_STEPS:
+            needed = f"remainders learn from a signal of {heard.signal_needed:.1f} on"
+        return f"listening, all weights are tied: {numbers} of epoch {self.epoch}; {needed}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a run that is resumed needs."""
