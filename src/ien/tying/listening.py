@@ -45,7 +45,7 @@ __all__ = ["Evidence", "Listener"]
 MIN_SIGNAL = 1.0
 """n ‖μ‖² / tr Σ from which on remainders may learn: more signal than noise."""
 DOUBT = 4.0
-"""Standard deviations by which the signal must be above that, as it is looked at again and again."""
+"""Standard deviations by which the signal must be above that, whenever it is looked at."""
 MIN_STEPS = 16
 """Gradients before anything is decided: fewer say little about their variance."""
 ENOUGH_STEPS = 32
