@@ -90,15 +90,15 @@ def no_attribute(module: str, name: str, known: Collection[str]) -> AttributeErr
 def type_name(value: object) -> str:
     """Name the type of a value, with its article.
 
-    >>> type_name([1]), type_name(1), type_name(None)
-    ('a list', 'an int', 'None')
+    >>> type_name([1]), type_name(OSError()), type_name(None)
+    ('a list', 'an OSError', 'None')
     """
     if value is None:
         return "None"
     name = type(value).__name__
     if name == "ndarray":
         return "a numpy array (torch.from_numpy converts it)"
-    article = "an" if name[0] in "aeiou" else "a"
+    article = "an" if name[0].lower() in "aeiou" else "a"
     return f"{article} {name}"
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -223,9 +224,11 @@ def test_kinds_of_outputs_that_do_not_fit_are_refused(outputs, message, tmp_path
 def test_the_card_has_code_that_runs_for_weights_and_for_several_outputs(tmp_path) -> None:
     result = ien.export(small_net(), tmp_path / "net.safetensors", torch.rand(IMAGES))
     assert 'ien.load("net.safetensors", build=build)' in result.to_markdown()
-    about = {"code": "mine.py:make"}
-    result = ien.export(small_net(), tmp_path / "net.safetensors", torch.rand(IMAGES), about=about)
-    assert "from mine import make" in result.to_markdown() and "build=make)" in result.to_markdown()
+    for code, module in {"mine.py:make": "mine", "package.nets.mine:make": "package.nets.mine"}.items():
+        about = {"code": code}
+        result = ien.export(small_net(), tmp_path / "net.safetensors", torch.rand(IMAGES), about=about)
+        assert f"from {module} import make" in result.to_markdown()
+        assert "build=make)" in result.to_markdown()
     net = Function(lambda x: (x + 1, x.mean((2, 3))))
     result = ien.export(net, tmp_path / "net.onnx", torch.rand(IMAGES))
     assert 'output0, output1 = session.run(None, {"images": images})' in result.to_markdown()
@@ -319,6 +322,7 @@ def test_models_that_choose_by_the_image_are_refused_by_name(tmp_path) -> None:
     wrapped = ien.Canonicalize(small_net(), "rot4")
     with pytest.raises(ValueError, match=r"the model itself' \(Canonicalize\) does not export"):
         ien.export(wrapped, tmp_path / "net.onnx", torch.rand(4, 3, 18, 18))
+    ien.export(wrapped.model, tmp_path / "net.pt2", torch.rand(4, 3, 18, 18))  # as the message says
 
 
 BAD = {
@@ -335,6 +339,46 @@ BAD = {
     "int8 format": (lambda net, x: {"int8": x, "path": "net.pt2"}, ValueError, "int8 is for ONNX"),
     "kind": (lambda net, x: {"outputs": "score"}, ValueError, "outputs must be one of"),
     "group": (lambda net, x: {"group": "rotten"}, ValueError, "rotten"),
+    "labels, numbers": (lambda net, x: {"labels": torch.zeros(6)}, ValueError, "whole numbers from 0"),
+    "labels, classes": (lambda net, x: {"labels": torch.arange(6)}, ValueError, r"to 4, .* got 0 to 5"),
+    "labels, maps": (
+        lambda net, x: {"labels": torch.arange(6), "model": net[:2]},
+        ValueError,
+        r"the model returns \(B, 8, 7, 7\): leave",
+    ),
+    "tolerance": (lambda net, x: {"tolerance": -1}, ValueError, "0 or more, .*; got -1"),
+    "tolerance, NaN": (lambda net, x: {"tolerance": torch.nan}, ValueError, "0 or more, .*; got nan"),
+    "tolerance, text": (lambda net, x: {"tolerance": "1e-4"}, TypeError, "a number; got a str"),
+    "opset, text": (lambda net, x: {"opset": "18"}, TypeError, "an int; got a str"),
+    "opset, format": (lambda net, x: {"opset": 18, "path": "net.pt2"}, ValueError, "opset is for ONNX"),
+    "int8, the same": (lambda net, x: {"int8": x.clone()}, ValueError, "other images than example"),
+    "lazy": (
+        lambda net, x: {"model": nn.Sequential(nn.ReLU(), nn.LazyConv2d(4, 3))},
+        ValueError,
+        "layer '1' is lazy .* run the model",
+    ),
+    "more than images": (lambda net, x: {"model": nn.Bilinear(1, 1, 1)}, ValueError, "takes images alone$"),
+    "no folder": (lambda net, x: {"path": "/dev/null/net.pt2"}, OSError, "/dev/null is a file, not a folder"),
+    "words": (
+        lambda net, x: {"model": Function(lambda x: {"scores": x.mean((2, 3)), "version": 3})},
+        ValueError,
+        "returns 3 beside tensors",
+    ),
+    "one image fails": (
+        lambda net, x: {"model": Function(lambda x: x - x[1]), "path": "net.pt2"},
+        ValueError,
+        r"fails on a single image \(IndexError",
+    ),
+    "one size": (
+        lambda net, x: {"model": nn.Sequential(nn.Flatten(), nn.Linear(243, 5)), "any_size": True},
+        ValueError,
+        "fails on images of 18×18",
+    ),
+    "float64": (
+        lambda net, x: {"model": net.double(), "example": x.double()},
+        ValueError,
+        r"cannot read net\.onnx .* export model\.float\(\)",
+    ),
     "returns": (lambda net, x: {"model": Function(lambda x: 3)}, ValueError, "should return tensors"),
 }
 
@@ -348,6 +392,19 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(name, tmp_p
     with pytest.raises(error, match=message) as caught:
         ien.export(**arguments)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_place_of_the_file_is_refused_before_the_model_runs(tmp_path) -> None:
+    (tmp_path / "net.pt2").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"net\.pt2 is a folder: .*net\.pt2/net\.pt2$"):
+        ien.export(Function(pytest.fail), tmp_path / "net.pt2", torch.rand(IMAGES))
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_the_model_runs(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write anywhere
+    with pytest.raises(PermissionError, match=f"you may not write into {tmp_path}$"):
+        ien.export(Function(pytest.fail), tmp_path / "sub" / "net.pt2", torch.rand(IMAGES))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -52,9 +52,26 @@ def test_a_layer_that_does_not_export_is_named(name, capfd) -> None:
     assert capfd.readouterr() == ("", "")  # torch prints pages
 
 
-def test_a_model_that_fixes_the_number_of_images_is_refused() -> None:
-    net = Function(lambda x: x.reshape(2, 3, -1).sum(2))
-    with pytest.raises(ValueError, match=r"the model itself' \(Function\) does not export"):
+FIXED = {
+    # 2 fits any even number of numbers, so this layer runs on three images too
+    "a reshape": (lambda x: x.reshape(2, 4, -1), False, "batches of 2 images", "x.reshape(len(x), -1)"),
+    "a sum": (lambda x: x + torch.zeros(2, 1, 1, 1), False, "batches of 2 images", "x.reshape(len(x), -1)"),
+    "positions": (lambda x: x + torch.zeros(6, 1), True, "images of height 8", "leave any_size out"),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_layer_that_fixes_the_number_or_size_of_images_is_named(name) -> None:
+    layer, any_size, problem, remedy = FIXED[name]
+    net = around(Function(layer))
+    with pytest.raises(ValueError, match=r"^layer '1\.inner' \(Function\) only works for ") as caught:
+        exported_program(net, torch.rand(2, 3, 8, 8), any_size)
+    assert problem in str(caught.value) and remedy in str(caught.value)
+
+
+def test_a_branch_on_the_number_of_images_is_one_of_the_model_itself() -> None:
+    net = Function(lambda x: x if len(x) == 2 else 2 * x).eval()
+    with pytest.raises(ValueError, match=r"'the model itself' \(Function\) only works for batches of 2"):
         exported_program(net, torch.rand(2, 3, 8, 8), any_size=False)
 
 

@@ -122,10 +122,11 @@ def export(
     with one_line_errors(TypeError, RuntimeError), own_model(model, [Path(target)]):
         from ..exporting.card import card_beside, is_our_card
         from ..exporting.export import export as export_model
-        from ..exporting.formats import check_packages, format_of
+        from ..exporting.formats import check_packages, check_place, format_of
 
         # checked before the model runs, which can take minutes
         check_packages(format_of(out))
+        check_place(out)
         card = card_beside(out)
         if not is_our_card(card):
             raise ValueError(f"{card} would be replaced by the model card: rename it, or choose another -o")

@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .._files import replace_file, seeded, workplace
-from .._text import number, type_name
+from .._text import MODEL_ITSELF, number, type_name
+from ..adapting.canonicalize import Canonicalize
 from ..adapting.outputs import Kind, Kinds, act_on_outputs, check_kinds, kinds_in
 from ..groups.families import group as named_group
 from ..groups.families import rotation
@@ -24,11 +26,11 @@ from ..loss.modules import tensors_in, unwrapped
 from ..measuring.inputs import checked_batches, try_model
 from ..tying.tie import plain_copy
 from .check import Views, compare_versions, difference, run_under_all
-from .formats import ONNX, PROGRAM, Format, check_packages, format_of
+from .formats import ONNX, PROGRAM, Format, check_packages, check_place, format_of
 from .program import exported_program
 from .quantize import quantize
 from .result import INT8, Exported
-from .runtimes import OnnxModel, OpenVinoModel, has_openvino, program_model, weights_model
+from .runtimes import MAX_REASON_LENGTH, OnnxModel, OpenVinoModel, has_openvino, program_model, weights_model
 from .write import write_onnx, write_program, write_weights
 
 __all__ = ["export"]
@@ -100,15 +102,19 @@ def export(
     wanted = format_of(path)
     check_packages(wanted)
     _check_arguments(model, example, labels, int8, outputs, wanted)
+    _check_numbers(tolerance, opset, wanted)
+    check_place(path)
     acting = None if group is None else named_group(group)
 
+    _check_lazy(model)
     plain = plain_copy(unwrapped(model)).cpu().eval().requires_grad_(False)
     images = example.detach().cpu().contiguous()
     with torch.no_grad():
-        returned = try_model(plain, images[:2].clone())
+        returned = try_model(plain, images[:2].clone(), images_alone=True)
     kinds = _kinds(returned, outputs, images[:2])
     expected = run_under_all(plain, images, acting)
     _check_finite(expected, path, "these images")
+    _check_classes(labels, expected[0][0])
     shapes = tuple(tuple(tensor.shape[1:]) for tensor in expected[0])
     _, *size = images.shape
     header = {
@@ -131,12 +137,13 @@ def export(
         for name, open_file in _runtimes(place, wanted, plain).items():
             try:
                 module = open_file()
+                found = run_under_all(module, images, acting)
             except ValueError as error:
+                reason = str(error).replace(str(place), path.name)  # it is not in place yet
                 if name not in NOT_NEEDED:
-                    raise
-                unread[name] = str(error)
+                    raise _unreadable(path, reason, images) from error
+                unread[name] = reason
                 continue
-            found = run_under_all(module, images, acting)
             on_random = _difference_on_random(plain, module, images, any_size, path)
             worst = max(difference(found, expected), on_random, key=_badness)
             if not worst <= tolerance:  # NaN too
@@ -155,7 +162,12 @@ def export(
             smaller = OnnxModel(place)
             versions[INT8] = (smaller, run_under_all(smaller, images, acting))
         compared = compare_versions(versions, images, labels, acting, kinds)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(
+                f"{path} could not be written: there is no folder {path.parent}, and none can be made"
+            ) from error
         replace_file(path, lambda temporary: shutil.copyfile(place, temporary))
     channels, height, width = size
     return Exported(
@@ -234,7 +246,10 @@ def _difference_on_random(
     largest = 0.0
     for shape in shapes:
         x = low + (high - low) * torch.rand(shape, generator=rng, dtype=images.dtype)
-        expected = run_under_all(plain, x, None)
+        try:
+            expected = run_under_all(plain, x, None)
+        except Exception as error:  # whatever the model raises
+            raise _works_for_some(path, x, images, error) from error
         _check_finite(expected, path, "random numbers in the range of these images")
         gap = difference(run_under_all(module, x, None), expected)
         largest = max(largest, gap, key=_badness)
@@ -249,6 +264,29 @@ def _check_finite(expected: Views, path: Path, images: str) -> None:
                 f"{path} was not written: the model itself returns NaN or infinity for {images}, in "
                 f"eval mode on the CPU; are its weights trained, and images scaled as it expects?"
             )
+
+
+def _works_for_some(path: Path, x: Tensor, images: Tensor, error: Exception) -> ValueError:
+    """Return an error that says for which number or size of images the model fails."""
+    reason = " ".join(str(error).split())[:MAX_REASON_LENGTH]
+    wanted = "any number of images"
+    given = "a single image" if len(x) == 1 else f"{len(x)} images"
+    if x.shape[2:] != images.shape[2:]:
+        wanted = "images of any size, because of any_size"
+        given = f"images of {x.shape[2]}×{x.shape[3]}"
+    return ValueError(
+        f"{path} was not written: the file should take {wanted}, and the model fails on {given} "
+        f"({type(error).__name__}: {reason})"
+    )
+
+
+def _unreadable(path: Path, reason: str, images: Tensor) -> ValueError:
+    """Return an error that says why a runtime cannot run the file."""
+    remedy = ""
+    if images.dtype != torch.float32:
+        name = str(images.dtype).removeprefix("torch.")
+        remedy = f": it lacks operations in {name}; export model.float() with images.float()"
+    return ValueError(f"{path} was not written: {reason}{remedy}")
 
 
 def _readable(difference: float) -> str:
@@ -278,6 +316,13 @@ def _check_arguments(
     """Raise an error if an argument cannot be used."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"export needs a torch.nn.Module; got {type_name(model)}")
+    for name, module in model.named_modules():
+        if isinstance(module, Canonicalize):
+            raise ValueError(
+                f"layer {name or MODEL_ITSELF!r} (Canonicalize) does not export: it rotates each image by an "
+                f"angle of its own; export the model inside it, canonicalize.model, and rotate in your own "
+                f"program by what canonicalize.orientation(images) says"
+            )
     if outputs != "auto":
         check_kinds(outputs)
     given = {"example": example, "int8": int8}
@@ -298,9 +343,59 @@ def _check_arguments(
         )
     if int8 is not None and wanted is not ONNX:
         raise ValueError(f"int8 is for ONNX, and this is {wanted.name}: name the file .onnx")
+    if isinstance(int8, Tensor) and int8.shape == example.shape and torch.equal(int8, example):
+        raise ValueError(
+            "int8 must be other images than example: on those that it was calibrated with, a file looks "
+            "better than it is"
+        )
     if labels is not None and (not isinstance(labels, Tensor) or labels.shape != (len(example),)):
-        shape = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+        shape = tuple(labels.shape) if isinstance(labels, Tensor) else type_name(labels)
         raise ValueError(f"labels must be the classes of the {len(example)} images, (N,); got {shape}")
+    if isinstance(labels, Tensor) and (labels.is_floating_point() or labels.is_complex()):
+        raise ValueError(f"labels must be classes, whole numbers from 0; got {labels.dtype}: use .long()")
+
+
+def _check_numbers(tolerance: Any, opset: Any, wanted: Format) -> None:
+    """Raise an error if the tolerance or the opset cannot be used."""
+    if not isinstance(tolerance, int | float):
+        raise TypeError(f"tolerance must be a number; got {type_name(tolerance)}")
+    if not tolerance >= 0:  # NaN too
+        raise ValueError(f"tolerance must be 0 or more, a share of the largest output; got {tolerance:g}")
+    if opset is None:
+        return
+    if wanted is not ONNX:
+        raise ValueError(
+            f"opset is for ONNX, and this is {wanted.name}: leave it out, or name the file .onnx"
+        )
+    if not isinstance(opset, int):
+        raise TypeError(f"opset must be an int; got {type_name(opset)}")
+
+
+def _check_classes(labels: Tensor | None, scores: Tensor) -> None:
+    """Raise a ValueError if labels are none of the classes that the model tells apart."""
+    if labels is None:
+        return
+    if scores.ndim != 2 or scores.shape[1] < 2:
+        shape = ", ".join(["B", *map(str, scores.shape[1:])])
+        raise ValueError(
+            f"labels are for scores (B, classes), and the model returns ({shape}): leave them out"
+        )
+    low, high = map(int, labels.aminmax())
+    classes = scores.shape[1]
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"labels must be from 0 to {classes - 1}, as the model has {classes} classes; got {low} to {high}"
+        )
+
+
+def _check_lazy(model: nn.Module) -> None:
+    """Raise a ValueError if a layer has no numbers before it runs."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise ValueError(
+                f"layer {name.rpartition('.')[0] or MODEL_ITSELF!r} is lazy and has no weights yet: run the "
+                f"model on a few images once, or load its weights"
+            )
 
 
 def _kinds(returned: Any, outputs: Kinds | Literal["auto"], images: Tensor) -> list[Kind]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 from .._text import to_install
 
-__all__ = ["FORMATS", "ONNX", "PROGRAM", "WEIGHTS", "Format", "check_packages", "format_of"]
+__all__ = ["FORMATS", "ONNX", "PROGRAM", "WEIGHTS", "Format", "check_packages", "check_place", "format_of"]
 
 EXTRA = ("onnx", "onnxscript", "onnxruntime")
 """What the extra ``export`` installs."""
@@ -42,6 +43,24 @@ def format_of(path: Path) -> Format:
             f"name it {path.stem or 'net'}.onnx to run it elsewhere"
         )
     return FORMATS[suffix]
+
+
+def check_place(path: Path) -> None:
+    """Raise an OSError if a file cannot be made there, before anything is computed.
+
+    Folders that are missing are made only when the file is checked and complete.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"{path} is a folder: name a file in it, such as {path / f'net{path.suffix}'}"
+        )
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{path} cannot be written: {folder} is a file, not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{path} cannot be written: you may not write into {folder}")
 
 
 def check_packages(wanted: Format) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._text import MODEL_ITSELF
+from ..loss.modules import hooked
 
 __all__ = ["DIMS", "does_not_export", "exported_program", "quiet_torch"]
 
@@ -22,6 +23,8 @@ MAX_REASON_LENGTH = 200
 """Characters of torch's own message that are repeated in ours."""
 DIMS = {0: "batch", 2: "height", 3: "width"}
 """What the dims of images (B, C, H, W) that may change are called."""
+FIXED_DIM = re.compile(r"Constraints violated \(L\['\w+'\]\.size\(\)\[(\d)\]")
+"""How torch says that a module works for one value of a dim only."""
 
 
 def exported_program(model: nn.Module, x: Tensor, any_size: bool) -> torch.export.ExportedProgram:
@@ -42,7 +45,43 @@ def exported_program(model: nn.Module, x: Tensor, any_size: bool) -> torch.expor
         with quiet_torch(), torch.no_grad():
             return torch.export.export(model, (x,), dynamic_shapes=(dynamic,))
     except Exception as error:  # torch raises errors of many kinds here, and so does the model
+        fixed = FIXED_DIM.search(str(error))
+        if fixed is not None and int(fixed[1]) in DIMS:
+            raise _fixes_a_dim(model, x, int(fixed[1])) from error
         raise does_not_export(model, error) from error
+
+
+def _fixes_a_dim(model: nn.Module, x: Tensor, dim: int) -> ValueError:
+    """Return an error that says which layer works for one number, or size, of images only."""
+    sizes = list(x.shape)
+    sizes[dim] += 1
+    layer = _fails_on(model, x.new_zeros(sizes))
+    works_for = f"batches of {x.shape[dim]} images"
+    remedy = "compute sizes from those of its input, as in x.reshape(len(x), -1)"
+    if dim != 0:
+        works_for = f"images of {DIMS[dim]} {x.shape[dim]}"
+        remedy = "leave any_size out, or pool to one size before it"
+    return ValueError(
+        f"layer {layer or MODEL_ITSELF!r} ({_class_of(model, layer)}) only works for {works_for}, "
+        f"and the file should take any: {remedy}"
+    )
+
+
+def _fails_on(model: nn.Module, x: Tensor) -> str:
+    """Return the layer that raises an error, or returns something for other than all images."""
+    found = []
+
+    def leave(name: str, module: nn.Module, output: Any) -> None:
+        if isinstance(output, Tensor) and len(output) != len(x):
+            found.append(name)
+
+    modules = dict(model.named_modules())
+    try:
+        with torch.no_grad(), hooked(modules, after=leave):
+            model(x)
+    except Exception as error:  # whatever the layer raises
+        found.append(_layer_of(model, error.__traceback__))
+    return found[0] if found else ""
 
 
 def does_not_export(model: nn.Module, error: BaseException) -> ValueError:

@@ -131,7 +131,7 @@ class Exported:
         code = f'import ien\n\nmodel = ien.load("{name}")'
         if self.code is not None:
             file, _, function = self.code.rpartition(":")
-            module = Path(file).stem
+            module = file.removesuffix(".py")
             code = (
                 f"import ien\nfrom {module} import {function}  # the function that makes the model\n\n"
                 f'model = ien.load("{name}", build={function})'

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export.graph_signature import ConstantArgument
 
 from .program import DIMS, does_not_export, quiet_torch
 
@@ -44,6 +45,7 @@ def write_onnx(
     Returns:
         The opset of the file.
     """
+    _check_returns(program)
     named = {0: DIMS[0]}
     if any_size:
         named = DIMS
@@ -64,6 +66,16 @@ def write_onnx(
     with _one_line_if_full(path):
         converted.save(str(path))
     return int(converted.model.opset_imports[""])
+
+
+def _check_returns(program: torch.export.ExportedProgram) -> None:
+    """Raise a ValueError if a program returns numbers or words that an ONNX file cannot."""
+    for output in program.graph_signature.output_specs:
+        if isinstance(output.arg, ConstantArgument) and output.arg.value is not None:
+            raise ValueError(
+                f"the model returns {output.arg.value!r} beside tensors, and an ONNX file returns tensors "
+                f"alone: wrap it in a module that leaves this out, or name the file .pt2"
+            )
 
 
 def write_program(program: torch.export.ExportedProgram, path: Path, header: Mapping[str, Any]) -> None:

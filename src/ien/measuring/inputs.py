@@ -76,13 +76,16 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), default)
 
 
-def try_model(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> Any:
+def try_model(
+    model: nn.Module, x: Tensor, arguments: Arguments = ((), {}), images_alone: bool = False
+) -> Any:
     """Run the model on the images ``x`` and, if it fails, say what it was given.
 
     Args:
         model: Any module.
         x: A few images (B, C, H, W).
         arguments: What it takes besides these images.
+        images_alone: Whether it cannot be given anything else, so nobody is told to.
 
     Returns:
         What the model returns.
@@ -100,6 +103,11 @@ def try_model(model: nn.Module, x: Tensor, arguments: Arguments = ((), {})) -> A
             "else it takes as args=(…,) and kwargs={…} (in the shell: wrap it in a module that takes images "
             "alone)"
         )
+        if images_alone:
+            remedy = (
+                "pass images of the size, channels and dtype it expects (in the shell: --size CxHxW), and "
+                "wrap a model that takes more in a module that takes images alone"
+            )
         if x.dtype == torch.uint8:  # pixels from 0 to 255
             remedy = "use images.float() / 255"
         raise ValueError(

@@ -140,7 +140,7 @@ def follow(model: nn.Module, images: Tensor, feature_groups: Any) -> Channels:
     modules = {name: module for name, module, _ in walk(model)}
     trace = _Trace()
     with torch.no_grad(), trace, hooked(modules, trace.enter, trace.leave):
-        trace.end(try_model(model, trace.start(images)), len(images))
+        trace.end(try_model(model, trace.start(images), images_alone=True), len(images))
     channels = trace.channels_of_model()
     _keep_whole(trace, channels, modules)
     _set_feature_groups(channels, by_name(feature_groups))

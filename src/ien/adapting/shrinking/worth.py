@@ -100,7 +100,7 @@ def worth_of(
     for x, labels in batches:
         sums.begin(labels is not None)
         with _listening(model, channels, sums), torch.set_grad_enabled(labels is not None):
-            output = try_model(model, x)
+            output = try_model(model, x, images_alone=True)
             if labels is not None:
                 sums.add_loss(loss(output, labels))
         sums.images += len(x)
