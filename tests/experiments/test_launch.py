@@ -45,9 +45,10 @@ def wait_for(condition, seconds: float = 200) -> None:
 def submit_two_at_once() -> str:
     """Submit from a process that ends at once, and return what it said."""
     command = [sys.executable, "-m", "ien", *RUN, "--launcher", "local", "--at-once", "2"]
-    with open("said.txt", "w") as said:  # jobs would hold a pipe open for as long as they run
-        subprocess.run(command, stdout=said, check=True)
-    return Path("said.txt").read_text()
+    # of pipes, which a job must not hold open for as long as it runs
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "finished" not in states(Path("runs")).values() or "finished before" in said
+    return said
 
 
 def child_of_job(run: str) -> int | None:
@@ -104,6 +105,25 @@ def test_a_job_whose_command_fails_fails_and_lets_go(tmp_path) -> None:
     with pytest.raises(RuntimeError, match="ended with exit code 2"):
         job()
     assert not launch._is_locked(tmp_path / "run.lock")
+
+
+def test_a_job_that_failed_is_in_the_status_with_its_output_and_one_that_ended_is_not(tmp_path) -> None:
+    jobs = tmp_path / "runs" / launch.JOBS
+    jobs.mkdir(parents=True)
+    for name, number in {"broken": "11", "fine": "12", "new": "13"}.items():
+        (jobs / f"{name}.id").write_text(f"local {number}\n")
+    broken = launch._Job(jobs / "broken.lock", 1)
+    broken.commands = [["no-such-command"]]
+    with pytest.raises(RuntimeError):
+        broken()
+    fine = launch._Job(jobs / "fine.lock", 1)
+    fine.commands = [["--help"]]
+    fine()
+    output = jobs / "11_0_log.err"
+    assert launch.status(tmp_path / "runs") == [
+        ("broken", "stopped", "", f"failed; output: {output}"),
+        ("new", "waiting", "", f"starts; output: {jobs / '13_0_log.err'}"),
+    ]
 
 
 def test_a_row_that_trains_nothing_goes_along_with_the_row_whose_weights_it_tests(monkeypatch) -> None:
@@ -197,6 +217,8 @@ def test_slurm_is_asked_for_one_array_of_jobs_with_what_each_needs(slurm) -> Non
         (("--launcher", "slurm"), "use --launcher local"),
         (("--launcher", "pbs"), "--launcher is slurm or local; got pbs"),
         (("--launcher", "local", "--partition", "fast"), "--partition is for --launcher slurm"),
+        (("--gpus", "1"), "--gpus is for jobs: add --launcher slurm or local"),
+        (("--hours", "2"), "--hours is for jobs"),
     ],
 )
 def test_what_cannot_be_submitted_is_told_in_a_line(options, message) -> None:

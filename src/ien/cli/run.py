@@ -32,6 +32,7 @@ __all__ = ["demo", "resume", "resume_hint", "run", "status"]
 MAX_SEEDS = 1000
 """How many seeds a range may have: more is a typing error."""
 
+DEFAULT_HOURS = 24.0
 CLUSTER = "On a cluster"
 """The panel of options that submit jobs."""
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the run folders.")]
@@ -90,7 +91,7 @@ def run(
         typer.Option(
             min=0.1, rich_help_panel=CLUSTER, help="After so many, a job stops, queues again and resumes."
         ),
-    ] = 24.0,
+    ] = DEFAULT_HOURS,
     partition: Annotated[
         str | None,
         typer.Option(rich_help_panel=CLUSTER, help="SLURM's partition.", show_default="its default"),
@@ -115,6 +116,8 @@ def run(
         from ..experiments.queue import plan, run_all
         from ..training import joined
 
+        if launcher is None:
+            _refuse_without_launcher(at_once, gpus, cpus, hours, partition)
         # --set wins over these, which are the same for all rows
         machine = {"device": device, "threads": threads, "precision": precision, "compile": compile}
         if launcher is not None:
@@ -130,6 +133,22 @@ def run(
             chosen = find(*names)
             configs = plan(chosen, preset, _read_seeds(seeds), settings or [], processes.count, machine)
             run_all(configs, out, results, data, processes)
+
+
+def _refuse_without_launcher(
+    at_once: int | None, gpus: int, cpus: int, hours: float, partition: str | None
+) -> None:
+    """Raise a ValueError if an option of jobs is given where none is submitted."""
+    usual = {
+        "--at-once": at_once is None,
+        "--gpus": gpus == 0,
+        "--cpus": cpus == 1,
+        "--hours": hours == DEFAULT_HOURS,
+        "--partition": partition is None,
+    }
+    for option, unchanged in usual.items():
+        if not unchanged:
+            raise ValueError(f"{option} is for jobs: add --launcher slurm or local, or leave it out")
 
 
 def _job_options(

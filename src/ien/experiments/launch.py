@@ -17,11 +17,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from .._files import replace_file
 from .._text import to_install
 from ..training import Config
 from ..training.run_folder import count_epochs, read_config, read_result
@@ -66,7 +68,15 @@ class RunStatus(NamedTuple):
     progress: str
     """Such as 3/10 epochs."""
     where: str
-    """The machine and job that run it; empty if none does."""
+    """The machine and job that run it, or what a job that failed has printed; else empty."""
+
+
+class _Waits(NamedTuple):
+    """A job that does not run."""
+
+    state: Literal["waiting", "stopped"]
+    where: str
+    """As in :class:`RunStatus`."""
 
 
 def submit(
@@ -114,10 +124,14 @@ def submit(
             say(f"{name}: submitted")
     if not jobs:
         return
-    with executor.batch():  # one array of jobs, so that SLURM can limit how many run at once
+    for key in jobs:
+        _lock_of(runs, key).write_text("")  # status tells by this that the job has not begun
+    # one array of jobs, so that SLURM can limit how many run at once
+    with _nothing_inherited(), executor.batch():
         submitted = {key: executor.submit(job) for key, job in jobs.items()}
     for key, job in submitted.items():
-        _id_of(runs, key).write_text(f"{resources.launcher} {job.job_id}\n")
+        line = f"{resources.launcher} {job.job_id}\n"
+        replace_file(_id_of(runs, key), partial(Path.write_text, data=line))
     jobs_text = "1 job" if len(submitted) == 1 else f"{len(submitted)} jobs"
     say(f"{jobs_text}; ien status shows how far they are, and {runs / JOBS} has their output")
 
@@ -134,12 +148,16 @@ def status(runs: Path) -> list[RunStatus]:
     if not runs.is_dir():
         raise FileNotFoundError(f"{runs} does not exist: ien run makes it, or give another --out")
     alive = _alive_jobs(runs)
+    others = _other_jobs(runs, alive)
+    begun = set()
     found = []
     for path in sorted(runs.glob("**/config.json")):
         folder = path.parent
         name = str(folder.relative_to(runs))
         config = read_config(folder)
-        where = alive.pop(_key(config, name), "")
+        key = _key(config, name)
+        begun.add(key)
+        where = alive.get(key, "")
         if read_result(folder) is not None:
             found.append(RunStatus(name, "finished", "", ""))
             continue
@@ -149,9 +167,15 @@ def status(runs: Path) -> list[RunStatus]:
         elif where:
             found.append(RunStatus(name, "waiting", progress, where))
         else:
-            found.append(RunStatus(name, "stopped", progress, ""))
-    for key, where in alive.items():  # jobs without a run folder yet
-        found.append(RunStatus(key, "waiting", "", where))
+            state, where = others.get(key, _Waits("stopped", ""))
+            found.append(RunStatus(name, state, progress, where))
+    # jobs without a run folder yet, or that could not make one
+    for key, where in alive.items():
+        if key not in begun:
+            found.append(RunStatus(key, "waiting", "", where))
+    for key, (state, where) in others.items():
+        if key not in begun:
+            found.append(RunStatus(key, state, "", where))
     return found
 
 
@@ -179,6 +203,8 @@ class _Job:
             with _place(self.lock.parent, self.places):
                 for command in self.commands:
                     self._run(command)
+            # a number that is still there when the job has ended is that of one that failed
+            self.lock.with_suffix(".id").unlink(missing_ok=True)
 
     def _run(self, command: Sequence[str]) -> None:
         self.running = subprocess.Popen([sys.executable, "-m", "ien", *command])
@@ -260,11 +286,46 @@ def _alive_jobs(runs: Path) -> dict[str, str]:
     return found
 
 
+def _other_jobs(runs: Path, alive: Mapping[str, str]) -> dict[str, _Waits]:
+    """Jobs that do not run and have not ended well: about to start, or failed."""
+    found = {}
+    for path in sorted((runs / JOBS).glob("*.id")):
+        if path.stem in alive:
+            continue
+        launcher, number = path.read_text().split()
+        output = f"{runs / JOBS / number}_0_log.err"
+        lock = _lock_of(runs, path.stem)
+        has_begun = lock.exists() and lock.read_text() != ""
+        if launcher == "local" and not has_begun:
+            found[path.stem] = _Waits("waiting", f"starts; output: {output}")
+        else:
+            found[path.stem] = _Waits("stopped", f"failed; output: {output}")
+    return found
+
+
 def _is_queued(runs: Path, number: str) -> bool:
     """Ask SLURM whether a job waits or runs, on whatever machine."""
     from submitit import SlurmJob
 
     return not SlurmJob(runs / JOBS, number).done(force_check=True)
+
+
+@contextlib.contextmanager
+def _nothing_inherited() -> Iterator[None]:
+    """Keep this command's output from its jobs: who reads a pipe would wait for their end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = {number: os.dup(number) for number in (1, 2)}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number in saved:
+            os.dup2(nowhere, number)
+        yield
+    finally:
+        for number, copied in saved.items():
+            os.dup2(copied, number)
+            os.close(copied)
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
