@@ -537,3 +537,26 @@ def test_rounds_score_what_is_left():
     assert score[0] == score[1] == score[2] == 0 < score[3]  # twins hide each other's use
     assert shrink(net, x, keep=0.5, rounds=1).layers["0"].kept.tolist() == [2, 3]
     assert shrink(net, x, keep=0.5, rounds=4).layers["0"].kept.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            torch.tensor([0, 1, 97, 0]),
+            r"output \(4, 3\) with labels torch.int64 \(4,\) from 0 to 97 \(.*out of",
+        ),
+        (torch.rand(4), r"output \(4, 3\) with labels torch.float32 \(4,\)"),
+    ],
+)
+def test_labels_that_the_loss_refuses_are_named(labels, message):
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        nn.ReLU(),
+        ien.GroupPool(4),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2, 3),
+    )
+    with pytest.raises(ValueError, match=message):
+        shrink(net, torch.rand(4, 1, 6, 6), 4, labels=labels)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..._text import type_name
 from ...loss.feature_groups import FeatureGroups, GroupPool
 from ...measuring.inputs import try_model
 from .channels import Channels, Read, Space
@@ -102,9 +103,22 @@ def worth_of(
         with _listening(model, channels, sums), torch.set_grad_enabled(labels is not None):
             output = try_model(model, x, images_alone=True)
             if labels is not None:
-                sums.add_loss(loss(output, labels))
+                sums.add_loss(_loss_of(loss, output, labels))
         sums.images += len(x)
     return sums.worth()
+
+
+def _loss_of(loss: Loss, output: Any, labels: Tensor) -> Tensor:
+    try:
+        return loss(output, labels)
+    except Exception as error:  # labels of another kind, a class too many: whatever the loss refuses
+        given = f"{labels.dtype} {tuple(labels.shape)} from {labels.min()} to {labels.max()}"
+        answer = tuple(output.shape) if isinstance(output, Tensor) else type_name(output)
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the loss fails for the output {answer} with labels {given} ({reason}): pass labels that fit, "
+            f"or loss="
+        ) from error
 
 
 def _normed(channels: Channels) -> set[str]:
