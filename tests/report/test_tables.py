@@ -171,6 +171,17 @@ def test_notes_say_once_what_all_share_and_name_who_differs(tmp_path) -> None:
     assert "e2cnn: 25 k parameters are trained" in notes
 
 
+@pytest.mark.parametrize("count", [20, 21])
+def test_notes_of_many_rows_list_what_they_have_and_not_who_has_it(tmp_path, count) -> None:
+    records = []
+    for k in range(count):
+        records.append(content(f"row-{k}", 1, commit="abc1234" if k < 15 else "def5678"))
+    (commits,) = (note for note in notes_of(rows_of(tmp_path, *records)) if note.startswith("commit: "))
+    assert ("row-16" in commits) == (count == 20)
+    if count == 21:
+        assert commits == "commit: abc1234; def5678 (the record of a run says which is its own)"
+
+
 def test_notes_say_that_remainders_are_among_the_parameters_trained(tmp_path) -> None:
     rows = rows_of(tmp_path, content("cnn", 1, trained_parameters=213_562) | {"slack": {"conv1.0": 0.01}})
     assert "cnn: 214 k parameters are trained, free remainders counted" in notes_of(rows)

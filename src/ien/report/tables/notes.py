@@ -13,6 +13,8 @@ from .columns import PaperRow, paper_row
 __all__ = ["named_rows", "source_notes"]
 
 NamedRows = Sequence[tuple[str, Row]]
+MAX_OWNERS = 20
+"""Rows that a note names; of more, it lists what they have."""
 
 
 def named_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
@@ -120,7 +122,10 @@ def _versions(record: Record) -> str:
 
 
 def _who_has_what(named: NamedRows, value: Callable[[Record], str]) -> str:
-    """Write a value that all records share, or each value with the rows and seeds that have it."""
+    """Write a value that all records share, or each value with the rows and seeds that have it.
+
+    Of many rows, the values alone.
+    """
     owners: dict[str, list[str]] = defaultdict(list)
     for name, row in named:
         seeds: dict[str, list[int]] = defaultdict(list)
@@ -133,6 +138,8 @@ def _who_has_what(named: NamedRows, value: Callable[[Record], str]) -> str:
             owners[text].append(owner)
     if len(owners) == 1:
         return next(iter(owners))
+    if sum(map(len, owners.values())) > MAX_OWNERS:
+        return f"{'; '.join(owners)} (the record of a run says which is its own)"
     parts = []
     for text, names in owners.items():
         parts.append(f"{text} ({', '.join(names)})")
