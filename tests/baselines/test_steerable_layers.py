@@ -141,7 +141,7 @@ MIX = "takes a group, such as rot4, and its feature groups have one size"
         *((group, ROTATIONS) for group in ("rot1", "flip", "scale0.7", "rot4xscale0.7", "rot3xrot2xscale2")),
         *((mix, MIX) for mix in ("4-2-1", "4", 4, {4: 0.5, 2: 0.5}, ien.FeatureGroups.of("8-4-2"))),
         ("turn", "cannot read group 'turn'.*rot4xflip"),
-        (None, "rot4xflip"),
+        (None, r"text such as rot4, or a Group such as ien\.rotation\(4\); got None"),
     ],
     ids=str,
 )

@@ -86,11 +86,16 @@ def test_a_terminal_without_dashes_shows_a_table_all_the_same() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"]], ids=" ".join)
-def test_a_full_disk_behind_the_output_is_one_line(words) -> None:
+def test_a_full_disk_behind_the_output_is_one_line(words, unbuffered) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "ien", *words], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "ien", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
         )
     assert done.returncode == 2
     assert done.stderr == "error: [Errno 28] No space left on device\n"

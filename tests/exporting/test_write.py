@@ -37,6 +37,7 @@ except OSError as error:
     done = subprocess.run(
         [sys.executable, "-B", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
+    assert done.returncode == 0, done.stderr
     (told,) = done.stdout.splitlines()
     assert re.fullmatch(rf"{tmp_path}/temporary/\S+ could not be written \(.+ by the variable TMPDIR", told)
     assert [path.name for path in tmp_path.iterdir()] == ["temporary"]

@@ -173,10 +173,10 @@ class Canonicalize(nn.Module):
         check_square(images)
         if self.network is None:
             return self._confidence(images).argmax(1)
-        channels = len(next(self.network.buffers()))  # the mean of each channel of the images
-        if images.shape[1] != channels:
+        mean = next(self.network.buffers(), None)  # of each channel; a network of yours may have none
+        if mean is not None and images.shape[1] != len(mean):
             raise ValueError(
-                f"the network that tells orientations was fitted to images of {channels} channels; got "
+                f"the network that tells orientations was fitted to images of {len(mean)} channels; got "
                 f"{images.shape[1]}: pass such images, or call fit again"
             )
         with eval_mode(self.network):

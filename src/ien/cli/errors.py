@@ -57,6 +57,7 @@ def one_line_errors(*also: type[Exception]) -> Iterator[None]:
     except user_errors as error:
         if os.environ.get("IEN_TRACEBACK"):
             raise
+        _drop_what_cannot_be_written()
         message = str(error)
         if isinstance(error, KeyError):  # str() would put quotes around its message
             message = str(error.args[0])
@@ -80,6 +81,14 @@ def refuse_exits() -> Iterator[None]:
 def _one_line_warning(message: Warning | str, *where: Any, **line: Any) -> str:
     """Write a warning without the line of code that it came from, which users cannot mend."""
     return f"warning: {printable(' '.join(str(message).splitlines()))}\n"
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Empty the buffer of standard output, and give up on it if its disk is full."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # ValueError: it is closed
+        _stop_writing()
 
 
 def _stop_writing() -> None:

@@ -6,6 +6,7 @@ an extra file ``ien.json`` inside a .pt2.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -80,8 +81,12 @@ def _check_returns(program: torch.export.ExportedProgram) -> None:
 
 def write_program(program: torch.export.ExportedProgram, path: Path, header: Mapping[str, Any]) -> None:
     """Write a program as torch.export saves it."""
-    with quiet_torch(), _one_line_if_full(path):
-        torch.export.save(program, path, extra_files={HEADER_FILE: json.dumps(header)})
+    # by way of memory: on a full disk, torch's own writer would end the process
+    written = io.BytesIO()
+    with quiet_torch():
+        torch.export.save(program, written, extra_files={HEADER_FILE: json.dumps(header)})
+    with _one_line_if_full(path):
+        path.write_bytes(written.getbuffer())
 
 
 def write_weights(model: nn.Module, path: Path, header: Mapping[str, Any]) -> None:
