@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ien
+from ien._text import without_nan
 from ien.data import load, to_float
 from ien.models.cnn6 import cnn6
 from ien.tying.listening import Listener
@@ -93,7 +94,8 @@ def main(folder: str, seeds: list[int]) -> None:
             data = load("rot-mnist", folder, 0, max_angle=max_angle)
             for name, way in WAYS.items():
                 accuracy, slack = run(way, to_float(data.train_x), data.train_y, seed)
-                line = {"angle": max_angle, "seed": seed, "way": name, "accuracy": accuracy, "slack": slack}
+                line = {"angle": max_angle, "seed": seed, "way": name}
+                line |= {"accuracy": round(accuracy, 4), "slack": without_nan(round(slack, 4))}
                 print(json.dumps(line, ensure_ascii=False), flush=True)
 
 
@@ -117,8 +119,9 @@ def run(way: Way | None, images: Tensor, labels: Tensor, seed: int) -> tuple[flo
         learnt = TRAIN - HELD_OUT
         agreement = Agreement(net, remainders, x[learnt:], y[learnt:])
     groups: list[dict[str, Any]] = [{"params": others, "rate": 1.0}]
-    for remainder in remainders.values():
-        groups.append({"params": [remainder.free], "rate": way.rate if way else 1.0})
+    if way is not None:
+        for remainder in remainders.values():
+            groups.append({"params": [remainder.free], "rate": way.rate})
     optimizer = torch.optim.Adam(groups, lr=MAX_LR, weight_decay=1e-7)
     steps = -(-learnt // BATCH)
     cycle = torch.optim.lr_scheduler.OneCycleLR(

@@ -173,11 +173,11 @@ class Canonicalize(nn.Module):
         check_square(images)
         if self.network is None:
             return self._confidence(images).argmax(1)
-        mean = next(self.network.buffers(), None)  # of each channel; a network of yours may have none
-        if mean is not None and images.shape[1] != len(mean):
+        first = next(self.network.children(), None)  # of ours, a norm of the images
+        if isinstance(first, nn.BatchNorm2d) and images.shape[1] != first.num_features:
             raise ValueError(
-                f"the network that tells orientations was fitted to images of {len(mean)} channels; got "
-                f"{images.shape[1]}: pass such images, or call fit again"
+                f"the network that tells orientations was fitted to images of {first.num_features} channels; "
+                f"got {images.shape[1]}: pass such images, or call fit again"
             )
         with eval_mode(self.network):
             return self.network(shrink(images)).argmax(1)

@@ -85,7 +85,7 @@ def try_model(
         model: Any module.
         x: A few images (B, C, H, W).
         arguments: What it takes besides these images.
-        images_alone: Whether it cannot be given anything else, so nobody is told to.
+        images_alone: Whether the caller takes images only, so that the error offers no ``args=``.
 
     Returns:
         What the model returns.
